@@ -3,7 +3,8 @@ that others have claimed.
 
 Each second, and as soon as a server comes or goes, it reads the records that have changed and does what `decisions`
 says. A hand-over is announced first, so that the target and all who send clients there look closely; the owner brings
-its snapshot up to date, stops, and releases the container, and the target claims it at once.
+its snapshot up to date, stops, and releases the container, and the target claims it at once. Whatever a server gives
+away or takes over at one time is prepared side by side; only what closes a container, or opens it, goes one by one.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Keeper:
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Future[None]] = set()
         self._takes = asyncio.Semaphore(CLUSTER_TAKES_AT_ONCE)
+        self._closing = asyncio.Lock()  # each of many is closed for no longer than if it were alone
         self._failed: dict[int, int] = {}  # takes of a container, one after another
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -87,14 +89,20 @@ class Keeper:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Stop deciding, and let moves under way end; what this server has, it keeps."""
+        """Stop deciding, and let moves under way end; what this server has, it keeps. Cancelled, it ends them."""
         self._stopping = True
         for task in (self._task, self._closely):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        if under_way := {*self._moving.values(), *self._leaving}:
-            await asyncio.wait(under_way)
+        under_way = {*self._moving.values(), *self._leaving}
+        try:
+            if under_way:
+                await asyncio.wait(under_way)
+        except asyncio.CancelledError:
+            for move in under_way:
+                move.cancel()
+            raise
 
     async def drained(self) -> None:
         """Return once this server has no containers any more, after `Membership.drain`."""
@@ -219,6 +227,7 @@ class Keeper:
             began = self._runtime.monotonic()
             parts = self._parts_of(number, seen)
             try:
+                await parts.prepare()
                 await self._store.take(parts)
             except FencedError as error:
                 log.info("container %d: %s", number, error)
@@ -229,6 +238,8 @@ class Keeper:
             except Exception as error:
                 await self._failed_to_take(number, parts, error)
                 return
+            finally:
+                await parts.discard()
             self._failed.pop(number, None)
             self._parts[number] = parts
             took_s = self._runtime.monotonic() - began
@@ -257,8 +268,9 @@ class Keeper:
             await self._watch.look_at(number)
             await self._runtime.sleep(CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
-        closing = self._runtime.monotonic()
-        await self._close(number, release.target)
+        async with self._closing:
+            closing = self._runtime.monotonic()
+            await self._close(number, release.target)
         now = self._runtime.monotonic()
         what = "container %d is given to server %s: closed for %.2f s, announced %.1f s before"
         log.info(what, number, release.target, now - closing, closing - began)
@@ -283,10 +295,11 @@ class Keeper:
             announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
             if not announced:
                 return
+            known = [self._watch.seen[number].stored for number in announced]
             try:
                 found = await asyncio.gather(*map(self._watch.look_at, announced))
             except (UnavailableError, TimeoutError):
                 continue  # the next `look` says what is wrong
-            self._on_looked()
-            if any(stored.record.released and stored.record.target == self.me for stored in found):
+            if found != known:
+                self._on_looked()
                 self.wake()

@@ -171,13 +171,15 @@ def _free_since(view: View, holding: Holding) -> float | None:
 
 
 def _releases(view: View, order: Placement) -> Iterator[Release]:
-    """A server that drains gives away whatever it has, at once, but to each target one at a time; any other what
-    placement wants elsewhere, one at a time, and only while servers neither come nor go."""
+    """A server that drains gives away whatever it has, all at once; any other what placement wants elsewhere, one at a
+    time, and only while servers neither come nor go."""
     me = view.servers.get(view.me)
     if me is None or not view.is_current:
         return
     under_way = {holding.released_to: holding.owner for holding in view.holdings.values() if holding.released_to}
-    if not me.is_draining and (view.me in under_way.values() or view.now < view.stable_since + CLUSTER_STABLE_S):
+    if me.is_draining:
+        under_way = {}
+    elif view.me in under_way.values() or view.now < view.stable_since + CLUSTER_STABLE_S:
         return
     for container, holding in sorted(view.holdings.items()):
         target = next(iter(order[container]), view.me)
@@ -185,4 +187,3 @@ def _releases(view: View, order: Placement) -> Iterator[Release]:
             yield Release(container, target)
             if not me.is_draining:
                 return
-            under_way[target] = view.me

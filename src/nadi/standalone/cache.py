@@ -20,7 +20,9 @@ def emptied_cache(folder: Path) -> tuple[FolderLock, Path]:
         DataFolderError: it has the data of a server without a cluster; nothing is changed.
     """
     if find_format(folder).format is not None:
-        raise DataFolderError(f"{folder} has the data of a server without a cluster: give the cache a folder of its own")
+        raise DataFolderError(
+            f"{folder} has the data of a server without a cluster: give the cache a folder of its own"
+        )
     lock = FolderLock(folder)
     try:
         shutil.rmtree(folder / _COPIES, ignore_errors=True)

@@ -38,7 +38,7 @@ from nadi.engines.identity import open_cluster, signing_key
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
-from nadi.limits import CLUSTER_DRAIN_S, CLUSTER_START_S
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -258,28 +258,35 @@ class ClusterServer:
             ) from error
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Clean stop. drain: first hand everything over to the other servers, if there are any."""
+        """Clean stop, within CLUSTER_DRAIN_S. drain: first hand everything over to the other servers, if there are
+        any."""
         if drain:
-            await self.drain()
+            await self.drain(CLUSTER_DRAIN_S - CLUSTER_LEAVE_S - CLUSTER_BREAK_S)
         await self._parts.aclose()
 
-    async def drain(self) -> None:
-        """Hand all containers over to the other servers; return when none is here, or it takes too long."""
+    async def drain(self, limit_s: float) -> None:
+        """Hand all containers over to the other servers; return when none is here, or it has taken so long."""
         self.membership.drain()
         self.keeper.wake()
         others = [peer for peer in self.membership.members.values() if peer.id != self.id and peer.is_alive]
         if any(peer.member is not None and not peer.member.is_draining for peer in others):
             try:
-                async with asyncio.timeout(CLUSTER_DRAIN_S):
+                async with asyncio.timeout(limit_s):
                     await self.keeper.drained()
             except TimeoutError:
                 log.warning("not all containers could be handed over in time: others take over what is left")
 
     async def _leave(self) -> None:
-        await self.keeper.stop()
-        await self.seat.stop()
-        await self.keeper.give_back()
-        await self.membership.leave()
+        """What waits for a store that doesn't answer isn't waited for: the others take over from what is stored."""
+        try:
+            async with asyncio.timeout(CLUSTER_LEAVE_S):
+                await self.keeper.stop()
+                await self.seat.stop()
+                await self.keeper.give_back()
+                await self.membership.leave()
+        except TimeoutError:
+            log.warning("the containers that are still here can't be closed in time: others take them over as they are")
+            self.store.forsake()
 
     async def __aenter__(self) -> ClusterServer:
         await self.start()

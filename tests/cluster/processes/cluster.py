@@ -67,9 +67,7 @@ class S3Store:
 
     def _start(self) -> None:
         command = ["-m", "tests.support.fake_s3", "--port", str(self._port), "--folder", str(self._folder)]
-        self._process = subprocess.Popen(
-            [sys.executable, *command], cwd=_ROOT, stdout=subprocess.PIPE, process_group=0
-        )
+        self._process = subprocess.Popen([sys.executable, *command], cwd=_ROOT, stdout=subprocess.PIPE, process_group=0)
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), "the fake S3 didn't start"
 

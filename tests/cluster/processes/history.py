@@ -53,7 +53,8 @@ class Loads:
         """AssertionError if one of them saw what may not be."""
         for folder, process in zip(self.folders, self._processes, strict=True):
             if process.poll() is not None:
-                raise AssertionError(f"a load ended with {process.returncode}:\n{(folder / 'said').read_text()[-3000:]}")
+                said = (folder / "said").read_text()[-3000:]
+                raise AssertionError(f"a load ended with {process.returncode}:\n{said}")
 
     def progress(self) -> list[Progress]:
         self.check()
@@ -105,9 +106,7 @@ class Loads:
         self._await_tails(ledger.events)
         self._tell()
         self._await("promised")
-        found = [
-            msgspec.json.decode((folder / "promised").read_bytes(), type=Promised) for folder in self.folders
-        ]
+        found = [msgspec.json.decode((folder / "promised").read_bytes(), type=Promised) for folder in self.folders]
         check(ledger, value, found)
         return ledger
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.errors import ConditionFailedError, UnavailableError
-from tests.crash.load import SCOPE, STREAM, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
+from tests.crash.load import SCOPE, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
 
 _LOOK_S = 0.02
 

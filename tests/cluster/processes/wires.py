@@ -28,7 +28,7 @@ class Wires:
 
     def wire(self, target: tuple[str, int], host: str = "127.0.0.1", port: int = 0) -> Wire:
         """A new one, listening at `host` and `port`, or any free port."""
-        wire = self._run(Wire.open(self._loop, target, host, port)).result()
+        wire: Wire = self._run(Wire.open(self._loop, target, host, port)).result()
         self._wires.append(wire)
         return wire
 
