@@ -1,6 +1,6 @@
 """The failure table of the cluster's design, line by line, with real processes: what happens, and that clients are told
-the truth whatever happens. The folder is the store where it can be, for it is quicker; what befalls the store itself, or
-the way to it, needs the fake S3."""
+the truth whatever happens. The store is a folder where that will do, for it is quicker; what befalls the store itself,
+or the way to it, needs the fake S3."""
 
 from __future__ import annotations
 
