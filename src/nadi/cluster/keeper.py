@@ -105,8 +105,9 @@ class Keeper:
             raise
 
     async def drained(self) -> None:
-        """Return once this server has no containers any more, after `Membership.drain`."""
-        while self._parts or self._moving:
+        """After `Membership.drain`: return once this server has no containers any more, or can't reach the store, for
+        then it gives none away."""
+        while (self._parts or self._moving) and self._membership.lease_is_valid():
             await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
 
     async def give_back(self) -> None:
