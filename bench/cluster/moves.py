@@ -99,8 +99,9 @@ async def fill(manager: StreamManager, container: int, count: int) -> None:
         created = 0
         while created < count:
             batch = [next(there) for _ in range(min(AT_ONCE, count - created))]
-            asked = (connection.ask(wire.CreateSegment(0, name, 0, 0, ""), wire.SegmentCreated) for name in batch)
-            await asyncio.gather(*asked)
+            commands = (wire.CreateSegment(0, name, 0, 0, "") for name in batch)
+            ask = partial(connection.ask, timeout_s=_PATIENCE_S)
+            await asyncio.gather(*(ask(command, wire.SegmentCreated) for command in commands))
             created += len(batch)
     finally:
         connection.close()

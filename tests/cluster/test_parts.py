@@ -4,6 +4,7 @@ the log doesn't answer."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class SilentEngine(MemoryEngine):
 
     is_silent = False
 
-    async def create(self, name: str, parts: list[Buffer]) -> bool:  # type: ignore[override]
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         if self.is_silent:
             await asyncio.get_running_loop().create_future()
         return await super().create(name, parts)
