@@ -38,6 +38,7 @@ from bench import (
     structures,
     transactions,
 )
+from bench.cluster import moves, writes
 from bench.java import spread as java_spread
 from bench.measure import Figure, LeftOutError
 
@@ -72,6 +73,9 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
 BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run only if they are named
     "amplification": amplification.amplification,
     "busy-streams": partial(busy.busy_streams, count=STREAMS),
+    "cluster-handover": moves.hand_over,
+    "cluster-takeover": moves.takeover,
+    "cluster-write": writes.writes,
     "diskless": diskless.diskless,
     "long": long.long,
     "spread-java": java_spread.spread_java,

@@ -51,6 +51,39 @@ def test_a_call_beyond_those_a_controller_takes_is_tried_again() -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
+class Stopping(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Breaks the first call off, as a server does that is stopped, and answers the next."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        async def answer(request: bytes, context: Any) -> bytes:
+            self.asked += 1
+            if self.asked == 1:
+                await context.abort(grpc.StatusCode.CANCELLED)
+            reply: bytes = pb.ExistsResponse(exists=True).SerializeToString()
+            return reply
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_a_call_that_a_stopping_controller_breaks_off_is_made_again() -> None:
+    async def run() -> None:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((Stopping(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        client = ControllerClient(f"127.0.0.1:{port}", timeout_s=10)
+        try:
+            assert await client.scope_exists("s")
+        finally:
+            await client.close()
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 def test_a_client_that_is_closed_meanwhile_says_so() -> None:
     async def run() -> None:
         server, slow = grpc.aio.server(), Slow()

@@ -3,7 +3,8 @@ that others have claimed.
 
 Each second, and as soon as a server comes or goes, it reads the records that have changed and does what `decisions`
 says. A hand-over is announced first, so that the target and all who send clients there look closely; the owner brings
-its snapshot up to date, stops, and releases the container, and the target claims it at once.
+its snapshot up to date, stops, and releases the container, and the target claims it at once. Whatever a server gives
+away or takes over at one time is prepared side by side; only what closes a container, or opens it, goes one by one.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Keeper:
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Future[None]] = set()
         self._takes = asyncio.Semaphore(CLUSTER_TAKES_AT_ONCE)
+        self._closing = asyncio.Lock()  # each of many is closed for no longer than if it were alone
         self._failed: dict[int, int] = {}  # takes of a container, one after another
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -94,18 +96,25 @@ class Keeper:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Stop deciding, and let moves under way end; what this server has, it keeps."""
+        """Stop deciding, and let moves under way end; what this server has, it keeps. Cancelled, it ends them."""
         self._stopping = True
         for task in (self._task, self._closely):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        if under_way := {*self._moving.values(), *self._leaving}:
-            await asyncio.wait(under_way)
+        under_way = {*self._moving.values(), *self._leaving}
+        try:
+            if under_way:
+                await asyncio.wait(under_way)
+        except asyncio.CancelledError:
+            for move in under_way:
+                move.cancel()
+            raise
 
     async def drained(self) -> None:
-        """Return once this server has no containers any more, after `Membership.drain`, or nobody else takes any."""
-        while self._moving or (self._parts and self._membership.has_takers()):
+        """After `Membership.drain`: return once this server has no containers any more, or nobody else takes any, or it
+        can't reach the store, for then it gives none away."""
+        while self._membership.lease_is_valid() and (self._moving or (self._parts and self._membership.has_takers())):
             await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
 
     async def give_back(self) -> None:
@@ -246,6 +255,7 @@ class Keeper:
             began, term = self._runtime.monotonic(), self._membership.term
             parts = self._parts_of(number, seen)
             try:
+                await parts.prepare()
                 await self._store.take(parts)
                 self._terms[number] = term
                 while self._terms[number] != self._membership.term:  # it may have been taken for dead meanwhile
@@ -260,6 +270,8 @@ class Keeper:
             except Exception as error:
                 await self._failed_to_take(number, parts, error)
                 return
+            finally:
+                await parts.discard()
             self._failed.pop(number, None)
             self._parts[number] = parts
             self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
@@ -289,8 +301,9 @@ class Keeper:
             await self._watch.look_at(number)
             await self._runtime.sleep(CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
-        closing = self._runtime.monotonic()
-        await self._close(number, release.target)
+        async with self._closing:
+            closing = self._runtime.monotonic()
+            await self._close(number, release.target)
         self.moves.handed_over += 1
         now = self._runtime.monotonic()
         what = "container %d is given to server %s: closed for %.2f s, announced %.1f s before"
@@ -316,10 +329,11 @@ class Keeper:
             announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
             if not announced:
                 return
+            known = [self._watch.seen[number].stored for number in announced]
             try:
                 found = await asyncio.gather(*map(self._watch.look_at, announced))
             except (UnavailableError, TimeoutError):
                 continue  # the next `look` says what is wrong
-            self._on_looked()
-            if any(stored.record.released and stored.record.target == self.me for stored in found):
+            if found != known:
+                self._on_looked()
                 self.wake()

@@ -64,6 +64,7 @@ class ClusterParts:
         self._interval_s, self.may_answer = interval_s, may_answer
         self._lost: FencedError | None = None
         self._log: ChainLog | None = None
+        self._prepared: Opened | None = None
         self._manifests = RecordedManifests(self, records, chunks)
         self.snapshots = Snapshotter(number, folder, chunks, runtime, self._manifests)
 
@@ -76,7 +77,21 @@ class ClusterParts:
     def is_owned(self) -> bool:
         return self._lost is None and (self._log is None or self._log.fenced is None)
 
+    async def prepare(self) -> None:
+        """Do what the next `open` does, which then returns what was opened here; raises as that. `discard` what may
+        not be used after all."""
+        self._prepared = await self.open()
+
+    async def discard(self) -> None:
+        """Close what was prepared and not used, if anything was."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            await prepared.close()
+
     async def open(self) -> Opened:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            return prepared
         if self._lost is not None:
             raise self._lost.with_traceback(None)
         try:

@@ -172,14 +172,16 @@ def _free_since(view: View, holding: Holding) -> float | None:
 
 
 def _releases(view: View, order: Placement) -> Iterator[Release]:
-    """A server that drains gives away whatever it has, at once, but to each target one at a time; any other what
-    placement wants elsewhere, one at a time, and only while servers neither come nor go, unless it is told to."""
+    """A server that drains gives away whatever it has, all at once; any other what placement wants elsewhere, one at a
+    time, and only while servers neither come nor go, unless it is told to."""
     me = view.servers.get(view.me)
     if me is None or not view.is_current:
         return
     under_way = {holding.released_to: holding.owner for holding in view.holdings.values() if holding.released_to}
     is_quiet = view.is_hasty or view.at >= view.stable_since + CLUSTER_STABLE_S
-    if not me.is_draining and (view.me in under_way.values() or not is_quiet):
+    if me.is_draining:
+        under_way = {}
+    elif view.me in under_way.values() or not is_quiet:
         return
     for container, holding in sorted(view.holdings.items()):
         target = next(iter(order[container]), view.me)
@@ -187,4 +189,3 @@ def _releases(view: View, order: Placement) -> Iterator[Release]:
             yield Release(container, target)
             if not me.is_draining:
                 return
-            under_way[target] = view.me

@@ -30,14 +30,16 @@ CLUSTER_SETTLE_S = 3.0  # without a change of servers, before anybody claims con
 CLUSTER_STABLE_S = 30.0  # the same, before a container is moved for balance
 CLUSTER_TURN_S = 1.0  # for each of those that come first in line for a container without an owner
 CLUSTER_ARRIVAL_S = 10.0  # a container that was released to a server may be claimed by others after this
-CLUSTER_TAKES_AT_ONCE = 4  # containers that a server opens at one time
+CLUSTER_TAKES_AT_ONCE = 8  # containers that a server opens at one time, each with frames that wait
 CLUSTER_FAILED_TAKES = 3  # in a row, before a server gives a container on that it can't open
 CLUSTER_RETAKE_S = 5.0  # the longest pause before the next try of that server
 CLUSTER_CLOSE_LOOK_S = 0.05  # how often the record of a container that is about to change hands is read
 CLUSTER_ANNOUNCE_S = 1.5  # from saying so to doing it: until everybody has seen it
 CLUSTER_HAND_OVER_S = 60.0  # for all that comes before a container is closed to be handed over
 CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster
-CLUSTER_DRAIN_S = 120.0  # for a server that stops to hand over what it has
+CLUSTER_DRAIN_S = 25.0  # for a server to stop, whatever is broken: orchestrators kill after 30 s
+CLUSTER_LEAVE_S = 8.0  # of these, for closing what it couldn't hand over before,
+CLUSTER_BREAK_S = 6.0  # and for what is left once it doesn't wait for the store any more
 
 # --- looking and cleaning, for an operator -------------------------------------------------------
 CLUSTER_LOGS_AT_ONCE = 8  # containers whose objects are listed at one time

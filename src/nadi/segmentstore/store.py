@@ -86,6 +86,8 @@ class SegmentStore:
         self.taken = asyncio.Event()  # another server has the folder: this one must stop
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
+        self._coming: Container | None = None  # the one that is being taken
+        self._forsaken = False
         self._runtime, self._chunks, self._cache = runtime, chunks, BlockCache()
         if parts is None:
             is_owned = self._lock.is_held
@@ -162,8 +164,11 @@ class SegmentStore:
 
     async def _take(self, parts: ContainerParts) -> None:
         assert parts.number not in self._hosted, "each container is had once"
-        container = self._container(parts)
-        await container.start()
+        self._coming = container = self._container(parts)
+        try:
+            await container.start()
+        finally:
+            self._coming = None
         self._hosted.add(container)
         self._writers[container.number] = self._storage_writer(container)
         self._writers[container.number].start()
@@ -336,6 +341,15 @@ class SegmentStore:
         """Return the reply to a command; for callers in the same process."""
         return await self._door.exchange(command)
 
+    def forsake(self) -> None:
+        """Don't wait for anything from now on: what isn't written yet won't be, as if the process were killed here.
+        For a stop without a log that answers; `close` it then."""
+        self._closed = self._forsaken = True
+        for container in (*self.containers, *self._leaving.values(), *filter(None, [self._coming])):
+            container.lose("")
+        for task in self._moving:
+            task.cancel()
+
     async def close(self) -> None:
         """End connections, finish what is queued, write the state, release the folder; a second call does nothing."""
         self._closed = True
@@ -349,7 +363,10 @@ class SegmentStore:
             await self.scrub.stop()
             for writer in self._writers.values():
                 await writer.stop()
-            for container in [*self.containers, *self._leaving.values()]:
+            left = [*self.containers, *self._leaving.values()]
+            if self._forsaken:  # each may wait some seconds for its log
+                await asyncio.gather(*(container.stop() for container in left))
+            for container in left:
                 await container.stop()
             self._lock.release()
 

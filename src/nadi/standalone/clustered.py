@@ -41,11 +41,12 @@ from nadi.engines.identity import open_cluster, signing_key
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
-from nadi.limits import CLUSTER_DRAIN_S, CLUSTER_START_S
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.standalone.cache import emptied_cache
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.profiles import profile_named
@@ -65,12 +66,13 @@ class ClusterServer:
     """`async with ClusterServer("s3://bucket/prefix") as server:` serves until the block ends.
 
     url: of the store, `file:///folder` for processes of one machine. options: of it, such as `endpoint`, beside what
-    its environment variables say. cache: a folder of this server's own; None is a new one that goes with it. profile:
-    see `profiles`; None is the one for the store. containers: of a new
-    cluster. The rest is as for `Server`.
+    its environment variables say. cache: a folder of this server's own, in which nothing is kept from one start to the
+    next; None is a new one that goes with it. profile: see `profiles`; None is the one for the store. containers: of a
+    new cluster. The rest is as for `Server`.
 
     Raises:
         StoreError: the store can't hold a cluster.
+        DataFolderError: another server uses the cache, or it is a data folder.
         InvalidArgumentError, UnavailableError: as for `Server`.
     """
 
@@ -147,7 +149,8 @@ class ClusterServer:
             self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
             parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
         else:
-            self.cache = Path(self._cache_given)
+            lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(self._cache_given))
+            parts.callback(lock.release)
         self._records = Records(self._registry, self._runtime)
         self._watch = RecordWatch(self._registry, self._records, self.cluster.containers, self._runtime)
         self.store = SegmentStore(
@@ -267,18 +270,19 @@ class ClusterServer:
             ) from error
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Clean stop. drain: first hand everything over to the other servers, if there are any."""
+        """Clean stop, within CLUSTER_DRAIN_S. drain: first hand everything over to the other servers, if there are
+        any."""
         if drain:
-            await self.drain()
+            await self.drain(CLUSTER_DRAIN_S - CLUSTER_LEAVE_S - CLUSTER_BREAK_S)
         await self._parts.aclose()
 
-    async def drain(self) -> None:
-        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it takes too
+    async def drain(self, limit_s: float = CLUSTER_DRAIN_S) -> None:
+        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it has taken so
         long."""
         self.membership.drain()
         self.keeper.wake()
         try:
-            async with asyncio.timeout(CLUSTER_DRAIN_S):
+            async with asyncio.timeout(limit_s):
                 await self.keeper.drained()
         except TimeoutError:
             log.warning("not all containers could be handed over in time: others take over what is left")
@@ -299,12 +303,18 @@ class ClusterServer:
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
     async def _leave(self) -> None:
+        """What waits for a store that doesn't answer isn't waited for: the others take over from what is stored."""
         self._janitor.cancel()
         await asyncio.wait([self._janitor])
-        await self.keeper.stop()
-        await self.seat.stop()
-        await self.keeper.give_back()
-        await self.membership.leave()
+        try:
+            async with asyncio.timeout(CLUSTER_LEAVE_S):
+                await self.keeper.stop()
+                await self.seat.stop()
+                await self.keeper.give_back()
+                await self.membership.leave()
+        except TimeoutError:
+            log.warning("the containers that are still here can't be closed in time: others take them over as they are")
+            self.store.forsake()
 
     async def __aenter__(self) -> ClusterServer:
         await self.start()

@@ -150,7 +150,7 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return NadiError(f"the controller at {address} has no {rpc}: it is of an earlier version, or not nadi's")
     if code == grpc.StatusCode.CANCELLED:
-        return ClosedError(f"{rpc} was cancelled")
+        return UnavailableError(f"the controller at {address} broke {rpc} off: it is being stopped")
     return NadiError(f"{text} ({code.name})")
 
 

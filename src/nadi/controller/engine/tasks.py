@@ -12,6 +12,7 @@ from nadi.errors import ClosedError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_AGAIN_S = 1.0
 BACKGROUND = "controller background"  # their name
 
 
@@ -38,7 +39,7 @@ class Tasks:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats

@@ -1,0 +1,133 @@
+"""What runs against a cluster, in a process of its own that nobody kills: writers, transactions, counters and a reader.
+
+    python -m tests.cluster.processes.load URI SEED FOLDER
+
+Every event carries its key and its number under that key, as in `tests.crash.load`, whose workers these are. While it
+runs, the file `progress` in its folder says how far it is. At a line on its standard input it settles what is under way
+and writes the file `settled`; at the next one its reader stops, and the file `promised` has all it was promised.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from nadi.errors import ConditionFailedError, UnavailableError
+from tests.crash.load import SCOPE, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
+
+_LOOK_S = 0.02
+
+
+class Progress(msgspec.Struct):
+    """acknowledged: events so far. read: by its reader."""
+
+    acknowledged: int = 0
+    read: int = 0
+
+
+class Promised(msgspec.Struct):
+    """What one process was promised. written, acknowledged: events by key. committed, uncertain: numbers of events by
+    key, of each transaction, by the number of its writer. counted: updates of the counter that were acknowledged;
+    doubtful: those without an answer. read: by key, how many events its reader has seen."""
+
+    written: dict[str, int] = {}
+    acknowledged: dict[str, int] = {}
+    committed: dict[int, dict[int, dict[str, int]]] = {}
+    uncertain: dict[int, dict[int, dict[str, int]]] = {}
+    aborted: int = 0
+    counted: int = 0
+    doubtful: int = 0
+    read: dict[str, int] = {}
+    read_events: int = 0
+
+
+class Counter(Worker):
+    """Counts up one key of a table that others count up, too, each time on condition of the version that it saw."""
+
+    def __init__(self, uri: str, seed: int) -> None:
+        super().__init__("counter", uri, seed)
+        self.counted = self.doubtful = 0
+        self._seen = -1
+        self._table = self.manager.table(SCOPE, TABLE)
+
+    def step(self) -> None:
+        try:
+            found = self._table.get(b"count")
+            assert found is not None, "the counter is gone"
+            value, version = int(found.value), found.version
+            assert value >= self._seen, f"the counter went back from {self._seen} to {value}"
+            self._seen = value
+        except UnavailableError:
+            self.pause(0.05)
+            return
+        try:
+            self._table.put(b"count", b"%d" % (value + 1), version=version)
+            self.counted += 1
+        except ConditionFailedError:
+            pass  # another was faster
+        except UnavailableError:
+            self.doubtful += 1
+        self.pause(0.02)
+
+
+class Load:
+    def __init__(self, uri: str, number: int, folder: Path) -> None:
+        base = 10 * number
+        self.folder = folder
+        self.writer = KeyedWriter(base, uri, base)
+        self.transactions = TransactionalWriter(base, uri, base + 1)
+        self.counter, self.tail = Counter(uri, base + 2), TailReader(uri, base + 3)
+        self.workers: list[Worker] = [self.writer, self.transactions, self.counter, self.tail]
+        self._number = base
+
+    def run(self) -> None:
+        told = [threading.Event(), threading.Event()]
+
+        def listen() -> None:
+            for event in told:
+                sys.stdin.readline()
+                event.set()
+
+        threading.Thread(target=listen, daemon=True).start()
+        for worker in self.workers:
+            worker.start()
+        self._tell_until(told[0])
+        for worker in self.workers[:-1]:
+            worker.finish()
+        _put(self.folder / "settled", True)
+        self._tell_until(told[1])  # the tail may have to be read to its end yet
+        self.tail.finish()
+        ledger = self.tail.ledger
+        promised = Promised(
+            self.writer.written,
+            self.writer.acknowledged,
+            {self._number: self.transactions.committed},
+            {self._number: self.transactions.uncertain},
+            len(self.transactions.aborted),
+            self.counter.counted,
+            self.counter.doubtful,
+            dict(ledger.next_number),
+            ledger.events,
+        )
+        _put(self.folder / "promised", promised)
+
+    def _tell_until(self, over: threading.Event) -> None:
+        while not over.wait(_LOOK_S):
+            for worker in self.workers:
+                worker.check()
+            count = sum(self.writer.acknowledged.values())
+            _put(self.folder / "progress", Progress(count, self.tail.ledger.events))
+
+
+def _put(file: Path, what: object) -> None:
+    """Whole, or not at all."""
+    new = file.with_suffix(".new")
+    new.write_bytes(msgspec.json.encode(what))
+    new.replace(file)
+
+
+if __name__ == "__main__":
+    Load(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])).run()

@@ -1,0 +1,125 @@
+"""A container's parts in a cluster: opened before they are needed, given back unused; and a store that must end though
+the log doesn't answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nadi.cluster.parts import ClusterParts
+from nadi.cluster.records import Records
+from nadi.errors import ClosedError, DataFolderError, DataFolderLockedError, FencedError, UnavailableError
+from nadi.runtime import REAL
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.standalone.cache import emptied_cache
+from nadi.wire import commands as wire
+from nadi.wire.fields import Buffer
+from tests.support.memory_engine import MemoryEngine
+from tests.support.memory_registry import MemoryRecords, MemoryRegistry
+
+
+class SilentEngine(MemoryEngine):
+    """Once it is `silent`, no call is answered."""
+
+    is_silent = False
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        if self.is_silent:
+            await asyncio.get_running_loop().create_future()
+        return await super().create(name, parts)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.engine, self.folder = SilentEngine(), folder
+        self.records = Records(MemoryRegistry(MemoryRecords()), REAL)
+        self.chunks = ChunkStore.from_url("memory:///")
+
+    async def parts(self, server: str, number: int = 0) -> ClusterParts:
+        seen, folder = await self.records.read(number), self.folder / server / f"container-{number}"
+        return ClusterParts(number, folder, server, seen, self.engine, self.records, self.chunks, REAL)
+
+    def store(self, server: str) -> SegmentStore:
+        return SegmentStore(self.folder / server, 2, chunks=self.chunks, parts=(), on_lost=lambda number: None)
+
+
+async def test_what_was_prepared_is_what_is_opened(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts = await world.parts("a")
+    await parts.prepare()
+    assert (await world.records.read(0)).record.epoch == 1
+    opened = await parts.open()
+    await parts.discard()
+    assert parts.epoch == 1, "it was claimed twice"
+    assert (await opened.log.append([b"frame"])).address.sequence == 1
+    await opened.close()
+
+
+async def test_what_was_prepared_for_nothing_is_closed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts = await world.parts("a")
+    await parts.prepare()
+    chain = parts.chain
+    await parts.discard()
+    with pytest.raises(ClosedError):
+        await chain.append([b"frame"])
+
+
+async def test_one_who_was_overtaken_while_it_prepared_is_fenced(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first, second = await world.parts("a"), await world.parts("b")
+    await first.prepare()
+    with pytest.raises(FencedError):
+        await second.prepare()
+    await first.discard()
+
+
+async def test_a_store_ends_though_its_log_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One container has an append in flight, another is being taken."""
+    monkeypatch.setattr("nadi.segmentstore.chain.log.CHAIN_CLOSE_S", 0.05)
+    world = World(tmp_path)
+    store = world.store("a")
+    await store.start()
+    await store.take(await world.parts("a"))
+    world.engine.is_silent = True
+    name = next(name for name in map("s/t/{}".format, range(99)) if store.has(name))
+    waiting = asyncio.create_task(store.exchange(wire.CreateSegment(1, name, 0, 0, "")))
+    taking = asyncio.create_task(store.take(await world.parts("a", 1)))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert not taking.done()
+    store.forsake()
+    async with asyncio.timeout(3.0):
+        await store.close()
+        reply = await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.gather(taking, return_exceptions=True)
+    assert isinstance(reply[0], UnavailableError)
+
+
+def test_a_cache_is_empty_at_each_start_and_one_servers_own(tmp_path: Path) -> None:
+    lock, copies = emptied_cache(tmp_path / "cache")
+    (copies / "container-0").mkdir(parents=True)
+    with pytest.raises(DataFolderLockedError):
+        emptied_cache(tmp_path / "cache")
+    lock.release()
+    lock, copies = emptied_cache(tmp_path / "cache")
+    assert not copies.exists()
+    lock.release()
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+async def test_a_data_folder_is_no_cache(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path / "data", 1)
+    await store.start()
+    await store.close()
+    before = files(tmp_path)
+    with pytest.raises(DataFolderError, match="without a cluster"):
+        emptied_cache(tmp_path / "data")
+    assert files(tmp_path) == before
