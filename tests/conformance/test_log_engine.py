@@ -12,15 +12,15 @@ from nadi.engines.engine import LogEngine
 from nadi.errors import InvalidNameError
 from nadi.runtime import REAL
 from nadi.wire.fields import Buffer
-from tests.support.engines import KINDS, Opener, created, known, late_writes
+from tests.support.engines import KINDS, LOGS, Opener, created, known, late_writes
 
 NAME = "log/0/3/17"
 RACERS = 50
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=[*KINDS, "jetstream", pytest.param("jetstream of three", marks=pytest.mark.slow)])
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    async with KINDS[request.param](tmp_path) as opener:
+    async with (KINDS | LOGS)[request.param](tmp_path) as opener:
         yield opener
 
 
