@@ -41,3 +41,8 @@ async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) ->
         UnavailableError: it gives no answer for a long while.
     """
     return await open_jetstream(where(url, os.environ, **options), runtime, make=make)
+
+
+def log_name(url: str, **options: str) -> str:
+    """What a cluster remembers of such a log: not its servers, which may move. Errors: see `where`."""
+    return where(url, os.environ, **options).name
