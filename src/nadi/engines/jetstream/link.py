@@ -7,7 +7,9 @@ what is sent then would be stored late; `connection` makes another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from nadi.errors import UnavailableError
 log = logging.getLogger(__name__)
 _CONNECT_S = 2  # to each server
 _PING_S, _PINGS_LOST = 3, 2  # a server that answers none of these is gone
+_CLOSE_S = 1
 _NOBODY = "503"
 
 
@@ -110,7 +113,7 @@ class Link:
             return RefusedError(
                 f"NATS doesn't let this server in: {text}. Set NATS_CREDS, NATS_TOKEN, or NATS_USER and NATS_PASSWORD"
             )
-        if "secure connection" in text or "tls" in text.lower():
+        if isinstance(error, ssl.SSLError) or "secure connection" in text:
             return RefusedError(
                 f"NATS and this server can't agree on TLS: {text}. See the ca and the tls:// of the URL"
             )
@@ -191,7 +194,9 @@ class Link:
                 waiting.done.set_exception(UnavailableError(f"the connection to NATS ended ({self._last or 'closed'})"))
 
     async def close(self) -> None:
-        await self._client.close()
+        with contextlib.suppress(TimeoutError):  # its library waits for ever for some that failed at TLS
+            async with asyncio.timeout(_CLOSE_S):
+                await self._client.close()
 
 
 def _take(waiting: _Waiting, message: Msg) -> None:
