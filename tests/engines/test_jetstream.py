@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from nadi.engines.proof import prove_log
 from nadi.errors import InvalidArgumentError, StorageFullError, StoreError, UnavailableError
 from nadi.runtime import REAL
 from tests.access.support import certificate
-from tests.support.engines import created
+from tests.support.engines import created, known
 from tests.support.nats import NatsServer, nats_servers, url_of
 
 LOG = "nats:LOG"
@@ -99,6 +100,21 @@ async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
         await open_log("nats://127.0.0.1/LOG", REAL, make=True)
+
+
+async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path("docs/jetstream.md").read_text()
+    named = re.findall(r"`([^`]+)`", guide.partition("Permissions: publish to")[2].partition("|")[0])
+    publish = ", ".join(f'"{subject.replace("NADI", "LOG")}"' for subject in named[:-1])
+    allowed = f'publish: [{publish}], subscribe: ["{named[-1]}"]'
+    guard = (
+        f'max_payload: 32MB\nauthorization {{ users: [{{ user: "me", password: "p", permissions: {{ {allowed} }} }}] }}'
+    )
+    monkeypatch.setenv("NATS_PASSWORD", "p")
+    with nats_servers(tmp_path, more=guard) as servers:
+        engine = await open_log(url_of(servers), REAL, make=True, user="me")
+        await prove_log(engine, REAL)
+        await engine.close()
 
 
 # --- servers that it takes -------------------------------------------------------------------------------
@@ -271,6 +287,27 @@ async def test_names_never_share_a_subject(engine: LogEngine) -> None:
         assert await engine.create(name, [name.encode()])
     found = {name: size async for page in engine.listed("") for name, size in page.items()}
     assert found == dict.fromkeys(("a.b/c", "a/b.c", "a.b.c", "a/b/c"), 5)
+
+
+async def test_many_large_ones_are_read_at_once(engine: LogEngine) -> None:
+    """Together they are far over what a server keeps for a client that doesn't take it in."""
+    bodies = {f"log/0/1/{number}": bytes([number]) * (8 << 20) for number in range(24)}
+    for name, body in bodies.items():
+        assert await created(engine, name, body)
+    found = await asyncio.gather(*(engine.get(name) for name in bodies), return_exceptions=True)
+    assert [one for one in found if isinstance(one, BaseException)] == []
+    assert [bytes(one) for one in found if isinstance(one, memoryview)] == [*bodies.values()]
+
+
+async def test_large_ones_after_many_small_ones_are_read_in_the_end(engine: LogEngine) -> None:
+    body = bytes(16 << 20)
+    for number in range(8):
+        assert await created(engine, f"large/{number}", body)
+    assert await created(engine, "small", b"x")
+    for _ in range(30):
+        assert await got(engine, "small") == b"x"
+    found = await asyncio.gather(*(known(lambda n=number: engine.get(f"large/{n}")) for number in range(8)))  # type: ignore[misc]
+    assert [bytes(one) for one in found if one is not None] == [body] * 8
 
 
 # --- whose it is -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 from nadi.engines.failures import RefusedError
 from nadi.engines.jetstream.connection import Connection, decoded, good
 from nadi.engines.jetstream.failures import CONSUMER_GONE, EXISTS, NOT_THERE, Problem, told
+from nadi.engines.jetstream.room import Room
 from nadi.engines.jetstream.stream import open_stream
 from nadi.engines.jetstream.where import Where
 from nadi.engines.names import check_name
@@ -71,14 +72,15 @@ async def open_jetstream(where: Where, runtime: Runtime, *, make: bool) -> JetSt
     except BaseException:
         await connection.close()
         raise
-    return JetStreamEngine(where.stream, connection, runtime)
+    return JetStreamEngine(where.stream, connection, Connection(where, 0), runtime)
 
 
 class JetStreamEngine:
-    """Closing it closes its connection."""
+    """reading: a connection of its own for what is read, which may be large, and delay acknowledgements."""
 
-    def __init__(self, stream: str, connection: Connection, runtime: Runtime) -> None:
+    def __init__(self, stream: str, connection: Connection, reading: Connection, runtime: Runtime) -> None:
         self._stream, self._connection, self._runtime = stream, connection, runtime
+        self._reading, self._room = reading, Room()
         self._newest = 0  # sequence number in the stream that was acknowledged
         self._has_lost = ""
 
@@ -106,7 +108,13 @@ class JetStreamEngine:
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         subject, what = self._subject(name), f"read {name}"
         request = msgspec.json.encode({"last_by_subj": subject})
-        answer = await self._connection.ask(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
+        async with self._room.taken():
+            try:
+                answer = await self._reading.ask(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
+            except UnavailableError:
+                self._room.broke()
+                raise
+            self._room.came(len(answer.data))
         if len(answer.data) < _IN_THREAD_BYTES:
             found = decoded(what, answer.data, _Got)
         else:
@@ -186,3 +194,4 @@ class JetStreamEngine:
 
     async def close(self) -> None:
         await self._connection.close()
+        await self._reading.close()
