@@ -18,6 +18,7 @@ from nadi.engines.identity import OwnLog, known_cluster, open_cluster
 from nadi.engines.jetstream.connection import Connection
 from nadi.engines.jetstream.engine import JetStreamEngine
 from nadi.engines.jetstream.failures import Problem, told
+from nadi.engines.jetstream.room import Room
 from nadi.engines.jetstream.where import where
 from nadi.engines.opening import open_engines, open_log
 from nadi.engines.proof import prove_log
@@ -28,6 +29,7 @@ from tests.support.engines import created, known
 from tests.support.nats import NatsServer, nats_servers, url_of
 
 LOG = "nats:LOG"
+GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
 
 
 @pytest.fixture
@@ -103,8 +105,7 @@ async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.Mon
 
 
 async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = Path("docs/jetstream.md").read_text()
-    named = re.findall(r"`([^`]+)`", guide.partition("Permissions: publish to")[2].partition("|")[0])
+    named = re.findall(r"`([^`]+)`", GUIDE.partition("Permissions: publish to")[2].partition("|")[0])
     publish = ", ".join(f'"{subject.replace("NADI", "LOG")}"' for subject in named[:-1])
     allowed = f'publish: [{publish}], subscribe: ["{named[-1]}"]'
     guard = (
@@ -287,6 +288,33 @@ async def test_names_never_share_a_subject(engine: LogEngine) -> None:
         assert await engine.create(name, [name.encode()])
     found = {name: size async for page in engine.listed("") for name, size in page.items()}
     assert found == dict.fromkeys(("a.b/c", "a/b.c", "a.b.c", "a/b/c"), 5)
+
+
+async def test_room_after_a_break_is_for_one_at_a_time() -> None:
+    room, running, most = Room(), 0, 0
+
+    async def read() -> None:
+        nonlocal running, most
+        async with room.taken():
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+    async def reads() -> int:
+        nonlocal most
+        most = 0
+        await asyncio.gather(*(read() for _ in range(40)))
+        return most
+
+    assert await reads() == 5
+    for _ in range(10):
+        room.came(1_000)
+    assert await reads() == 40
+    room.broke()
+    assert await reads() == 1
+    room.came(8 << 20)
+    assert await reads() == 2
 
 
 async def test_many_large_ones_are_read_at_once(engine: LogEngine) -> None:

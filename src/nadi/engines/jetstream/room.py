@@ -1,6 +1,6 @@
 """Room for answers that may be large. A NATS server drops a client to which it would have to send more than its
-`max_pending`, 64 MB by default, and how large a message is shows only when it comes. So it is guessed from the last ones,
-and if the connection ends all the same, the next are asked for one by one.
+`max_pending`, 64 MB by default, and how large a message is shows only when it comes. So it is guessed from the last
+ones, and if the connection ends all the same, the next are asked for one by one.
 """
 
 from __future__ import annotations
