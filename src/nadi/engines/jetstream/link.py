@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from nadi.engines.failures import RefusedError
@@ -55,7 +55,7 @@ class Link:
 
     def __init__(self, where: Where) -> None:
         self._where = where
-        self._client: Client = _SafeClient() if where.needs_tls else Client()
+        self._client: NatsClient = _SafeClient() if where.needs_tls else NatsClient()
         self._inbox = self._client.new_inbox()
         self._tokens = count()
         self._waiting: dict[str, _Waiting] = {}
@@ -194,7 +194,7 @@ class Link:
                 waiting.done.set_exception(UnavailableError(f"the connection to NATS ended ({self._last or 'closed'})"))
 
     async def close(self) -> None:
-        with contextlib.suppress(TimeoutError):  # its library waits for ever for some that failed at TLS
+        with contextlib.suppress(TimeoutError):  # its library waits forever for some that failed at TLS
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
 
@@ -211,7 +211,7 @@ def _take(waiting: _Waiting, message: Msg) -> None:
         waiting.done.set_result(None)
 
 
-class _SafeClient(Client):
+class _SafeClient(NatsClient):
     """Says nothing to a server that doesn't speak TLS: the library would send it the password."""
 
     def _connect_command(self) -> bytes:
