@@ -210,6 +210,11 @@ async def test_what_is_forbidden_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         assert "stream.create" in text
 
 
+@pytest.mark.uvloop
+async def test_tls_in_a_servers_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await test_tls(tmp_path, monkeypatch)
+
+
 async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = certificate(tmp_path, "127.0.0.1")
     guard = f'max_payload: 32MB\ntls {{ cert_file: "{made.certificate}", key_file: "{made.key}" }}'
