@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import nats  # type: ignore[import-not-found]
-from nats.js.api import (  # type: ignore[import-not-found]
+import nats
+from nats.js.api import (
     DeliverPolicy,
     StorageType,
 )

@@ -12,13 +12,13 @@ from nadi.engines.engine import LogEngine
 from nadi.errors import InvalidNameError
 from nadi.runtime import REAL
 from nadi.wire.fields import Buffer
-from tests.support.engines import PARAMS, Opener, created, kind_named, known, late_writes
+from tests.support.engines import LOG_PARAMS, PARAMS, Opener, created, kind_named, known, late_writes
 
 NAME = "log/0/3/17"
 RACERS = 50
 
 
-@pytest.fixture(params=PARAMS)
+@pytest.fixture(params=[*PARAMS, *LOG_PARAMS])
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     async with kind_named(request.param)(tmp_path) as opener:
         yield opener

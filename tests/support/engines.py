@@ -20,12 +20,13 @@ from obstore.store import GCSStore, MemoryStore
 from nadi.engines.engine import LogEngine
 from nadi.engines.files import open_files
 from nadi.engines.objects import ObjectEngine, ObjectRegistry
-from nadi.engines.opening import open_engines
+from nadi.engines.opening import open_engines, open_log
 from nadi.engines.registry import Entry, Registry
 from nadi.engines.urls import RemoteStore
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from tests.support.fake_s3 import FakeS3, Faults
+from tests.support.nats import nats_servers, url_of
 from tests.support.seaweed import seaweed_endpoint
 
 T = TypeVar("T")
@@ -95,6 +96,25 @@ def google_store(server: FakeS3) -> GCSStore:
     )
 
 
+def jetstream(servers: int) -> Callable[[Path], AbstractAsyncContextManager[Opener]]:
+    """It is a log only: its registry is in memory."""
+
+    @contextlib.asynccontextmanager
+    async def kind(folder: Path) -> AsyncIterator[Opener]:
+        with nats_servers(folder / "nats", servers) as running:
+            async with contextlib.AsyncExitStack() as stack:
+                remote = RemoteStore(MemoryStore(), "memory", ())
+
+                async def opened() -> Engines:
+                    engine = await open_log(url_of(running), REAL, make=True)
+                    stack.push_async_callback(engine.close)
+                    return engine, ObjectRegistry(remote)
+
+                yield opened
+
+    return kind
+
+
 def odd() -> Faults:
     return Faults(lists_unordered=True, lists_late_s=0.2, page=7)
 
@@ -124,12 +144,17 @@ KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
     "s3 with faults": s3(faulty),
     "google": google,
 }
+LOGS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {  # that aren't in a cluster's store
+    "jetstream": jetstream(1),
+    "jetstream of three": jetstream(3),
+}
 SLOW_KINDS = {"seaweedfs": seaweed}
 PARAMS = [*KINDS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_KINDS)]
+LOG_PARAMS = ["jetstream", pytest.param("jetstream of three", marks=pytest.mark.slow)]
 
 
 def kind_named(name: str) -> Callable[[Path], AbstractAsyncContextManager[Opener]]:
-    return (KINDS | SLOW_KINDS)[name]
+    return (KINDS | SLOW_KINDS | LOGS)[name]
 
 
 async def known(work: Callable[[], Awaitable[T]]) -> T:

@@ -3,6 +3,9 @@ is one cluster under a URL, and its number of containers never changes.
 
     {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000}
 
+A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
+so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
+
 Beside it is the key that its servers sign tokens with, for each other: whoever may read the bucket may act as one.
 """
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,44 +26,89 @@ from nadi.runtime import Runtime
 FORMAT = 1
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
+_LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 _MOST_CONTAINERS = 10_000
 
 
-class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """cluster: its unique id. created_ms: since 1970, by the clock of the server that was first."""
+class LogId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """name: such as "nats:STREAM"."""
+
+    name: str
+    id: str
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """cluster: its unique id. created_ms: since 1970, by the clock of the server that was first. log: None if it is in
+    the cluster's store."""
 
     cluster: str
     containers: int
     format: int
     created_ms: int
+    log: LogId | None = None
+
+
+class OwnLog(NamedTuple):
+    """A log that isn't in the cluster's store."""
+
+    name: str
+    engine: LogEngine
 
 
 class _Format(msgspec.Struct):
     format: int
 
 
-async def open_cluster(engine: LogEngine, containers: int | None, runtime: Runtime) -> Cluster:
+async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> Cluster | None:
+    """The cluster of this store, None if there is none yet. log_name: see `LogId`; "" is a log in the store.
+
+    Raises:
+        InvalidArgumentError: its log has another name.
+        StoreError, UnavailableError: as `open_cluster`.
+    """
+    found = await _got(engine, _NAME, runtime)
+    if found is None:
+        return None
+    cluster = _decoded(found)
+    has = cluster.log.name if cluster.log is not None else ""
+    if has != log_name:
+        raise InvalidArgumentError(
+            f"the cluster in this store has its log in {has or 'the store itself'}, which can't be changed, and this "
+            f"server was started with one in {log_name or 'the store itself'}: "
+            + (f"start it with --log {has.partition(':')[0]}://…/{has.partition(':')[2]}" if has else "leave out --log")
+        )
+    return cluster
+
+
+async def open_cluster(
+    engine: LogEngine, containers: int | None, runtime: Runtime, log: OwnLog | None = None
+) -> Cluster:
     """The cluster of this store, made if there is none.
 
     containers: how many it has; None: whatever it has, and `DEFAULT_CONTAINERS` if it is made.
 
     Raises:
-        InvalidArgumentError: it has another number of containers.
+        InvalidArgumentError: it has another number of containers, or another log.
         StoreError: something else is stored there, or written by another version, or the store refuses.
         UnavailableError: it gives no answer for a long while.
     """
     if containers is not None and not 1 <= containers <= _MOST_CONTAINERS:
         raise InvalidArgumentError(f"a cluster has 1 to {_MOST_CONTAINERS:,} containers, not {containers:,}")
-    found = await _got(engine, _NAME, runtime)
-    if found is None:
-        found = await _made(engine, containers or DEFAULT_CONTAINERS, runtime)
-    cluster = _decoded(found)
+    log_name = log.name if log is not None else ""
+    cluster = await known_cluster(engine, log_name, runtime)
+    if cluster is None:
+        await _make(engine, containers or DEFAULT_CONTAINERS, log, runtime)
+        cluster = await known_cluster(engine, log_name, runtime)
+        if cluster is None:
+            raise StoreError(f"{_NAME} was stored and isn't there: the store forgets what it has, use another")
     if containers is not None and containers != cluster.containers:
         raise InvalidArgumentError(
             f"the cluster in this store has {cluster.containers:,} containers, which can't be changed, and this server "
             f"was started with {containers:,}: start it with --containers {cluster.containers}, or without"
         )
+    if log is not None:
+        await _check_log(cluster, log, runtime)
     return cluster
 
 
@@ -76,18 +125,45 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     return _decoded(found)
 
 
-async def _made(engine: LogEngine, containers: int, runtime: Runtime) -> bytes:
+async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime: Runtime) -> None:
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
-    if strangers:
-        found = await _got(engine, _NAME, runtime)  # another server was first, and has stored things since
-        if found is not None:
-            return found
+    if strangers and await _got(engine, _NAME, runtime) is None:  # otherwise another server has just made it
         raise StoreError(
             f"the object store holds {', '.join(strangers)} and no {_NAME}: it isn't a cluster's, or that was removed. "
             "Give the cluster a URL of its own, such as s3://bucket/prefix with a prefix that nothing has"
         )
-    new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms())
-    return (await stored(engine, _NAME, msgspec.json.encode(new), runtime))[1]
+    own = None if log is None else LogId(log.name, await _identified(log, runtime))
+    new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
+    await stored(engine, _NAME, msgspec.json.encode(new), runtime)
+
+
+async def _identified(log: OwnLog, runtime: Runtime) -> str:
+    """The id of a log, which gets one if it is empty."""
+    found = await _got(log.engine, _LOG_ID, runtime)
+    if found is None:
+        strangers = await patiently("list the log", lambda: _strangers(log.engine), runtime)
+        if strangers and await _got(log.engine, _LOG_ID, runtime) is None:
+            raise StoreError(
+                f"the log {log.name} holds {', '.join(strangers)}, and isn't a cluster's: give it a stream of its own"
+            )
+        _, found = await stored(log.engine, _LOG_ID, runtime.unique().encode(), runtime)
+    return found.decode()
+
+
+async def _check_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
+    """That the log is the one that the cluster has always had, and no other's."""
+    found = await _got(log.engine, _LOG_ID, runtime)
+    if cluster.log is None or found is None or found.decode() != cluster.log.id:
+        raise StoreError(
+            f"the log {log.name} isn't the one that this cluster has: start this server with that, or restore it if it "
+            "was lost. What was acknowledged lately is nowhere else"
+        )
+    is_ours, owner = await stored(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
+    if not is_ours:
+        raise StoreError(
+            f"the log {log.name} is that of another cluster ({owner.decode()}): a cluster in another store needs a "
+            "stream of its own"
+        )
 
 
 async def _strangers(engine: LogEngine) -> list[str]:

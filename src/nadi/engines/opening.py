@@ -1,9 +1,13 @@
-"""The engine and the registry of a store, from its URL."""
+"""The engine and the registry of a store, and the engine of a log that isn't in it, from their URLs."""
 
 from __future__ import annotations
 
+import os
+
 from nadi.engines.engine import LogEngine
 from nadi.engines.files import open_files
+from nadi.engines.jetstream.engine import open_jetstream
+from nadi.engines.jetstream.where import where
 from nadi.engines.objects import TIMEOUT_S, ObjectEngine, ObjectRegistry
 from nadi.engines.registry import Registry
 from nadi.engines.urls import folder_of, remote_store
@@ -24,3 +28,21 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
         return await open_files(folder, runtime)
     remote = remote_store(url, retries=0, timeout_s=TIMEOUT_S, **config)
     return ObjectEngine(remote), ObjectRegistry(remote)
+
+
+async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> LogEngine:
+    """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there.
+
+    options: see `where`.
+
+    Raises:
+        InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed.
+        StoreError: NATS refuses, or the stream can't hold a log.
+        UnavailableError: it gives no answer for a long while.
+    """
+    return await open_jetstream(where(url, os.environ, **options), runtime, make=make)
+
+
+def log_name(url: str, **options: str) -> str:
+    """What a cluster remembers of such a log: not its servers, which may move. Errors: see `where`."""
+    return where(url, os.environ, **options).name

@@ -26,6 +26,25 @@ _ADVICE = (
 )
 
 
+_LOG_ADVICE = "a cluster's log can't be in it: see that these servers are NATS servers, all of one cluster"
+
+
+async def prove_log(engine: LogEngine, runtime: Runtime) -> None:
+    """Prove the same of the store of a log alone, which has no values.
+
+    Raises: as `prove`.
+    """
+    proof = _Proof(engine, runtime)
+    try:
+        await proof.of_reads()
+        await proof.of_creates()
+        await proof.of_listings()
+    except NadiError:
+        await proof.forget()
+        raise
+    await proof.of_deletes()
+
+
 async def prove(engine: LogEngine, registry: Registry, runtime: Runtime) -> None:
     """Prove that the store keeps its conditions, finds what was stored, lists it in the end, and deletes it.
 
@@ -35,7 +54,7 @@ async def prove(engine: LogEngine, registry: Registry, runtime: Runtime) -> None
         StoreError: it doesn't, or refuses; the text says what, and what to do.
         UnavailableError: it gives no answer for a long while.
     """
-    proof = _Proof(engine, registry, runtime)
+    proof = _StoreProof(engine, registry, runtime)
     try:
         await proof.of_reads()
         await proof.of_creates()
@@ -49,13 +68,16 @@ async def prove(engine: LogEngine, registry: Registry, runtime: Runtime) -> None
 
 
 class _Proof:
-    def __init__(self, engine: LogEngine, registry: Registry, runtime: Runtime) -> None:
-        self._engine, self._registry, self._runtime = engine, registry, runtime
+    """Of what every engine does."""
+
+    called, advice = "the store of the log", _LOG_ADVICE
+
+    def __init__(self, engine: LogEngine, runtime: Runtime) -> None:
+        self._engine, self._runtime = engine, runtime
         self._folder = f"{PROOF}/{runtime.unique()}"
         self._alone = f"{self._folder}/alone"
         self._races = [f"{self._folder}/{race}" for race in range(_RACES)]
         self._objects = dict.fromkeys([self._alone, *self._races], b"")
-        self._value = f"{self._folder}/value"
 
     def _unlike(self) -> bytes:
         return self._runtime.unique().encode()
@@ -64,10 +86,10 @@ class _Proof:
         body = self._unlike()
         await stored(self._engine, self._alone, body, self._runtime)
         if await self._get(self._alone) != body:
-            raise _broken("an object that was stored isn't found right afterwards")
+            raise self._broken("an object that was stored isn't found right afterwards")
         self._objects[self._alone] = body
         if await self._get(f"{self._folder}/none") is not None:
-            raise _broken("it has an object that nobody stored")
+            raise self._broken("it has an object that nobody stored")
 
     async def of_creates(self) -> None:
         for name in self._races:
@@ -75,46 +97,107 @@ class _Proof:
             results = await asyncio.gather(*(stored(self._engine, name, body, self._runtime) for body in bodies))
             won = [body for body, (is_mine, _) in zip(bodies, results, strict=True) if is_mine]
             if len(won) > 1:
-                raise _broken(f"of {_RACERS} that stored one object if it isn't there, {len(won)} were told they had")
+                raise self._broken(
+                    f"of {_RACERS} that stored one object if it isn't there, {len(won)} were told they had"
+                )
             found = await self._get(name)
             if not won or found != won[0] or any(other != found for _, other in results):
-                raise _broken("an object that was stored, and that nobody may replace, was replaced or isn't found")
+                raise self._broken(
+                    "an object that was stored, and that nobody may replace, was replaced or isn't found"
+                )
             self._objects[name] = won[0]
         name = self._races[0]
         is_mine, _ = await stored(self._engine, name, self._unlike(), self._runtime)
         if is_mine or await self._get(name) != self._objects[name]:
-            raise _broken("it replaced an object that was to be stored only if it isn't there")
-
-    async def of_sets(self) -> None:
-        first = await self._set(self._unlike(), None)
-        if first is None:
-            raise _broken("it has a value that nobody set")
-        if await self._set(self._unlike(), None) is not None:
-            raise _broken("it replaced a value that was to be set only if there is none")
-        results = await asyncio.gather(*(self._set(self._unlike(), first.version) for _ in range(_RACERS)))
-        won = [entry for entry in results if entry is not None]
-        if len(won) != 1:
-            raise _broken(f"of {_RACERS} that replaced one version of a value, {len(won)} were told they had")
-        if await self._set(self._unlike(), first.version) is not None:
-            raise _broken("it replaced a value on the condition of a version that it no longer had")
-        last = await self._set(self._unlike(), won[0].version)
-        if last is None:
-            raise _broken("it refused to replace a value on the condition of the version that it has")
-        if await self._entry() != last:
-            raise _broken("a value that was set isn't the one that is found")
+            raise self._broken("it replaced an object that was to be stored only if it isn't there")
 
     async def of_listings(self) -> None:
         """A listing may be late, but not forever."""
         patience = Patience(f"list {self._folder}", self._runtime)
         sizes = {name: len(body) for name, body in self._objects.items()}
         while True:
-            entry = await self._entry()
             found = await patiently(f"list {self._folder}", self._listed, self._runtime)
-            values = await patiently("list", lambda: self._registry.list(self._folder), self._runtime)
-            shown = {name: found.get(name) for name in sizes}
-            if shown == sizes and entry is not None and values.get(self._value) == entry.version:
+            if {name: found.get(name) for name in sizes} == sizes and await self._lists_value():
                 return
             await patience.pause()
+
+    async def of_deletes(self) -> None:
+        try:
+            await self._delete()
+        except StoreError as error:
+            raise StoreError(f"{error}. What was stored to try is left in {self._folder}/") from None
+        for name in self._left:
+            if await self._get(name) is not None:
+                raise StoreError(f"{self.called} has deleted {name}, and still has it: {self.advice}")
+        is_mine, _ = await stored(self._engine, self._alone, self._unlike(), self._runtime)
+        if not is_mine:
+            raise self._broken("a name whose object was deleted can't be used again")
+        await patiently("delete", lambda: self._engine.delete([self._alone]), self._runtime)
+
+    async def _delete(self) -> None:
+        await patiently("delete", lambda: self._engine.delete([*self._objects]), self._runtime)
+
+    async def forget(self) -> None:
+        """After a proof that failed: what can't be removed is little."""
+        try:
+            await self._engine.delete([*self._objects])
+        except NadiError as error:
+            log.warning("what was stored to try %s is left in %s/: %s", self.called, self._folder, error)
+
+    async def _get(self, name: str) -> bytes | None:
+        found = await patiently(f"read {name}", lambda: self._engine.get(name), self._runtime)
+        return None if found is None else bytes(found)
+
+    async def _listed(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        async for page in self._engine.listed(self._folder):
+            found |= page
+        return found
+
+    async def _lists_value(self) -> bool:
+        return True
+
+    @property
+    def _left(self) -> list[str]:
+        """Names of all that was stored."""
+        return [*self._objects]
+
+    def _broken(self, what: str) -> StoreError:
+        return StoreError(f"{self.called} doesn't keep its conditions: {what}. So {self.advice}")
+
+
+class _StoreProof(_Proof):
+    """Of a registry, too."""
+
+    called, advice = "the object store", _ADVICE
+
+    def __init__(self, engine: LogEngine, registry: Registry, runtime: Runtime) -> None:
+        super().__init__(engine, runtime)
+        self._registry = registry
+        self._value = f"{self._folder}/value"
+
+    async def of_sets(self) -> None:
+        first = await self._set(self._unlike(), None)
+        if first is None:
+            raise self._broken("it has a value that nobody set")
+        if await self._set(self._unlike(), None) is not None:
+            raise self._broken("it replaced a value that was to be set only if there is none")
+        results = await asyncio.gather(*(self._set(self._unlike(), first.version) for _ in range(_RACERS)))
+        won = [entry for entry in results if entry is not None]
+        if len(won) != 1:
+            raise self._broken(f"of {_RACERS} that replaced one version of a value, {len(won)} were told they had")
+        if await self._set(self._unlike(), first.version) is not None:
+            raise self._broken("it replaced a value on the condition of a version that it no longer had")
+        last = await self._set(self._unlike(), won[0].version)
+        if last is None:
+            raise self._broken("it refused to replace a value on the condition of the version that it has")
+        if await self._entry() != last:
+            raise self._broken("a value that was set isn't the one that is found")
+
+    async def _lists_value(self) -> bool:
+        entry = await self._entry()
+        values = await patiently("list", lambda: self._registry.list(self._folder), self._runtime)
+        return entry is not None and values.get(self._value) == entry.version
 
     async def of_versions(self) -> None:
         if isinstance(self._engine, ObjectEngine) and await patiently(
@@ -129,47 +212,23 @@ class _Proof:
         assert isinstance(self._engine, ObjectEngine)
         return await self._engine.keeps_versions(name)
 
-    async def of_deletes(self) -> None:
-        try:
-            await self._delete()
-        except StoreError as error:
-            raise StoreError(f"{error}. What was stored to try is left in {self._folder}/") from None
-        for name in (*self._objects, self._value):
-            if await self._get(name) is not None:
-                raise StoreError(f"the object store has deleted {name}, and still has it: {_ADVICE}")
-        is_mine, _ = await stored(self._engine, self._alone, self._unlike(), self._runtime)
-        if not is_mine:
-            raise _broken("a name whose object was deleted can't be used again")
-        await patiently("delete", lambda: self._engine.delete([self._alone]), self._runtime)
+    @property
+    def _left(self) -> list[str]:
+        return [*self._objects, self._value]
 
     async def _delete(self) -> None:
-        await patiently("delete", lambda: self._engine.delete([*self._objects]), self._runtime)
+        await super()._delete()
         await patiently("delete", lambda: self._registry.delete(self._value), self._runtime)
 
     async def forget(self) -> None:
-        """After a proof that failed: what can't be removed is little."""
+        await super().forget()
         try:
-            await self._engine.delete([*self._objects])
             await self._registry.delete(self._value)
         except NadiError as error:
-            log.warning("what was stored to try the object store is left in %s/: %s", self._folder, error)
-
-    async def _get(self, name: str) -> bytes | None:
-        found = await patiently(f"read {name}", lambda: self._engine.get(name), self._runtime)
-        return None if found is None else bytes(found)
+            log.warning("what was stored to try %s is left in %s/: %s", self.called, self._folder, error)
 
     async def _entry(self) -> Entry | None:
         return await patiently(f"read {self._value}", lambda: self._registry.get(self._value), self._runtime)
 
     async def _set(self, value: bytes, version: str | None) -> Entry | None:
         return await was_set(self._registry, self._value, value, version, self._runtime)
-
-    async def _listed(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        async for page in self._engine.listed(self._folder):
-            found |= page
-        return found
-
-
-def _broken(what: str) -> StoreError:
-    return StoreError(f"the object store doesn't keep its conditions: {what}. So {_ADVICE}")

@@ -36,7 +36,7 @@ class Patience:
             raise StoreError(str(error)) from None
         if self._runtime.monotonic() >= self._until:
             raise error or StoreError(
-                f"the object store can't {self._what}: for {PATIENCE_S:.0f} s its answers have contradicted each "
+                f"the store can't {self._what}: for {PATIENCE_S:.0f} s its answers have contradicted each "
                 "other, as those of a store that forgets what it stored, or compares it wrongly: use another store"
             )
         await self._backoff.pause()

@@ -12,6 +12,7 @@ CHAIN_READ_AHEAD = 32  # objects, while the end of a log is looked for
 CHAIN_AHEAD_BYTES = 32 * _MIB  # of frames that wait for the state they change
 CHAIN_BRAKE = 24  # numbers ahead of a live owner: there a seal stops it that loses the race at the end
 CHAIN_CLOSE_S = 5.0  # to wait for a frame under way when a log is closed
+CHAIN_OBJECT_MOST_BYTES = 22 * _MIB  # the largest: a frame (4 MiB), one request more (17 MiB), and their checksums
 CHAIN_DELETED_AT_ONCE = 500  # names in one call
 
 # --- records, membership and placement -----------------------------------------------------------

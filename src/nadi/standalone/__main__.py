@@ -50,6 +50,8 @@ def _server(folder: str, settings: Settings) -> Server | ClusterServer:
         settings.store,
         options=settings.store_options,
         profile=settings.profile,
+        log=settings.log,
+        log_options=settings.log_options,
         cache=folder,
         store_port=0,
         **settings.server(),

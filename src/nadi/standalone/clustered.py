@@ -37,9 +37,9 @@ from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
-from nadi.engines.identity import open_cluster, signing_key
-from nadi.engines.opening import open_engines
-from nadi.engines.proof import prove
+from nadi.engines.identity import OwnLog, known_cluster, open_cluster, signing_key
+from nadi.engines.opening import log_name, open_engines, open_log
+from nadi.engines.proof import prove, prove_log
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
@@ -66,9 +66,10 @@ class ClusterServer:
     """`async with ClusterServer("s3://bucket/prefix") as server:` serves until the block ends.
 
     url: of the store, `file:///folder` for processes of one machine. options: of it, such as `endpoint`, beside what
-    its environment variables say. cache: a folder of this server's own, in which nothing is kept from one start to the
-    next; None is a new one that goes with it. profile: see `profiles`; None is the one for the store. containers: of a
-    new cluster. The rest is as for `Server`.
+    its environment variables say. log: the URL of its log, `nats://host:4222/STREAM`, if that isn't in the store
+    (docs/jetstream.md); log_options: see `engines.jetstream.where`. cache: a folder of this server's own, in which
+    nothing is kept from one start to the next; None is a new one that goes with it. profile: see `profiles`; None is
+    the one for what keeps the log. containers: of a new cluster. The rest is as for `Server`.
 
     Raises:
         StoreError: the store can't hold a cluster.
@@ -81,6 +82,8 @@ class ClusterServer:
         url: str,
         *,
         options: dict[str, str] | None = None,
+        log: str = "",
+        log_options: dict[str, str] | None = None,
         cache: str | Path | None = None,
         profile: str | None = None,
         host: str = DEFAULT_HOST,
@@ -95,7 +98,8 @@ class ClusterServer:
     ) -> None:
         self.url = url
         self._options, self._cache_given = options or {}, cache
-        self._profile = profile_named(profile, url)
+        self._log_url, self._log_options = log, log_options or {}
+        self._profile = profile_named(profile, log or url)
         self._host, self._advertised_host = host, advertised_host
         self._store_port, self._controller_port, self._rest_port = store_port, controller_port, rest_port
         self._containers = containers
@@ -137,8 +141,10 @@ class ClusterServer:
         engine, self._registry = await open_engines(self.url, self._runtime, **self._options)
         parts.push_async_callback(engine.close)
         await prove(engine, self._registry, self._runtime)
-        self._engine = CountedEngine(engine, self._runtime)
-        self.cluster = await open_cluster(self._engine, self._containers, self._runtime)
+        self._engine = engine
+        own_log = await self._own_log(parts) if self._log_url else None
+        self._log = CountedEngine(own_log.engine if own_log is not None else engine, self._runtime)
+        self.cluster = await open_cluster(engine, self._containers, self._runtime, own_log)
         self._key = ClusterKey(await signing_key(self._engine, self._runtime))
         self.gate = gate_of(self._security)
         if self.gate is not None:
@@ -166,6 +172,15 @@ class ClusterServer:
         )
         parts.push_async_callback(self.store.close)
         await self.store.start()
+
+    async def _own_log(self, parts: AsyncExitStack) -> OwnLog:
+        """Its stream is made for a new cluster alone: in place of one that was lost, servers that run would go on."""
+        name = log_name(self._log_url, **self._log_options)
+        known = await known_cluster(self._engine, name, self._runtime)
+        engine = await open_log(self._log_url, self._runtime, make=known is None, **self._log_options)
+        parts.push_async_callback(engine.close)
+        await prove_log(engine, self._runtime)
+        return OwnLog(name, engine)
 
     async def _listen(self, parts: AsyncExitStack) -> None:
         tls = tls_of(self._security)
@@ -295,7 +310,7 @@ class ClusterServer:
             self.membership.term,
             self.seat.controller is not None,
             self.keeper.moves,
-            self._engine,
+            self._log,
         )
 
     def _cleans(self) -> bool:
@@ -331,7 +346,7 @@ class ClusterServer:
             self.cache / f"container-{number}",
             self.id,
             seen,
-            self._engine,
+            self._log,
             self._records,
             self._chunks,
             self._runtime,

@@ -54,11 +54,13 @@ class Settings(msgspec.Struct, frozen=True):
     store: str = ""
     store_options: dict[str, str] = {}
     profile: str | None = None
+    log: str = ""
+    log_options: dict[str, str] = {}
 
     def server(self) -> dict[str, Any]:
         """The arguments of `Server`."""
         arguments = msgspec.structs.asdict(self)
-        for name in ("store", "store_options", "profile"):
+        for name in ("store", "store_options", "profile", "log", "log_options"):
             del arguments[name]
         return arguments
 
@@ -174,6 +176,8 @@ def embedded(
     store: str = "",
     store_options: Mapping[str, str] | None = None,
     profile: str | None = None,
+    log: str = "",
+    log_options: Mapping[str, str] | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
@@ -184,6 +188,7 @@ def embedded(
     follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds). store: the URL of the
     store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
     store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
+    log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options.
     Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
@@ -191,6 +196,8 @@ def embedded(
     ...     server.controller_uri.startswith("tcp://127.0.0.1:")
     True
     """
+    if log and not store:
+        raise InvalidArgumentError("a log of its own is for a cluster: give the URL of its store, too")
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
     settings = Settings(
         host,
@@ -203,5 +210,7 @@ def embedded(
         store,
         dict(store_options or {}),
         profile,
+        log,
+        dict(log_options or {}),
     )
     return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)

@@ -23,13 +23,13 @@ _PROFILES = {profile.name: profile for profile in (LATENCY, BALANCED, COST)}
 
 
 def profile_named(name: str | None, url: str) -> LogProfile:
-    """The profile of that name, or the one for a store: puts into a folder cost nothing.
+    """The profile of that name, or the one for what keeps the log: puts into a folder, or NATS, cost nothing.
 
     >>> profile_named(None, "file:///data").name, profile_named(None, "s3://bucket/nadi").name
     ('latency', 'balanced')
     """
     if name is None:
-        return LATENCY if url.startswith("file:") else BALANCED
+        return LATENCY if url.startswith(("file:", "nats:", "tls:")) else BALANCED
     try:
         return _PROFILES[name]
     except KeyError:

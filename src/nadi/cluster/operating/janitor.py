@@ -33,6 +33,7 @@ from nadi.limits import (
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import folder_of
 from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -150,7 +151,7 @@ class Janitor:
         in_thread = self._runtime.in_thread
         folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-"))
         try:
-            await snapshots.restore(self._chunks, record.snapshot, folder, durable=False)
+            await restore(self._chunks, record.snapshot, folder, durable=False)
             return await in_thread(_chunks_of, folder, container)
         finally:
             await in_thread(shutil.rmtree, folder, True)

@@ -1,0 +1,197 @@
+"""A `LogEngine` over a stream of JetStream. An object is a message with a subject of its own, which is published on the
+condition that the subject has none. Messages never change, and nothing but `delete` takes one away.
+
+All is asked of the stream's leader: the others may be behind. Its answers have the message in base64, which costs 2 ms
+a MiB; 32 at a time, as a log is walked, 1,000 frames take a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from nadi.engines.failures import RefusedError
+from nadi.engines.jetstream.connection import Connection, decoded, good
+from nadi.engines.jetstream.failures import CONSUMER_GONE, EXISTS, NOT_THERE, Problem, told
+from nadi.engines.jetstream.room import Room
+from nadi.engines.jetstream.stream import open_stream
+from nadi.engines.jetstream.where import Where
+from nadi.engines.names import check_name
+from nadi.engines.starting import patiently
+from nadi.errors import UnavailableError
+from nadi.limits import CHAIN_OBJECT_MOST_BYTES
+from nadi.runtime import Runtime
+from nadi.wire.fields import Buffer
+
+T = TypeVar("T")
+_CREATE = {"Nats-Expected-Last-Subject-Sequence": "0"}
+_HEADERS_BYTES = 128  # of a message, at most, which count towards its size
+_DELETES_AT_ONCE = 32
+_PAGE = 1_000
+_IDLE_NS = 30_000_000_000  # after this, a listing that nobody continues is forgotten
+_IN_THREAD_BYTES = 1 << 20  # an answer as large as this is decoded outside the loop
+
+
+class _Stored(msgspec.Struct):
+    stream: str
+    seq: int
+
+
+class _Message(msgspec.Struct):
+    data: bytes = b""  # msgspec reads base64
+
+
+class _Got(msgspec.Struct):
+    message: _Message
+
+
+class _Done(msgspec.Struct):
+    success: bool
+
+
+class _Consumer(msgspec.Struct):
+    name: str
+    num_pending: int
+
+
+async def open_jetstream(where: Where, runtime: Runtime, *, make: bool) -> JetStreamEngine:
+    """The engine of that stream. make: make it if it isn't there; not for a cluster that has something in it.
+
+    Raises:
+        InvalidArgumentError: `nats-py` isn't installed.
+        StoreError: NATS refuses, or the stream can't hold a log; the text says what to do.
+        UnavailableError: it gives no answer for a long while.
+    """
+    largest_bytes = CHAIN_OBJECT_MOST_BYTES + _HEADERS_BYTES
+    connection = Connection(where, largest_bytes)
+    try:
+        await patiently("open the log", lambda: open_stream(where, connection, largest_bytes, make=make), runtime)
+    except BaseException:
+        await connection.close()
+        raise
+    return JetStreamEngine(where.stream, connection, Connection(where, 0), runtime)
+
+
+class JetStreamEngine:
+    """reading: a connection of its own for what is read, which may be large, and delay acknowledgements."""
+
+    def __init__(self, stream: str, connection: Connection, reading: Connection, runtime: Runtime) -> None:
+        self._stream, self._connection, self._runtime = stream, connection, runtime
+        self._reading, self._room = reading, Room()
+        self._newest = 0  # sequence number in the stream that was acknowledged
+        self._has_lost = ""
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        subject, what = self._subject(name), f"store {name}"
+        if self._has_lost:
+            raise RefusedError(self._has_lost)
+        before = self._newest
+        answer = await self._connection.ask(what, subject, b"".join(parts), _CREATE)
+        stored = decoded(what, answer.data, _Stored)
+        if isinstance(stored, Problem):
+            if stored.err_code == EXISTS:
+                return False
+            raise told(what, stored)
+        if stored.stream != self._stream or stored.seq <= before:
+            self._has_lost = (
+                f"the stream {self._stream} has forgotten messages that it acknowledged: it gave {name} number "
+                f"{stored.seq:,}, after {before:,}. Nothing more is stored. Stop all servers of the cluster, and find "
+                "out what became of the stream"
+            )
+            raise RefusedError(self._has_lost)
+        self._newest = max(self._newest, stored.seq)
+        return True
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        subject, what = self._subject(name), f"read {name}"
+        request = msgspec.json.encode({"last_by_subj": subject})
+        async with self._room.taken():
+            try:
+                answer = await self._reading.ask(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
+            except UnavailableError:
+                self._room.broke()
+                raise
+            self._room.came(len(answer.data))
+        if len(answer.data) < _IN_THREAD_BYTES:
+            found = decoded(what, answer.data, _Got)
+        else:
+            found = await self._runtime.in_thread(decoded, what, answer.data, _Got)
+        if isinstance(found, Problem) and found.err_code == NOT_THERE:
+            return None
+        data = memoryview(good(what, found).message.data)
+        return data[position : None if length is None else position + length]
+
+    async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        """By a consumer of headers, made for this."""
+        folder, what = prefix.strip("/"), f"list {prefix}"
+        config = {
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "filter_subject": f"{self._subject(folder)}.>" if folder else f"{self._stream}.>",
+            "headers_only": True,
+            "inactive_threshold": _IDLE_NS,
+            "num_replicas": 1,
+            "mem_storage": True,
+        }
+        request = {"stream_name": self._stream, "config": config}
+        consumer = good(what, await self._call(what, "CONSUMER.CREATE", request, _Consumer))
+        try:
+            left = consumer.num_pending
+            while left > 0:
+                page = await self._page(what, consumer.name)
+                if not page:
+                    break  # what was to come has been deleted
+                left -= len(page)
+                yield page
+        finally:
+            await self._forget(what, consumer.name)
+
+    async def _page(self, what: str, consumer: str) -> dict[str, int]:
+        request = msgspec.json.encode({"batch": _PAGE, "no_wait": True})
+        answers = await self._connection.ask_many(
+            what,
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}",
+            request,
+            lambda answers: len(answers) == _PAGE or bool(answers[-1].status),
+        )
+        last = answers[-1]
+        if last.status not in ("", "404", "408"):
+            raise UnavailableError(f"NATS can't {what}: {last.status} {last.headers.get('Description', '')}")
+        return {self._name(one.subject): int(one.headers["Nats-Msg-Size"]) for one in answers if not one.status}
+
+    async def _forget(self, what: str, consumer: str) -> None:
+        found = await self._connection.call(what, f"CONSUMER.DELETE.{self._stream}.{consumer}", {}, _Done)
+        if isinstance(found, Problem) and found.err_code != CONSUMER_GONE:
+            raise told(what, found)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        subjects = [self._subject(name) for name in names]
+        for first in range(0, len(names), _DELETES_AT_ONCE):
+            results = await asyncio.gather(
+                *map(self._delete, names[first:], subjects[first : first + _DELETES_AT_ONCE]), return_exceptions=True
+            )
+            for failed in results:
+                if failed is not None:
+                    raise failed
+
+    async def _delete(self, name: str, subject: str) -> None:
+        good(f"delete {name}", await self._call(f"delete {name}", "STREAM.PURGE", {"filter": subject}, _Done))
+
+    async def _call(self, what: str, subject: str, request: object, answer: type[T]) -> T | Problem:
+        return await self._connection.call(what, f"{subject}.{self._stream}", request, answer)
+
+    def _subject(self, name: str) -> str:
+        """Names have no underscores, so no two have one subject."""
+        check_name(name)
+        return f"{self._stream}.{name.replace('.', '_').replace('/', '.')}"
+
+    def _name(self, subject: str) -> str:
+        return subject[len(self._stream) + 1 :].replace(".", "/").replace("_", ".")
+
+    async def close(self) -> None:
+        await self._connection.close()
+        await self._reading.close()

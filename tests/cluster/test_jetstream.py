@@ -1,0 +1,48 @@
+"""A server whose log is in NATS: what it has acknowledged is read by another one, on another machine's empty disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.errors import InvalidArgumentError, StoreError
+from tests.support.nats import nats_servers, url_of
+
+EVENTS = 500
+
+
+def test_another_server_has_all_that_one_acknowledged(tmp_path: Path) -> None:
+    with nats_servers(tmp_path / "nats") as servers:
+        cluster: dict[str, Any] = {"store": (tmp_path / "store").as_uri(), "log": url_of(servers)}
+        first = nadi.embedded(tmp_path / "one", containers=2, **cluster)
+        with nadi.StreamManager(first.controller_uri) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "meters", 2)
+            with manager.create_writer("home", "meters") as writer:
+                for number in range(EVENTS):
+                    writer.write_event(b"%d" % number, routing_key=str(number % 7))
+            first.kill()
+        with (
+            nadi.embedded(tmp_path / "two", **cluster) as second,
+            nadi.StreamManager(second.controller_uri) as manager,
+        ):
+            end = manager.stream_info("home", "meters").tail
+            found = [int(event.data) for event in manager.read_events("home", "meters", end=end)]
+            assert sorted(found) == list(range(EVENTS))
+            for key in range(7):
+                assert [number for number in found if number % 7 == key] == list(range(key, EVENTS, 7))
+        assert not (tmp_path / "store" / "log").exists()
+        with pytest.raises(InvalidArgumentError, match="start it with --log nats://…/LOG"):
+            nadi.embedded(tmp_path / "three", store=cluster["store"])
+        with pytest.raises(InvalidArgumentError, match="this server was started with one in nats:OTHER"):
+            nadi.embedded(tmp_path / "three", store=cluster["store"], log=url_of(servers, "OTHER"))
+    with nats_servers(tmp_path / "others") as servers, pytest.raises(StoreError, match="restore the stream"):
+        nadi.embedded(tmp_path / "three", store=cluster["store"], log=url_of(servers))
+
+
+def test_a_log_needs_a_store() -> None:
+    with pytest.raises(InvalidArgumentError, match="give the URL of its store"):
+        nadi.embedded(log="nats://127.0.0.1/LOG")

@@ -1,0 +1,388 @@
+"""A log in NATS: which streams and servers it takes, how it gets in, and what it does when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nadi.engines import starting
+from nadi.engines.engine import LogEngine
+from nadi.engines.identity import OwnLog, known_cluster, open_cluster
+from nadi.engines.jetstream.connection import Connection
+from nadi.engines.jetstream.engine import JetStreamEngine
+from nadi.engines.jetstream.failures import Problem, told
+from nadi.engines.jetstream.room import Room
+from nadi.engines.jetstream.where import where
+from nadi.engines.opening import open_engines, open_log
+from nadi.engines.proof import prove_log
+from nadi.errors import InvalidArgumentError, StorageFullError, StoreError, UnavailableError
+from nadi.runtime import REAL
+from tests.access.support import certificate
+from tests.support.engines import created, known
+from tests.support.nats import NatsServer, nats_servers, url_of
+
+LOG = "nats:LOG"
+GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_servers(tmp_path / "nats") as servers:
+        yield servers[0]
+
+
+@pytest.fixture
+async def engine(server: NatsServer) -> AsyncIterator[LogEngine]:
+    engine = await open_log(url_of([server]), REAL, make=True)
+    yield engine
+    await engine.close()
+
+
+async def call(server: NatsServer, subject: str, request: object) -> object:
+    connection = Connection(where(url_of([server]), {}), 0)
+    try:
+        return await connection.call("test", subject, request, dict)
+    finally:
+        await connection.close()
+
+
+async def got(engine: LogEngine, name: str, position: int = 0, length: int | None = None) -> bytes:
+    found = await engine.get(name, position, length)
+    assert found is not None
+    return bytes(found)
+
+
+async def refused(server: NatsServer, url: str = "", **options: str) -> str:
+    with pytest.raises(StoreError) as caught:
+        await (await open_log(url or url_of([server]), REAL, make=True, **options)).close()
+    return str(caught.value)
+
+
+# --- URLs and options ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("nats://host", {}, "a log is nats://host:4222/STREAM"),
+        ("nats://host/a.b", {}, "a stream's name is of letters"),
+        ("nats:///LOG", {}, "a log is"),
+        ("nats://one,,two/LOG", {}, "a log is"),
+        ("nats://one:port/LOG", {}, "a log is"),
+        ("http://host/LOG", {}, "a log is"),
+        ("nats://host/LOG", {"replicas": "6"}, "1 to 5"),
+        ("nats://host/LOG", {"replicas": "many"}, "1 to 5"),
+        ("nats://host/LOG", {"password": "x"}, "Secrets are set in NATS_PASSWORD"),
+        ("nats://host/LOG", {"credentials": "/none.creds"}, "there is no such file"),
+    ],
+)
+def test_what_is_no_log(url: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        where(url, {}, **options)
+
+
+def test_secrets_are_in_no_text() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        where("nats://me:hunter22@host/LOG", {})
+    assert "hunter22" not in str(caught.value)
+    found = where("nats://host/LOG", {"NATS_PASSWORD": "hunter22", "NATS_TOKEN": "sesame22", "NATS_USER": "me"})
+    assert found.password == "hunter22"
+    assert not any(secret in repr(found) for secret in ("hunter22", "sesame22"))
+
+
+async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "nadi.engines.jetstream.link", raising=False)
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
+        await open_log("nats://127.0.0.1/LOG", REAL, make=True)
+
+
+async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = re.findall(r"`([^`]+)`", GUIDE.partition("Permissions: publish to")[2].partition("|")[0])
+    publish = ", ".join(f'"{subject.replace("NADI", "LOG")}"' for subject in named[:-1])
+    allowed = f'publish: [{publish}], subscribe: ["{named[-1]}"]'
+    guard = (
+        f'max_payload: 32MB\nauthorization {{ users: [{{ user: "me", password: "p", permissions: {{ {allowed} }} }}] }}'
+    )
+    monkeypatch.setenv("NATS_PASSWORD", "p")
+    with nats_servers(tmp_path, more=guard) as servers:
+        engine = await open_log(url_of(servers), REAL, make=True, user="me")
+        await prove_log(engine, REAL)
+        await engine.close()
+
+
+# --- servers that it takes -------------------------------------------------------------------------------
+
+
+async def test_it_passes_the_proof_and_is_left_as_it_was(engine: LogEngine) -> None:
+    await asyncio.gather(*(prove_log(engine, REAL) for _ in range(3)))
+    assert [page async for page in engine.listed("")] == []
+
+
+async def test_a_single_server_has_one_copy_and_says_so(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        await (await open_log(url_of([server]), REAL, make=True)).close()
+    assert "has one copy" in caplog.text
+    assert "1 replicas, and 3 are wanted" in await refused(server, replicas="3")
+
+
+async def test_one_that_takes_small_messages_only_is_told(tmp_path: Path) -> None:
+    with nats_servers(tmp_path, more="max_payload: 1MB") as servers:
+        assert "write `max_payload: 32MB` into the configuration" in await refused(servers[0])
+
+
+async def test_the_largest_object_fits(engine: LogEngine) -> None:
+    body = bytes(range(256)) * (22 << 12)
+    assert await created(engine, "log/0/1/1", body)
+    assert await got(engine, "log/0/1/1") == body
+    assert await got(engine, "log/0/1/1", len(body) - 3, 10) == body[-3:]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"discard": "old"}, "discard new messages"),
+        ({"max_age": 3_600_000_000_000}, "no maximum age"),
+        ({"storage": "memory"}, "storage must be file"),
+        ({"retention": "workqueue"}, "retention must be limits"),
+        ({"subjects": ["LOG.>", "more"]}, "its subjects must be LOG.>"),
+        ({"max_msgs_per_subject": 1}, "no maximum of messages of a subject"),
+        ({"max_msg_size": 1_000_000}, "no maximum message size"),
+        ({"deny_purge": True}, "allow to purge"),
+        ({"no_ack": True}, "must acknowledge"),
+    ],
+)
+async def test_a_stream_that_may_lose_something_is_refused(
+    server: NatsServer, setting: dict[str, object], said: str
+) -> None:
+    config = {"name": "LOG", "subjects": ["LOG.>"], "storage": "file", "discard": "new", "num_replicas": 1} | setting
+    assert not isinstance(await call(server, "STREAM.CREATE.LOG", config), Problem)
+    assert said in await refused(server)
+
+
+async def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
+    with nats_servers(
+        tmp_path, more='max_payload: 32MB\naccounts { A: { users: [{user: "a", password: "b"}] } }\nno_auth_user: "a"'
+    ) as servers:
+        assert "turn JetStream on" in await refused(servers[0])
+
+
+async def test_nobody_there_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "PATIENCE_S", 0.2)
+    with pytest.raises(UnavailableError, match="no NATS server can be reached"):
+        await open_log("nats://127.0.0.1:1,127.0.0.1:2/LOG", REAL, make=True)
+
+
+# --- getting in ------------------------------------------------------------------------------------------
+
+
+async def test_passwords_and_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = 'max_payload: 32MB\nauthorization { user: "me", password: "hunter22" }'
+    with nats_servers(tmp_path, more=guard) as servers:
+        text = await refused(servers[0])
+        assert "doesn't let this server in" in text
+        monkeypatch.setenv("NATS_PASSWORD", "hunter23")
+        text = await refused(servers[0], user="me")
+        assert "hunter23" not in text
+        monkeypatch.setenv("NATS_PASSWORD", "hunter22")
+        engine = await open_log(url_of(servers), REAL, make=True, user="me")
+        assert await engine.create("a", [b"x"])
+        await engine.close()
+
+
+async def test_what_is_forbidden_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 0.5)
+    guard = (
+        'max_payload: 32MB\nauthorization { users: [{ user: "me", password: "p", '
+        'permissions: { publish: { deny: "$JS.API.STREAM.CREATE.>" } } }] }'
+    )
+    monkeypatch.setenv("NATS_PASSWORD", "p")
+    with nats_servers(tmp_path, more=guard) as servers:
+        text = await refused(servers[0], user="me")
+        assert "it forbids that" in text
+        assert "stream.create" in text
+
+
+@pytest.mark.uvloop
+async def test_tls_in_a_servers_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await test_tls(tmp_path, monkeypatch)
+
+
+async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = certificate(tmp_path, "127.0.0.1")
+    guard = f'max_payload: 32MB\ntls {{ cert_file: "{made.certificate}", key_file: "{made.key}" }}'
+    with nats_servers(tmp_path / "nats", more=guard) as servers:
+        url = url_of(servers).replace("nats://", "tls://")
+        engine = await open_log(url, REAL, make=True, ca=str(made.authority))
+        assert await engine.create("a", [b"x"])
+        await engine.close()
+        monkeypatch.setattr(starting, "PATIENCE_S", 0.2)
+        with pytest.raises((StoreError, UnavailableError), match=r"(?i)tls|certificate"):
+            await open_log(url, REAL, make=True)  # another authority
+
+
+async def test_a_server_without_tls_learns_nothing(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would send it the password in clear."""
+    monkeypatch.setenv("NATS_TOKEN", "sesame22")
+    text = await refused(server, url_of([server]).replace("nats://", "tls://"))
+    assert "can't agree on TLS" in text
+
+
+# --- when they fail --------------------------------------------------------------------------------------
+
+
+async def test_it_goes_on_when_its_server_is_back(engine: LogEngine, server: NatsServer) -> None:
+    assert await engine.create("log/0/1/1", [b"x"])
+    server.kill()
+    with pytest.raises(UnavailableError, match="NATS can't store log/0/1/2"):
+        await engine.create("log/0/1/2", [b"y"])
+    server.start()
+    assert await created(engine, "log/0/1/2", b"y")
+    assert await got(engine, "log/0/1/1") == b"x"
+
+
+async def test_what_is_under_way_ends_with_the_connection(engine: LogEngine, server: NatsServer) -> None:
+    body = bytes(20 << 20)
+    under_way = [asyncio.create_task(engine.create(f"log/0/1/{number}", [body])) for number in range(5)]
+    await REAL.sleep(0.02)
+    server.kill()
+    began = REAL.monotonic()
+    results = await asyncio.gather(*under_way, return_exceptions=True)
+    assert any(isinstance(result, UnavailableError) for result in results)
+    assert REAL.monotonic() < began + 5
+
+
+async def test_a_stream_that_was_lost_is_never_taken_for_an_empty_one(engine: LogEngine, server: NatsServer) -> None:
+    assert await engine.create("log/0/1/1", [b"x"])
+    assert not isinstance(await call(server, "STREAM.DELETE.LOG", {}), Problem)
+    with pytest.raises(UnavailableError, match="the log's stream isn't there any more"):
+        await engine.get("log/0/1/1")
+    with pytest.raises(StoreError, match="restore the stream"):
+        await open_log(url_of([server]), REAL, make=False)
+    await (await open_log(url_of([server]), REAL, make=True)).close()
+    with pytest.raises(UnavailableError, match="has forgotten messages that it acknowledged"):
+        await engine.create("log/0/1/2", [b"y"])
+    with pytest.raises(UnavailableError, match="Nothing more is stored"):
+        await engine.create("log/0/1/3", [b"y"])
+
+
+def test_what_errors_mean() -> None:
+    assert type(told("a", Problem(10164, 400, "wrong last sequence"))) is UnavailableError
+    assert type(told("a", Problem(10047, 500, "insufficient storage"))) is StorageFullError
+
+
+async def test_one_that_is_full(engine: LogEngine, server: NatsServer) -> None:
+    config = {"name": "LOG", "subjects": ["LOG.>"], "discard": "new", "num_replicas": 1, "max_bytes": 10_000}
+    assert not isinstance(await call(server, "STREAM.UPDATE.LOG", config), Problem)
+    with pytest.raises(StorageFullError, match="give JetStream more"):
+        await engine.create("a", [bytes(20_000)])
+    assert await engine.get("a") is None
+    assert await engine.create("b", [b"x"])
+
+
+async def test_names_never_share_a_subject(engine: LogEngine) -> None:
+    assert isinstance(engine, JetStreamEngine)
+    for name in ("a.b/c", "a/b.c", "a.b.c", "a/b/c"):
+        assert await engine.create(name, [name.encode()])
+    found = {name: size async for page in engine.listed("") for name, size in page.items()}
+    assert found == dict.fromkeys(("a.b/c", "a/b.c", "a.b.c", "a/b/c"), 5)
+
+
+async def test_room_after_a_break_is_for_one_at_a_time() -> None:
+    room, running, most = Room(), 0, 0
+
+    async def read() -> None:
+        nonlocal running, most
+        async with room.taken():
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+    async def reads() -> int:
+        nonlocal most
+        most = 0
+        await asyncio.gather(*(read() for _ in range(40)))
+        return most
+
+    assert await reads() == 5
+    for _ in range(10):
+        room.came(1_000)
+    assert await reads() == 40
+    room.broke()
+    assert await reads() == 1
+    room.came(8 << 20)
+    assert await reads() == 2
+
+
+async def test_many_large_ones_are_read_at_once(engine: LogEngine) -> None:
+    """Together they are far over what a server keeps for a client that doesn't take it in."""
+    bodies = {f"log/0/1/{number}": bytes([number]) * (8 << 20) for number in range(24)}
+    for name, body in bodies.items():
+        assert await created(engine, name, body)
+    found = await asyncio.gather(*(engine.get(name) for name in bodies), return_exceptions=True)
+    assert [one for one in found if isinstance(one, BaseException)] == []
+    assert [bytes(one) for one in found if isinstance(one, memoryview)] == [*bodies.values()]
+
+
+async def test_large_ones_after_many_small_ones_are_read_in_the_end(engine: LogEngine) -> None:
+    body = bytes(16 << 20)
+    for number in range(8):
+        assert await created(engine, f"large/{number}", body)
+    assert await created(engine, "small", b"x")
+    for _ in range(30):
+        assert await got(engine, "small") == b"x"
+    found = await asyncio.gather(*(known(lambda n=number: engine.get(f"large/{n}")) for number in range(8)))  # type: ignore[misc]
+    assert [bytes(one) for one in found if one is not None] == [body] * 8
+
+
+# --- whose it is -----------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_keeps_its_log(engine: LogEngine, server: NatsServer) -> None:
+    store, _ = await open_engines("memory:///", REAL)
+    log = OwnLog(LOG, engine)
+    made = await asyncio.gather(*(open_cluster(store, 3, REAL, log) for _ in range(5)))
+    assert len(set(made)) == 1
+    assert made[0].log is not None
+    assert made[0].log.name == LOG
+    with pytest.raises(InvalidArgumentError, match="start it with --log nats://…/LOG"):
+        await open_cluster(store, None, REAL)
+    with pytest.raises(InvalidArgumentError, match=r"has its log in nats:LOG.*started with one in nats:OTHER"):
+        await known_cluster(store, "nats:OTHER", REAL)
+    await call(server, "STREAM.PURGE.LOG", {})
+    with pytest.raises(StoreError, match="isn't the one that this cluster has"):
+        await open_cluster(store, None, REAL, log)
+
+
+async def test_two_clusters_never_have_one_log(engine: LogEngine) -> None:
+    one, _ = await open_engines("memory:///", REAL)
+    two, _ = await open_engines("memory:///", REAL)
+    log = OwnLog(LOG, engine)
+    await open_cluster(one, 3, REAL, log)
+    with pytest.raises(StoreError, match="is that of another cluster"):
+        await open_cluster(two, 3, REAL, log)
+
+
+async def test_a_cluster_without_such_a_log_keeps_that(engine: LogEngine) -> None:
+    store, _ = await open_engines("memory:///", REAL)
+    await open_cluster(store, 3, REAL)
+    written = await store.get("cluster.json")
+    assert written is not None
+    assert "log" not in msgspec.json.decode(written)  # so that versions before this one read it
+    with pytest.raises(InvalidArgumentError, match="leave out --log"):
+        await open_cluster(store, None, REAL, OwnLog(LOG, engine))
+
+
+async def test_a_stream_with_something_else_in_it(engine: LogEngine) -> None:
+    store, _ = await open_engines("memory:///", REAL)
+    await engine.create("orders/1", [b"x"])
+    with pytest.raises(StoreError, match="holds orders/1, and isn't a cluster's"):
+        await open_cluster(store, 3, REAL, OwnLog(LOG, engine))

