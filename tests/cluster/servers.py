@@ -15,11 +15,11 @@ from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.active import Addresses
-from nadi.cluster.front import Front
+from nadi.cluster.doors.active import Addresses
+from nadi.cluster.doors.front import Front
+from nadi.cluster.doors.reach import Reach
+from nadi.cluster.doors.tokens import ClusterKey
 from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
-from nadi.cluster.reach import Reach
-from nadi.cluster.tokens import ClusterKey
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server

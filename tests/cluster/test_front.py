@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.cluster.active import Addresses
+from nadi.cluster.doors.active import Addresses
 from nadi.errors import StreamNotSealedError, UnavailableError
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path

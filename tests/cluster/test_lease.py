@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster import pace
-from nadi.cluster.lease import Lease
-from nadi.cluster.pace import GCS_PACE, MembershipPace
+from nadi.cluster.servers import pace
+from nadi.cluster.servers.lease import Lease
+from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.runtime import REAL, Runtime
 from tests.simulation.machine.loop import SimulatedLoop, run
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster import roster
-from nadi.cluster.members import Member, decode, encode, entry_name
-from nadi.cluster.membership import Load
-from nadi.cluster.pace import GCS_PACE, MembershipPace
+from nadi.cluster.servers import roster
+from nadi.cluster.servers.members import Member, decode, encode, entry_name
+from nadi.cluster.servers.membership import Load
+from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT
 from tests.simulation.machine.loop import run

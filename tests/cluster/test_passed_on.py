@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from nadi.cluster.active import Addresses
-from nadi.cluster.front import Front
-from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.cluster.doors.active import Addresses
+from nadi.cluster.doors.front import Front
+from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.grpc.server import Call, Refusal, add_answers, rpc_server
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.wire.rpc import controller_pb2 as pb

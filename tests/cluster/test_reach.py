@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster import peers
-from nadi.cluster.loads import joined
+from nadi.cluster.doors import peers
+from nadi.cluster.doors.loads import joined
+from nadi.cluster.doors.reach import Reach
 from nadi.cluster.mapping import container_of
-from nadi.cluster.reach import Reach
 from nadi.controller.state.segments import Segments
 from nadi.controller.time.mark_stream import MarkStream
 from nadi.errors import ClosedError, NotOwnerError, UnavailableError

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nadi.cluster.active import Addresses
-from nadi.cluster.tokens import FORWARDED
+from nadi.cluster.doors.active import Addresses
+from nadi.cluster.doors.tokens import FORWARDED
 from nadi.limits import REST_BODY_MAX_BYTES
 
 from .servers import Cluster, ServerOfCluster, cluster

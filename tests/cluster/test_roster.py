@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.cluster.members import Member, encode
-from nadi.cluster.pace import MembershipPace
-from nadi.cluster.roster import Roster
+from nadi.cluster.servers.members import Member, encode
+from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.servers.roster import Roster
 from nadi.engines.registry import Entry
 
 DEAD_S = MembershipPace().dead_s

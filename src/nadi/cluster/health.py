@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nadi.cluster.membership import Membership
 from nadi.cluster.records import RecordWatch
+from nadi.cluster.servers.membership import Membership
 from nadi.observe.health import Component, Status, leaf
 
 

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING
 
 import nadi
 from nadi.client.control.security import Security
-from nadi.cluster.active import Addresses
-from nadi.cluster.front import Front
+from nadi.cluster.doors.front import Front
+from nadi.cluster.doors.reach import Reach
+from nadi.cluster.doors.tokens import ClusterKey
 from nadi.cluster.health import cluster_health
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import Map
 from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
-from nadi.cluster.members import Member
-from nadi.cluster.membership import Membership
 from nadi.cluster.operating.figures import CountedEngine, Figures, families
 from nadi.cluster.operating.janitor import Janitor, clean_daily
 from nadi.cluster.operating.operator import Operator
-from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.reach import Reach
 from nadi.cluster.records import Records, RecordWatch, Stored
 from nadi.cluster.seat import Seat
-from nadi.cluster.tokens import ClusterKey
+from nadi.cluster.servers.members import Member
+from nadi.cluster.servers.membership import Membership
+from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
@@ -40,7 +40,7 @@ from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING
 from nadi.engines.identity import OwnLog, known_cluster, open_cluster, signing_key
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove, prove_log
-from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
+from nadi.errors import InvalidArgumentError, RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
@@ -159,6 +159,7 @@ class ClusterServer:
             parts.callback(lock.release)
         self._records = Records(self._registry, self._runtime)
         self._watch = RecordWatch(self._registry, self._records, self.cluster.containers, self._runtime)
+        self._map = Map(self._watch, self.cluster.containers)
         self.store = SegmentStore(
             self.cache,
             self.cluster.containers,
@@ -166,7 +167,7 @@ class ClusterServer:
             self._runtime,
             self._chunks,
             parts=(),
-            owner_of=self._address_of,
+            owner_of=self._map.store_of,
             mapping=container_of,
             on_lost=lambda number: self.keeper.lost(number),
         )
@@ -189,7 +190,7 @@ class ClusterServer:
         peers = Security(tls=tls is not None, trust_store=authority)
         self._peer_tls = peers.ssl_context()
         access = None if self.gate is None or self._tokens is None else ControllerAccess(self.gate, self._tokens)
-        self.front = Front(self._endpoint_of, self._controllers, self._key, peers, access)
+        self.front = Front(self._map.endpoint_of, self._map.controllers, self._key, peers, access)
         parts.push_async_callback(self.front.close)
         if self._rest_port is not None:
             rest = await self._listening_rest(self._rest_port, context)
@@ -247,6 +248,7 @@ class ClusterServer:
             load=lambda: self.keeper.load(),
             on_change=lambda: self.keeper.wake(),
         )
+        self._map.membership = self.membership
         self.seat = Seat(self._make_controller, self.front.active, self._runtime)
         self.keeper = Keeper(
             self.id,
@@ -276,7 +278,7 @@ class ClusterServer:
         """Wait until the cluster has a controller that this server reaches."""
         try:
             async with asyncio.timeout(CLUSTER_START_S):
-                while self.seat.controller is None and not self._controller_elsewhere():
+                while self.seat.controller is None and not self._map.controller(self.id):
                     await self._runtime.sleep(_LOOK_S)
         except TimeoutError as error:
             raise RequestTimeoutError(
@@ -356,58 +358,21 @@ class ClusterServer:
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = f"{self.store_address[0]}:{self.store_address[1]}"
-        reach = Reach(
-            self.store,
-            own,
-            lambda segment: self._address_of(container_of(segment, self.cluster.containers)),
-            self._stores,
-            self._peer_tls,
-        )
+        reach = Reach(self.store, own, self._map.store_of_segment, self._map.stores, self._peer_tls)
         exchange = reach if self._tokens is None else with_token(reach, self._tokens.master())
         controller = Controller(
             exchange,
-            endpoint_of=self._endpoint_of,
+            endpoint_of=self._map.endpoint_of,
             rpc_endpoint=self._rpc_endpoint,
             scaling=self._scaling,
         )
         return controller, reach.close
 
-    def _address_of(self, number: int) -> str:
-        """The address of the store that has a container, "" if it isn't known."""
-        owner = self._watch.owner(number)
-        peer = self.membership.members.get(owner)
-        return peer.member.store if peer is not None and peer.is_alive and peer.member is not None else ""
-
-    def _endpoint_of(self, segment: str) -> tuple[str, int]:
-        if not self.membership.lease_is_valid():
-            raise UnavailableError("this server can't reach the cluster's store: try again, or ask another server")
-        number = container_of(segment, self.cluster.containers)
-        address = self._address_of(number)
-        if not address:
-            raise UnavailableError(f"container {number} is between two servers: try again")
-        host, _, port = address.rpartition(":")
-        return host.strip("[]"), int(port)
-
-    def _controllers(self) -> list[tuple[str, int]]:
-        members = [peer.member for peer in self.membership.members.values() if peer.is_alive and peer.member]
-        return [(host.strip("[]"), int(port)) for host, _, port in (one.controller.rpartition(":") for one in members)]
-
-    def _stores(self) -> set[str]:
-        found = {self._address_of(number) for number in range(self.cluster.containers)}
-        return found - {""}
-
-    def _controller_elsewhere(self) -> Addresses | None:
-        owner = self._watch.owner(CONTROLLER_CONTAINER)
-        peer = self.membership.members.get(owner)
-        if owner == self.id or peer is None or not peer.is_alive or peer.member is None:
-            return None
-        return Addresses(peer.member.controller, peer.member.rest)
-
     def _follow(self) -> None:
-        self.front.follow(self._controller_elsewhere())
+        self.front.follow(self._map.controller(self.id))
 
     def _health(self) -> Component:
-        elsewhere = self._controller_elsewhere()
+        elsewhere = self._map.controller(self.id)
         told = elsewhere.rpc if elsewhere is not None else ""
         health = server_health(self.store, self.seat.controller, self.controller_uri, told)
         return parent(health.name, (*health.children.values(), cluster_health(self.membership, self._watch, self.id)))

@@ -20,8 +20,8 @@ from typing import IO
 
 import msgspec
 
-from nadi.cluster import members
 from nadi.cluster.records import Records
+from nadi.cluster.servers import members
 from nadi.engines.opening import open_engines
 from nadi.runtime import REAL
 from nadi.standalone.embedded import Ready, Settings

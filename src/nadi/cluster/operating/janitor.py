@@ -16,9 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.cluster import members, records
+from nadi.cluster import records
 from nadi.cluster.operating import garbage
 from nadi.cluster.records import ContainerRecord, Records
+from nadi.cluster.servers import members
 from nadi.engines.engine import LogEngine
 from nadi.engines.proof import PROOF
 from nadi.engines.registry import Registry

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from nadi.cluster.members import FOLDER, Member, decode
 from nadi.cluster.operating.view import Seen, cluster_report
-from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.cluster.records import ContainerRecord, Records
+from nadi.cluster.servers.members import FOLDER, Member, decode
+from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import Cluster, find_cluster
 from nadi.engines.opening import open_engines

@@ -6,9 +6,9 @@ Whatever is asked for is begun, not waited for: whoever asked looks at the repor
 from __future__ import annotations
 
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.membership import Membership
 from nadi.cluster.operating.view import Seen, cluster_report, held
 from nadi.cluster.records import RecordWatch
+from nadi.cluster.servers.membership import Membership
 from nadi.engines.identity import Cluster
 from nadi.errors import ConflictError
 from nadi.model.cluster import ClusterReport, DrainReport

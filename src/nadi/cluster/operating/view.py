@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
-from nadi.cluster.members import Member
 from nadi.cluster.records import ContainerRecord
+from nadi.cluster.servers.members import Member
 from nadi.model.cluster import ClusterReport, ContainerReport, ServerReport, SnapshotReport
 
 

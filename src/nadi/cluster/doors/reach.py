@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from nadi.access.commands import acts_of
 from nadi.client.segments.connection import SegmentStoreConnection
-from nadi.cluster.loads import joined
+from nadi.cluster.doors.loads import joined
+from nadi.cluster.doors.peers import Peers
 from nadi.cluster.mapping import is_record
-from nadi.cluster.peers import Peers
 from nadi.errors import NotOwnerError, ProtocolError
 from nadi.limits import APPEND_SESSIONS_KEPT
 from nadi.segmentstore.store import SegmentStore

@@ -15,8 +15,8 @@ import h11
 from starlette.types import Receive, Scope, Send
 
 from nadi.access.shares import Places
-from nadi.cluster.peers import endpoint_of
-from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.cluster.doors.peers import endpoint_of
+from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.errors import UnavailableError
 from nadi.limits import (
     FORWARD_REST_AT_ONCE,

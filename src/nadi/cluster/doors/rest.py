@@ -7,9 +7,9 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.client.control.security import Security
-from nadi.cluster.active import Active
-from nadi.cluster.http import BodyRefused, Passage
-from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.cluster.doors.active import Active
+from nadi.cluster.doors.http import BodyRefused, Passage
+from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.own.cluster import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal

@@ -16,11 +16,11 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import NamedTuple, TypeVar
 
-from nadi.cluster.lease import Lease
-from nadi.cluster.members import FOLDER, Member, encode, entry_name
-from nadi.cluster.pace import MembershipPace
 from nadi.cluster.placement import Holding, Server, View
-from nadi.cluster.roster import Peer, Roster
+from nadi.cluster.servers.lease import Lease
+from nadi.cluster.servers.members import FOLDER, Member, encode, entry_name
+from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.servers.roster import Peer, Roster
 from nadi.engines.registry import Registry
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_CALLS_AT_ONCE, CLUSTER_LEAVE_TRIES

@@ -15,10 +15,10 @@ import grpc
 from starlette.types import ASGIApp
 
 from nadi.client.control.security import Security
-from nadi.cluster.active import Active, Addresses
-from nadi.cluster.forward import Forward
-from nadi.cluster.rest import RestFront
-from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.cluster.doors.active import Active, Addresses
+from nadi.cluster.doors.forward import Forward
+from nadi.cluster.doors.rest import RestFront
+from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import Answers, Call, add_answers, answers_of

@@ -24,9 +24,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from nadi.cluster.members import Member, decode
-from nadi.cluster.pace import MembershipPace
 from nadi.cluster.placement import Server
+from nadi.cluster.servers.members import Member, decode
+from nadi.cluster.servers.pace import MembershipPace
 from nadi.engines.registry import Entry
 from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_FORGET_S, CLUSTER_VALUE_S
 

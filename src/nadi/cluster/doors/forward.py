@@ -14,7 +14,7 @@ import grpc
 
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
-from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.grpc.server import Call, Refusal
 from nadi.errors import UnavailableError
 from nadi.limits import FORWARD_CHANNELS, FORWARD_KEEPALIVE_S, PEER_CONNECT_S, RPC_STREAMS_MAX
