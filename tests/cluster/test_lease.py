@@ -130,7 +130,7 @@ async def worst_case(
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(RATES, RATES)))
 @pytest.mark.parametrize(("before_s", "after_s"), list(itertools.product([0.0, 0.4], [0.0, 0.4])))
-@pytest.mark.parametrize("settings", [MembershipPace(), GCS_PACE])
+@pytest.mark.parametrize("settings", [MembershipPace(), pytest.param(GCS_PACE, marks=pytest.mark.slow)])
 def test_it_is_over_before_anybody_counts_its_server_as_dead(
     settings: MembershipPace, mine: float, theirs: float, before_s: float, after_s: float
 ) -> None:
