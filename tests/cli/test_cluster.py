@@ -76,6 +76,8 @@ def test_two_servers_and_one_that_drains(tmp_path: Path) -> None:
             manager.create_scope("home")
             manager.create_stream("home", "meters")
         with up("--store", url) as two:
+            with urlopen(f"{two.rest}/v1/cluster") as answer:  # by itself, though the controller is elsewhere
+                assert json.load(answer)["seen_by"] == two.id
             report = status(url)
             assert report["controller"] == one.id
             assert {s["id"]: s["state"] for s in report["servers"]} == {one.id: "alive", two.id: "alive"}  # type: ignore[attr-defined]
@@ -211,7 +213,8 @@ def test_each_server_tells_its_own_figures(tmp_path: Path) -> None:
         request = Request(f"{one.rest}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         with urlopen(request) as answer:
             text = answer.read().decode()
-        assert {family.name for family in openmetrics.text_string_to_metric_families(text)} >= set(MEANINGS)
+        families = openmetrics.text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        assert {family.name for family in families} >= set(MEANINGS)
         document = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
         for name, meaning in MEANINGS.items():
             total = name + ("_total" if meaning.kind == "counter" else "")

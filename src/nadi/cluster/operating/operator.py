@@ -11,7 +11,7 @@ from nadi.cluster.operating.view import Seen, cluster_report, held
 from nadi.cluster.records import RecordWatch
 from nadi.engines.identity import Cluster
 from nadi.errors import ConflictError
-from nadi.model.cluster import ClusterReport, DrainReport
+from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.segmentstore.store import SegmentStore
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.cluster.members import Member
 from nadi.cluster.records import ContainerRecord
-from nadi.model.cluster import ClusterReport, ContainerReport, ServerReport, SnapshotReport
+from nadi.observe.cluster import ClusterReport, ContainerReport, ServerReport, SnapshotReport
 
 
 @dataclass(frozen=True, slots=True)
