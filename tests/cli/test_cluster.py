@@ -76,6 +76,8 @@ def test_two_servers_and_one_that_drains(tmp_path: Path) -> None:
             manager.create_scope("home")
             manager.create_stream("home", "meters")
         with up("--store", url) as two:
+            with urlopen(f"{two.rest}/v1/cluster") as answer:  # by itself, though the controller is elsewhere
+                assert json.load(answer)["seen_by"] == two.id
             report = status(url)
             assert report["controller"] == one.id
             assert {s["id"]: s["state"] for s in report["servers"]} == {one.id: "alive", two.id: "alive"}  # type: ignore[attr-defined]

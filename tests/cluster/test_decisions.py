@@ -195,3 +195,12 @@ def test_whatever_is_seen(
             assert (holding.owner, holding.released_to) == ("a", "")
             assert servers[one.target].takes_containers
             assert one.target != "a"
+
+
+def test_an_operator_need_not_wait_for_a_quiet_time() -> None:
+    holdings = {0: held(SECOND)}
+    assert decisions(view(SECOND, holdings, stable_since=NOW)) == []
+    assert decisions(view(SECOND, holdings, stable_since=NOW, is_hasty=True)) == [Release(0, FIRST)]
+    # it changes nothing for who begins, nor for one that can't see the others
+    assert decisions(view(FIRST, {0: held()}, stable_since=NOW, is_hasty=True)) == []
+    assert decisions(view(SECOND, holdings, is_current=False, is_hasty=True)) == []

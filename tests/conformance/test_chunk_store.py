@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,14 @@ def _is_told(chunks: ChunkStore) -> None:
                 await chunks.read(NAME, 0, 1)
 
     asyncio.run(run())
+
+
+async def test_what_is_listed_says_when_it_was_stored(chunks: ChunkStore) -> None:
+    before = time.time()
+    assert [page async for page in chunks.pages("container-0") if page] == []
+    for name in (NAME, "container-0/b/c", "container-10/d"):
+        await chunks.put(name, [b"12345"])
+    found = [one async for page in chunks.pages("container-0") for one in page]
+    assert {one.name for one in found} == {NAME, "container-0/b/c"}
+    assert all(one.size_bytes == 5 for one in found)
+    assert all(abs(one.modified_ms / 1000 - before) < 60 for one in found)

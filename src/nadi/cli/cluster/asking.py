@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
-from nadi.model.cluster import ClusterReport, DrainReport, ServerReport
+from nadi.observe.cluster import ClusterReport, DrainReport, ServerReport
 
 T = TypeVar("T")
 _ANSWER_S = 10.0

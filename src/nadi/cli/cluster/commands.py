@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import OPTION_HELP, STORE_HELP, store_options
+from nadi.cli.admin.storing import StoreOptions, StoreUrl, store_options
 from nadi.cli.amounts import age_s
 from nadi.cli.printing import errors_told, say, show
 from nadi.cli.session import TrustStore
@@ -18,7 +18,7 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.cli.cluster.asking import Servers
-    from nadi.model.cluster import ClusterReport, ContainerReport, ServerReport
+    from nadi.observe.cluster import ClusterReport, ContainerReport, ServerReport
 
 cluster_app = typer.Typer(help="Look at a cluster, and operate it.", no_args_is_help=True)
 _LOOK_S = 0.5
@@ -29,8 +29,6 @@ class Output(StrEnum):
     json = "json"
 
 
-Store = Annotated[str, typer.Option(envvar="NADI_STORE", help=STORE_HELP)]
-StoreOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP)]
 Rest = Annotated[
     str, typer.Option(envvar="NADI_REST", help="The REST address of any server, as http://host:port or https://…")
 ]
@@ -39,8 +37,8 @@ _DEFAULT_REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 @cluster_app.command()
 def status(
-    store: Store,
-    store_option: StoreOption = None,
+    store: StoreUrl,
+    store_option: StoreOptions = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.table,
 ) -> None:
     """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
@@ -99,8 +97,8 @@ def _container_row(container: ContainerReport) -> dict[str, Any]:
 
 @cluster_app.command()
 def clean(
-    store: Store,
-    store_option: StoreOption = None,
+    store: StoreUrl,
+    store_option: StoreOptions = None,
     older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:

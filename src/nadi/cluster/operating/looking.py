@@ -25,7 +25,7 @@ from nadi.engines.starting import patiently
 from nadi.engines.urls import folder_of
 from nadi.errors import StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
-from nadi.model.cluster import ClusterReport
+from nadi.observe.cluster import ClusterReport
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain import layout
 from nadi.segmentstore.recovery import snapshots

@@ -11,7 +11,7 @@ from nadi.cluster.records import RecordWatch
 from nadi.cluster.servers.membership import Membership
 from nadi.engines.identity import Cluster
 from nadi.errors import ConflictError
-from nadi.model.cluster import ClusterReport, DrainReport
+from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.segmentstore.store import SegmentStore
 
 

@@ -24,7 +24,7 @@ from nadi.controller.rest.replies import JSON
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
-from nadi.model.cluster import ClusterReport, DrainReport
+from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from nadi.access.permissions import Permission
 from nadi.controller.rest.endpoint import Call, Operated, endpoint, on_cluster
 from nadi.controller.rest.replies import reply
 from nadi.errors import NotFoundError
-from nadi.model.cluster import ClusterReport, DrainReport
+from nadi.observe.cluster import ClusterReport, DrainReport
 
 CLUSTER_PATH = "/v1/cluster"
 _NONE = {404: "The server is of no cluster."}

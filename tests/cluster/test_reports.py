@@ -1,0 +1,131 @@
+"""What an operator is told: states of servers and containers, and what an engine took."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from nadi.cluster.servers.members import Member
+from nadi.cluster.operating.figures import BUCKETS_S, CountedEngine, Figures, families
+from nadi.cluster.operating.moves import Moves
+from nadi.cluster.operating.view import Seen, cluster_report
+from nadi.cluster.records import ContainerRecord
+from nadi.errors import UnavailableError
+from nadi.runtime import Runtime
+from nadi.segmentstore.chain.layout import Place, name_of
+from nadi.segmentstore.recovery.snapshots import Manifest, Part
+
+
+def member(name: str, started_ms: int, *, is_draining: bool = False) -> Member:
+    return Member(
+        id=name,
+        store=f"{name}:1",
+        controller=f"{name}:2",
+        rest="",
+        version="1",
+        started_ms=started_ms,
+        is_draining=is_draining,
+        bytes_per_s=5.0,
+    )
+
+
+def test_states_of_servers_and_containers() -> None:
+    snapshot = Manifest(1, 1, 1, 40, (Part("a", 100, 0),), (Part("b", 10, 0), Part("c", 5, 0)))
+    seen = Seen(
+        {"b": (member("b", 2), True), "a": (member("a", 1, is_draining=True), True), "c": (member("c", 3), False)},
+        {
+            0: ContainerRecord(epoch=3, owner="a"),
+            1: ContainerRecord(epoch=1, owner="a", target="b", snapshot=snapshot),
+            2: ContainerRecord(epoch=1, owner="a", target="b", released=True),
+            3: ContainerRecord(epoch=9, owner="c"),
+            4: ContainerRecord(epoch=9, owner="gone"),
+            5: ContainerRecord(),
+        },
+        {1: 77},
+        {1: 2.5},
+    )
+    report = cluster_report("x", "b", seen)
+    assert [(one.id, one.state, one.containers) for one in report.servers] == [
+        ("a", "draining", [0, 1]),
+        ("b", "alive", []),
+        ("c", "dead", [3]),
+    ]
+    assert report.servers[2].bytes_per_s == 0
+    assert [one.state for one in report.containers] == ["open", "moving", "released", "orphaned", "orphaned", "new"]
+    assert report.controller == "a"
+    moving = report.containers[1]
+    assert moving.snapshot is not None
+    assert (moving.log_bytes, moving.snapshot.size_bytes, moving.snapshot.deltas) == (77, 115, 2)
+    assert (moving.snapshot.age_s, report.containers[0].log_bytes) == (2.5, None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [ContainerRecord(epoch=1, owner="c"), ContainerRecord(epoch=1, owner="a", released=True), ContainerRecord()],
+)
+def test_nobody_has_the_controller(record: ContainerRecord) -> None:
+    members = {"a": (member("a", 1), True), "c": (member("c", 3), False)}
+    assert cluster_report("x", "", Seen(members, {0: record})).controller == ""
+
+
+class Clock(Runtime):
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Engine:
+    """Answers as it is told, after as long as it is told."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.takes_s, self.answer = clock, 0.0, True
+        self.fails = False
+
+    def _work(self) -> None:
+        self.clock.now += self.takes_s
+        if self.fails:
+            raise UnavailableError("no")
+
+    async def create(self, name: str, parts: Sequence[bytes]) -> bool:
+        self._work()
+        return self.answer
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        self._work()
+        return None
+
+    async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        yield {}
+
+    async def delete(self, names: Sequence[str]) -> None:
+        self._work()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_what_the_log_takes_is_counted() -> None:
+    clock = Clock()
+    engine = Engine(clock)
+    counted = CountedEngine(engine, clock)  # type: ignore[arg-type]
+    frame = name_of(0, Place(1, 1))
+    for takes_s in (0.0005, 0.02, 0.02, 60.0):
+        engine.takes_s = takes_s
+        assert await counted.create(frame, [b"12", memoryview(b"345")])
+    assert await counted.create("cluster.json", [b"not of the log"])
+    engine.answer = False
+    assert not await counted.create(frame, [b"1"])
+    engine.fails = True
+    for call in (counted.create(frame, []), counted.get(frame), counted.delete([frame]), counted.get("cluster.json")):
+        with pytest.raises(UnavailableError):
+            await call
+    assert (counted.put_bytes, counted.retries, counted.errors) == (20, 2, 3)
+    figures = Figures(3, [True, True, False], True, 2, False, Moves(taken_over=4), counted)
+    samples = {(one.name, *one.labels.values()): one.value for family in families(figures) for one in family.samples}
+    assert samples["nadi_cluster_servers", "dead"] == 1
+    assert samples["nadi_cluster_takeovers_total",] == 4
+    within = {bound: samples["nadi_cluster_log_put_seconds_bucket", bound] for bound in (*map(str, BUCKETS_S), "+Inf")}
+    assert (within["0.001"], within["0.01"], within["0.025"], within["10.0"], within["+Inf"]) == (1, 1, 3, 3, 4)
+    assert samples["nadi_cluster_log_put_seconds_sum",] == pytest.approx(60.0405)
