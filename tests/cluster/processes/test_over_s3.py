@@ -1,0 +1,82 @@
+"""The failure table of the cluster's design with real processes: what befalls the store, and the way to it. It is the
+fake S3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nadi.limits import CLUSTER_DEAD_S, CLUSTER_DRAIN_S
+from tests.cluster.processes.cluster import S3Store
+from tests.cluster.processes.scene import Scene, scene
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with scene(tmp_path_factory.mktemp("s3"), s3=True) as found:
+        yield found
+
+
+@pytest.fixture
+def s3(there: Scene) -> S3Store:
+    assert there.cluster.s3 is not None
+    return there.cluster.s3
+
+
+def test_one_that_is_cut_off_from_the_store_is_replaced(there: Scene, s3: S3Store) -> None:
+    there.begin()
+    server = there.cluster.owner(0)
+    s3.wires[server.number].cut()
+    there.until_replaced(server)
+    s3.wires[server.number].mend()
+    there.loads.await_acknowledgements()
+    assert server.is_running
+
+
+def test_one_that_is_cut_off_from_the_store_stops_in_time(there: Scene, s3: S3Store) -> None:
+    there.begin()
+    server = there.cluster.owner(0)
+    s3.wires[server.number].cut()
+    assert server.stop(2 * CLUSTER_DRAIN_S) < CLUSTER_DRAIN_S + 3.0
+    s3.wires[server.number].mend()
+    there.until_replaced(server)
+
+
+def test_nobody_is_taken_for_dead_while_the_store_is_down(there: Scene, s3: S3Store) -> None:
+    before = there.begin()
+    s3.kill()
+    time.sleep(2 * CLUSTER_DEAD_S)
+    s3.restart()
+    there.loads.await_acknowledgements()
+    assert there.owned() == before
+
+
+def test_a_slow_store_that_loses_calls_moves_nothing(there: Scene, s3: S3Store) -> None:
+    before = there.begin()
+    s3.faults(
+        latency_ms={"put": (100, 400), "get": (60, 250), "list": (60, 250)},
+        conflict=0.02,
+        slow_down=0.02,
+        lost_answers=0.01,
+        lost_requests=0.01,
+    )
+    there.loads.run_for(4.0)
+    there.loads.await_acknowledgements()
+    s3.faults(latency_ms={}, conflict=0, slow_down=0, lost_answers=0, lost_requests=0)
+    assert there.owned() == before
+
+
+def test_one_that_is_killed_while_it_takes_over_is_followed_too(there: Scene, s3: S3Store) -> None:
+    """It has claimed, and is not open yet."""
+    there.begin()
+    first = there.cluster.owner(0)
+    s3.faults(latency_ms={"put": (150, 300), "get": (100, 200)})
+    first.kill()
+    there.until(lambda: first.number not in there.owned().values())
+    there.cluster.owner(0).kill()
+    s3.faults(latency_ms={})
+    there.begin()
