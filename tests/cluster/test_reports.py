@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from nadi.cluster.servers.members import Member
 from nadi.cluster.operating.figures import BUCKETS_S, CountedEngine, Figures, families
 from nadi.cluster.operating.moves import Moves
 from nadi.cluster.operating.view import Seen, cluster_report
 from nadi.cluster.records import ContainerRecord
+from nadi.cluster.servers.members import Member
 from nadi.errors import UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import Place, name_of

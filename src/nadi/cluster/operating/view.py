@@ -8,8 +8,8 @@ from typing import Literal
 
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.cluster.records import ContainerRecord
-from nadi.observe.cluster import ClusterReport, ContainerReport, ServerReport, SnapshotReport
 from nadi.cluster.servers.members import Member
+from nadi.observe.cluster import ClusterReport, ContainerReport, ServerReport, SnapshotReport
 
 
 @dataclass(frozen=True, slots=True)
