@@ -257,9 +257,6 @@ class Keeper:
             try:
                 await parts.prepare()
                 await self._store.take(parts)
-                self._terms[number] = term
-                while self._terms[number] != self._membership.term:  # it may have been taken for dead meanwhile
-                    await self._renew(number, parts.epoch)
             except FencedError as error:
                 self.moves.fenced += 1
                 log.info("container %d: %s", number, error)
@@ -273,7 +270,9 @@ class Keeper:
             finally:
                 await parts.discard()
             self._failed.pop(number, None)
-            self._parts[number] = parts
+            self._parts[number], self._terms[number] = parts, term
+            if term != self._membership.term:  # it may have been taken for dead meanwhile: its record is to be renewed
+                self._affirmed = 0
             self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
             took_s = self._runtime.monotonic() - began
             log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)

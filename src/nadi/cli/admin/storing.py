@@ -30,15 +30,30 @@ def store_options(url: str, given: Sequence[str] | None) -> dict[str, str]:
     >>> store_options("s3://bucket/nadi", ["endpoint=http://127.0.0.1:8333", "region=eu-central-1"])
     {'endpoint': 'http://127.0.0.1:8333', 'region': 'eu-central-1'}
     """
+    options = _parsed("--store-option", "endpoint=https://s3.example.com", given)
+    for key in options:
+        _check_public(url, key)
+    return options
+
+
+def log_options(given: Sequence[str] | None) -> dict[str, str]:
+    """What `key=value` options say of a log in NATS; which there are, and that none is a secret, its engine checks.
+
+    >>> log_options(["replicas=3"])
+    {'replicas': '3'}
+    """
+    return _parsed("--log-option", "replicas=3", given)
+
+
+def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, str]:
     options: dict[str, str] = {}
     for one in given or ():
         key, found, value = one.partition("=")
         key = key.strip().lower()
         if not found or not key or not value:
-            raise InvalidArgumentError("a --store-option is key=value, such as endpoint=https://s3.example.com")
+            raise InvalidArgumentError(f"a {name} is key=value, such as {example}")
         if key in options:
-            raise InvalidArgumentError(f"--store-option {key} is given twice: which one is it?")
-        _check_public(url, key)
+            raise InvalidArgumentError(f"{name} {key} is given twice: which one is it?")
         options[key] = value
     return options
 

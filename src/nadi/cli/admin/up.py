@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, store_options
+from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, log_options, store_options
 from nadi.cli.printing import errors_told, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
@@ -90,6 +90,14 @@ def up(
             **PANEL,
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="URL of a log elsewhere: nats://host:4222,…/STREAM (docs/jetstream.md).", **PANEL),
+    ] = None,
+    log_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Of the log, such as replicas=3; may be repeated.", **PANEL),
+    ] = None,
     tls_authority: Annotated[
         Path | None,
         typer.Option(
@@ -130,6 +138,8 @@ def up(
     }
     of_a_cluster = {
         "--cache": cache,
+        "--log": log,
+        "--log-option": log_option,
         "--log-profile": log_profile,
         "--tls-authority": tls_authority,
         "--store-option": store_option,
@@ -147,8 +157,16 @@ def up(
                 raise InvalidArgumentError(
                     "--tls-authority is for servers with TLS: give --tls-cert and --tls-key, too"
                 )
-            options = store_options(store, store_option)
-            _serve_store(store, {"options": options, "cache": cache, "profile": log_profile, **doors})
+            if log is None:
+                _check_absent({"--log-option": log_option}, "is for a log that isn't in the store: give its --log, too")
+            settings = {
+                "options": store_options(store, store_option),
+                "log": log or "",
+                "log_options": log_options(log_option),
+                "cache": cache,
+                "profile": log_profile,
+            }
+            _serve_store(store, settings | doors)
     say("stopped")
 
 
