@@ -256,6 +256,7 @@ class Keeper:
             parts = self._parts_of(number, seen)
             try:
                 await parts.prepare()
+                self._terms[number] = term
                 await self._store.take(parts)
             except FencedError as error:
                 self.moves.fenced += 1
@@ -270,7 +271,7 @@ class Keeper:
             finally:
                 await parts.discard()
             self._failed.pop(number, None)
-            self._parts[number], self._terms[number] = parts, term
+            self._parts[number] = parts
             if term != self._membership.term:  # it may have been taken for dead meanwhile: its record is to be renewed
                 self._affirmed = 0
             self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
