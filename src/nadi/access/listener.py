@@ -31,8 +31,9 @@ _HANDSHAKE = 22  # the type of the record that a hello comes in
 _PAUSE_S = 0.1  # when the system has no room for a connection
 
 
-async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses that `host` stands for, to `listen` with; OSError if one is unavailable."""
+async def bound_sockets(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Sockets at all addresses that `host` stands for, to `listen` with; OSError if one is unavailable. shared: other
+    processes may listen at that port, too."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -42,6 +43,8 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
             one = socket.socket(family, kind, protocol)
             made.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((address[0], port or made[0].getsockname()[1], *address[2:]))

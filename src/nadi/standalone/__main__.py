@@ -43,7 +43,7 @@ def _server(folder: str, settings: Settings) -> Server | ClusterServer:
     if not settings.store:
         from nadi.standalone.server import Server
 
-        return Server(folder, store_port=0, **settings.server())
+        return Server(folder, **settings.server())
     from nadi.standalone.clustered import ClusterServer
 
     return ClusterServer(
@@ -52,8 +52,9 @@ def _server(folder: str, settings: Settings) -> Server | ClusterServer:
         profile=settings.profile,
         log=settings.log,
         log_options=settings.log_options,
-        cache=folder,
-        store_port=0,
+        cache=folder or None,
+        shared=settings.shared,
+        drains=settings.drains,
         **settings.server(),
     )
 

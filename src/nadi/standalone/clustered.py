@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
+
 import nadi
 from nadi.client.control.security import Security
 from nadi.cluster.doors.front import Front
@@ -47,6 +49,7 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.cache import emptied_cache
+from nadi.standalone.embedded import SharedPorts
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.profiles import profile_named
@@ -69,7 +72,9 @@ class ClusterServer:
     its environment variables say. log: the URL of its log, `nats://host:4222/STREAM`, if that isn't in the store
     (docs/jetstream.md); log_options: see `engines.jetstream.where`. cache: a folder of this server's own, in which
     nothing is kept from one start to the next; None is a new one that goes with it. profile: see `profiles`; None is
-    the one for what keeps the log. containers: of a new cluster. The rest is as for `Server`.
+    the one for what keeps the log. containers: of a new cluster. shared: ports at which it listens, too, together with
+    others of this machine; clients are told of these. drains: whether a stop hands over what it has. The rest is as for
+    `Server`.
 
     Raises:
         StoreError: the store can't hold a cluster.
@@ -94,9 +99,12 @@ class ClusterServer:
         advertised_host: str | None = None,
         security: ServerSecurity | None = None,
         scaling: str = DEFAULT_SCALING,
+        shared: SharedPorts | None = None,
+        drains: bool = True,
         runtime: Runtime = REAL,
     ) -> None:
         self.url = url
+        self._shared, self._drains = shared, drains
         self._options, self._cache_given = options or {}, cache
         self._log_url, self._log_options = log, log_options or {}
         self._profile = profile_named(profile, log or url)
@@ -108,7 +116,7 @@ class ClusterServer:
         self._runtime = runtime
         self.store_address = ("", 0)
         self.controller_uri = ""
-        self.rest_uri = ""
+        self.rest_uri = self._own_rest = ""
         self.id = runtime.unique()[:16]
 
     @property
@@ -193,49 +201,59 @@ class ClusterServer:
         self.front = Front(self._map.endpoint_of, self._map.controllers, self._key, peers, access)
         parts.push_async_callback(self.front.close)
         if self._rest_port is not None:
-            rest = await self._listening_rest(self._rest_port, context)
-            parts.push_async_callback(rest.stop)
-            self.rest_uri = rest.uri
+            rests = await self._listening_rest(self._rest_port, context)
+            for rest in rests:
+                parts.push_async_callback(rest.stop)
+            self._own_rest, self.rest_uri = rests[0].uri, rests[-1].uri
         told = self._advertised_host
         with listening(self._host, self._store_port):
             address, port = await self.store.listen(self._host, self._store_port, context)
         self.store_address = (told or (self._host if context is not None else address), port)
         self._rpc = rpc_server()
         self.front.add_to(self._rpc)
-        await self._start_rpc(tls)
+        self._rpc_endpoint, self.controller_uri = await self._start_rpc(self._rpc, self._controller_port, tls)
         parts.push_async_callback(self._rpc.stop, STOP_GRACE_S)
+        if self._shared is not None:
+            rpc = rpc_server(shares_port=True)
+            self.front.add_to(rpc)
+            _, self.controller_uri = await self._start_rpc(rpc, self._shared.controller, tls)
+            parts.push_async_callback(rpc.stop, STOP_GRACE_S)
 
-    async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> RestServer:
+    async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> list[RestServer]:
+        """At its own port, and then at that which it shares."""
         from nadi.controller.rest.access import RestAccess
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
 
         self._api: Api = Api(self._health, RestAccess(self.gate), budget=self.store.budget)
-        rest = RestServer(self._api, self._host, port, context, self.front.rest(self._api))
-        with listening(self._host, port):
-            await rest.start()
-        return rest
+        ports = [port] if self._shared is None or self._shared.rest is None else [port, self._shared.rest]
+        around, rests = self.front.rest(self._api), list[RestServer]()
+        for one in ports:
+            rests.append(RestServer(self._api, self._host, one, context, around, shares_port=bool(rests)))
+            with listening(self._host, one):
+                await rests[-1].start()
+        return rests
 
-    async def _start_rpc(self, tls: ServerTls | None) -> None:
-        door = f"{self._host}:{self._controller_port}"
-        with listening(self._host, self._controller_port):
+    async def _start_rpc(self, rpc: grpc.aio.Server, port: int, tls: ServerTls | None) -> tuple[tuple[str, int], str]:
+        """Return what it listens at, as clients are told: host and port, and the URI."""
+        door = f"{self._host}:{port}"
+        with listening(self._host, port):
             if tls is None:
-                port = self._rpc.add_insecure_port(door)
+                port = rpc.add_insecure_port(door)
             else:
-                port = self._rpc.add_secure_port(door, tls.grpc_credentials())
+                port = rpc.add_secure_port(door, tls.grpc_credentials())
             if port == 0:
                 raise RuntimeError("the address is in use")
         told = self._advertised_host or self._host
-        self._rpc_endpoint = (told, port)
-        await self._rpc.start()
-        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
+        await rpc.start()
+        return (told, port), f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
     def _join(self, parts: AsyncExitStack) -> None:
         me = Member(
             id=self.id,
             store=f"{self.store_address[0]}:{self.store_address[1]}",
             controller=f"{self._rpc_endpoint[0]}:{self._rpc_endpoint[1]}",
-            rest=self.rest_uri.partition("://")[2],
+            rest=self._own_rest.partition("://")[2],
             version=nadi.__version__,
             started_ms=self._runtime.now_ms(),
         )
@@ -289,7 +307,7 @@ class ClusterServer:
     async def stop(self, *, drain: bool = True) -> None:
         """Clean stop, within CLUSTER_DRAIN_S. drain: first hand everything over to the other servers, if there are
         any."""
-        if drain:
+        if drain and self._drains:
             await self.drain(CLUSTER_DRAIN_S - CLUSTER_LEAVE_S - CLUSTER_BREAK_S)
         await self._parts.aclose()
 

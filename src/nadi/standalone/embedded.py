@@ -40,9 +40,18 @@ ERROR_KINDS = {  # of a start
 }
 
 
+class SharedPorts(msgspec.Struct, frozen=True):
+    """Ports that several servers of one machine listen at together, beside their own: whoever connects gets any of
+    them. rest: None is no REST."""
+
+    controller: int
+    rest: int | None
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The settings of `Server`, as passed to the child: after the folder, whose name need not be text. store: the URL
-    of a cluster's; then those of `ClusterServer`, and the folder is its cache."""
+    of a cluster's; then those of `ClusterServer`, and the folder is its cache. drains: whether it hands over what it
+    has when it is stopped."""
 
     host: str
     controller_port: int
@@ -56,11 +65,14 @@ class Settings(msgspec.Struct, frozen=True):
     profile: str | None = None
     log: str = ""
     log_options: dict[str, str] = {}
+    store_port: int = 0
+    shared: SharedPorts | None = None
+    drains: bool = True
 
     def server(self) -> dict[str, Any]:
         """The arguments of `Server`."""
         arguments = msgspec.structs.asdict(self)
-        for name in ("store", "store_options", "profile", "log", "log_options"):
+        for name in ("store", "store_options", "profile", "log", "log_options", "shared", "drains"):
             del arguments[name]
         return arguments
 
@@ -83,11 +95,11 @@ class EmbeddedServer:
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
+        self, folder: Path | None, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nadi.standalone", str(folder), msgspec.json.encode(settings).decode()],
+            [sys.executable, "-m", "nadi.standalone", str(folder or ""), msgspec.json.encode(settings).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
@@ -105,6 +117,11 @@ class EmbeddedServer:
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
         self.rest_uri = ready.rest_uri
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has."""
+        return self._process.poll() is not None
 
     @property
     def pid(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, log_options, store_options
 from nadi.cli.printing import errors_told, say
@@ -76,6 +77,14 @@ def up(
         bool,
         typer.Option("--insecure-public", help="Serve everybody on a public address, no login.", **_panel),
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="So many processes serve the folder, to use more than one core (docs/cluster.md); always, once a "
+            "folder was begun so.",
+            min=1,
+        ),
+    ] = None,
     store: Annotated[str | None, typer.Option(envvar="NADI_STORE", help=STORE_HELP, **PANEL)] = None,
     store_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP, **PANEL)] = None,
     cache: Annotated[
@@ -146,10 +155,15 @@ def up(
     }
     of_a_folder = {"--data": data, "--signing-key": signing_key}
     with errors_told():
-        if store is None:
+        if store is None and workers is not None:
+            _check_absent(of_a_cluster | {"--log-profile": None, "--cache": None}, "is for a server of a cluster")
+            _check_absent({"--signing-key": signing_key}, "isn't for workers, whose key is in the folder: leave it out")
+            _serve_workers(workers, data or _DEFAULT_DATA, doors, cache, log_profile)
+        elif store is None:
             _check_absent(of_a_cluster, "is for a server of a cluster: give its --store, too, or leave this out")
             _serve_folder(data or _DEFAULT_DATA, doors)
         else:
+            _check_absent({"--workers": workers}, "is for a folder: start several servers for one --store instead")
             _check_absent(
                 of_a_folder, "is for a data folder, and a cluster has all of that in its --store: leave it out"
             )
@@ -189,6 +203,27 @@ def _serve_folder(data: Path, doors: dict[str, Any]) -> None:
         _say_doors(server)
 
     uvloop.run(serve(Server(data, **doors), ready))
+
+
+def _serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | None, log_profile: str | None) -> None:
+    import signal
+    import threading
+
+    from nadi.standalone.embedded import Settings
+    from nadi.standalone.workers import CONTAINERS_EACH, Workers
+
+    until = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: until.set())
+    settings = Settings(**doors, profile=log_profile)
+    if settings.containers is None and not (data / "cluster.json").exists():
+        settings = replace(settings, containers=CONTAINERS_EACH * count)
+    with Workers(count, data, settings, cache) as workers:
+        say(f"nadi is serving {data.resolve()}, with {count} workers")
+        say(f"  controller     {workers.controller_uri}")
+        say(f"  REST           {workers.rest_uri}")
+        say("Press Ctrl-C to stop.")
+        workers.watch(until)
 
 
 def _serve_store(url: str, settings: dict[str, Any]) -> None:

@@ -84,10 +84,12 @@ KINDS: Methods = {rpc: kinds for methods in SERVICES.values() for rpc, kinds in 
 _CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
 
 
-def rpc_server(**arguments: Any) -> grpc.aio.Server:
-    """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server."""
+def rpc_server(*, shares_port: bool = False, **arguments: Any) -> grpc.aio.Server:
+    """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server. shares_port: other
+    processes may listen at its port, too."""
+    options = dict(SERVER_OPTIONS) | {"grpc.so_reuseport": int(shares_port)}
     return grpc.aio.server(
-        options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
+        options=list(options.items()), maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
     )
 
 

@@ -106,7 +106,7 @@ def _stoppable(app: ASGIApp) -> ASGIApp:
 class RestServer:
     """`start` listens, `stop` answers requests in flight and closes; `uri` is the address.
 
-    around: what is put around the application.
+    around: what is put around the application. shares_port: other processes may listen at its port, too.
     """
 
     def __init__(
@@ -116,8 +116,10 @@ class RestServer:
         port: int,
         tls: ssl.SSLContext | None = None,
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        *,
+        shares_port: bool = False,
     ) -> None:
-        self._host, self._port, self._tls = host, port, tls
+        self._host, self._port, self._tls, self._shares_port = host, port, tls, shares_port
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             _stoppable(around(rest_app(api))),
@@ -137,7 +139,7 @@ class RestServer:
 
     async def start(self) -> None:
         """Listen; OSError if the port is unavailable."""
-        found = await bound_sockets(self._host, self._port)
+        found = await bound_sockets(self._host, self._port, shared=self._shares_port)
         for one in found:  # connections have what their listener has
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
         host, port = found[0].getsockname()[:2]

@@ -1,0 +1,142 @@
+"""A machine used whole: several servers of one cluster over a folder, in processes of their own, behind one door.
+
+Each worker has its share of the containers, and with it of the segments; clients are told which one has what. Whoever
+connects to the shared ports gets any worker: each answers for all. A worker that ends by itself is started again, and
+meanwhile the others take over what it had.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from nadi.backoff import Backoff
+from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
+from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, Settings, SharedPorts
+
+log = logging.getLogger(__name__)
+
+CONTAINERS_EACH = 4  # of a new folder, for each worker: so many may be moved when one more, or fewer, is started
+MOST = 64
+_LOOK_S = 0.2
+_LIVES_S = 60.0  # one that has lived for so long is started again at once
+
+
+class Workers:
+    """count: of servers. folder: the store of their cluster, which no server without `--workers` uses. settings: as of
+    one server, with the ports that all share; its store port is the first worker's, and the others have the next ones,
+    0 is any.
+
+    `with Workers(…) as workers: workers.watch(until)` serves until the event is set.
+
+    Raises, as it is entered: as a server of a cluster; UnavailableError if a port is taken.
+    """
+
+    def __init__(self, count: int, folder: Path, settings: Settings, cache: Path | None = None) -> None:
+        if not 1 <= count <= MOST:
+            raise InvalidArgumentError(f"--workers is from 1 to {MOST}, one for each core: not {count}")
+        self.controller_uri = self.rest_uri = ""
+        self._count, self._settings, self._cache = count, settings, cache
+        self._store = folder.absolute().as_uri()
+        self._servers: list[EmbeddedServer | None] = [None] * count
+        self._began = [0.0] * count
+        self._pauses = [Backoff(first_s=0.5, longest_s=30.0) for _ in range(count)]
+        self._due = [0.0] * count
+        self._reserved: list[socket.socket] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers that run."""
+        return [server.pid for server in self._servers if server is not None and not server.has_ended]
+
+    def __enter__(self) -> Workers:
+        given = self._settings
+        try:
+            rest = None if given.rest_port is None else self._reserve(given.host, given.rest_port)
+            self._shared = SharedPorts(self._reserve(given.host, given.controller_port), rest)
+            first = self._start(0)  # it makes the cluster, where there is none
+            self.controller_uri, self.rest_uri = first.controller_uri, first.rest_uri
+            with ThreadPoolExecutor(self._count) as pool:
+                for started in [pool.submit(self._start, number) for number in range(1, self._count)]:
+                    started.result()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def watch(self, until: threading.Event, died: Callable[[int], None] = lambda number: None) -> None:
+        """Start workers again that end by themselves, until the event is set; `died` is told which."""
+        while not until.wait(_LOOK_S):
+            for number, server in enumerate(self._servers):
+                if server is not None and server.has_ended:
+                    self._ended(number, server)
+                    died(number)
+                if self._servers[number] is None and time.monotonic() >= self._due[number]:
+                    self._start_again(number)
+
+    def _ended(self, number: int, server: EmbeddedServer) -> None:
+        log.error("worker %d (process %d) has ended, and is started again", number, server.pid)
+        server.stop()  # lets go of its pipes
+        self._servers[number] = None
+        if time.monotonic() - self._began[number] > _LIVES_S:
+            self._pauses[number].reset()
+        self._due[number] = time.monotonic() + self._pauses[number].take()
+
+    def _start_again(self, number: int) -> None:
+        try:
+            self._start(number)
+        except (NadiError, OSError) as error:
+            log.error("worker %d can't be started: %s", number, error)
+            self._due[number] = time.monotonic() + self._pauses[number].take()
+
+    def _start(self, number: int) -> EmbeddedServer:
+        given = self._settings
+        settings = msgspec.structs.replace(
+            given,
+            store=self._store,
+            controller_port=0,
+            rest_port=None if given.rest_port is None else 0,
+            store_port=given.store_port + number if given.store_port else 0,
+            containers=given.containers if number == 0 else None,
+            shared=self._shared,
+            drains=False,
+        )
+        self._began[number] = time.monotonic()
+        cache = self._cache / f"worker-{number}" if self._cache is not None else None
+        server = self._servers[number] = EmbeddedServer(cache, settings, timeout_s=START_TIMEOUT_S)
+        return server
+
+    def _reserve(self, host: str, port: int) -> int:
+        """A port for all of them, which nobody else gets while no worker listens there."""
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        one = socket.socket(family, kind, protocol)
+        self._reserved.append(one)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            one.bind(address)
+        except OSError as error:
+            raise UnavailableError(
+                f"can't listen on {host}:{port} ({error}): stop what uses it, or choose another with --port or "
+                "--rest-port"
+            ) from error
+        return int(one.getsockname()[1])
+
+    def _stop(self) -> None:
+        running = [server for server in self._servers if server is not None]
+        with ThreadPoolExecutor(max(1, len(running))) as pool:
+            for stopped in [pool.submit(server.stop) for server in running]:
+                error = stopped.exception()
+                if error is not None:
+                    log.error("%s", error)
+        for one in self._reserved:
+            one.close()

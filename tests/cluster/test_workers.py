@@ -1,0 +1,92 @@
+"""Several processes serve one folder behind one door; one that is killed is started again, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+import nadi
+from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
+from nadi.standalone.embedded import Settings
+from nadi.standalone.security import ServerSecurity
+from nadi.standalone.workers import Workers
+
+pytestmark = pytest.mark.crash
+
+
+def settings(port: int = 0, rest_port: int | None = 0, containers: int | None = 4) -> Settings:
+    return Settings("127.0.0.1", port, rest_port, containers, None, ServerSecurity())
+
+
+@contextmanager
+def watched(workers: Workers, died: threading.Semaphore) -> Iterator[None]:
+    until = threading.Event()
+    watch = threading.Thread(target=workers.watch, args=(until, lambda _: died.release()))
+    watch.start()
+    try:
+        yield
+    finally:
+        until.set()
+        watch.join()
+
+
+def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: Path) -> None:
+    died = threading.Semaphore(0)
+    with Workers(2, tmp_path / "data", settings()) as workers, watched(workers, died):
+        assert len(set(workers.pids)) == 2
+        with nadi.StreamManager(workers.controller_uri) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "meters", segments=4)
+            with manager.create_writer("home", "meters") as writer:
+                for number in range(200):
+                    writer.write_event(b"%d" % number, f"key-{number % 20}")
+                writer.flush()
+                os.kill(workers.pids[0], signal.SIGKILL)
+                for number in range(200, 400):
+                    writer.write_event(b"%d" % number, f"key-{number % 20}")
+                writer.flush()
+            assert died.acquire(timeout=30)
+            end = manager.stream_info("home", "meters").tail
+            events = [int(event.data) for event in manager.read_events("home", "meters", end=end)]
+        assert sorted(events) == list(range(400))
+        for key in range(20):
+            of_key = [number for number in events if number % 20 == key]
+            assert of_key == sorted(of_key)
+        with urlopen(f"{workers.rest_uri}/v1/health/liveness") as answer:
+            assert answer.status == 200
+    with (  # fewer, and all is there
+        Workers(1, tmp_path / "data", settings(containers=None)) as workers,
+        nadi.StreamManager(workers.controller_uri) as manager,
+    ):
+        end = manager.stream_info("home", "meters").tail
+        assert len(list(manager.read_events("home", "meters", end=end))) == 400
+
+
+def test_a_data_folder_of_one_server_is_not_taken_for_one_of_workers(tmp_path: Path) -> None:
+    nadi.embedded(tmp_path / "data").stop()
+    with pytest.raises(StoreError, match="isn't a cluster's"), Workers(1, tmp_path / "data", settings()):
+        pass
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(UnavailableError, match=f"can't listen on 127.0.0.1:{port}"),
+            Workers(1, tmp_path, settings(port)),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_how_many_there_may_be(tmp_path: Path, count: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="--workers is from 1 to 64"):
+        Workers(count, tmp_path, settings())
