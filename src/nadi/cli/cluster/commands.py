@@ -88,7 +88,7 @@ def _container_row(container: ContainerReport) -> dict[str, Any]:
         "owner": container.owner or None,
         "epoch": container.epoch,
         "target": container.target or None,
-        "log start": f"{container.log_epoch}/{container.log_number}, after frame {container.log_sequence:,}",
+        "log start": f"{container.log_epoch}/{container.log_number}",
         "log bytes": container.log_bytes,
         "snapshot bytes": None if snapshot is None else snapshot.size_bytes,
         "age": None if snapshot is None or snapshot.age_s is None else f"{snapshot.age_s:,.0f} s",
