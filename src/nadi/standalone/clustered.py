@@ -38,7 +38,7 @@ from nadi.engines.identity import open_cluster, signing_key
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
-from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -279,7 +279,7 @@ class ClusterServer:
     async def _leave(self) -> None:
         """What waits for a store that doesn't answer isn't waited for: the others take over from what is stored."""
         try:
-            async with asyncio.timeout(CLUSTER_LEAVE_S):
+            async with asyncio.timeout(CLUSTER_LEAVE_S if self.membership.lease_is_valid() else CLUSTER_CALL_S):
                 await self.keeper.stop()
                 await self.seat.stop()
                 await self.keeper.give_back()
