@@ -20,7 +20,14 @@ from typing import Any
 import msgspec
 
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
-from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, StoreError, UnavailableError
+from nadi.errors import (
+    DataFolderError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StorageFullError,
+    StoreError,
+    UnavailableError,
+)
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0

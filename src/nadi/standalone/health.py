@@ -17,9 +17,7 @@ from nadi.segmentstore.store import SegmentStore
 _DAMAGE_SHOWN = 20  # places of each container
 
 
-def server_health(
-    store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = ""
-) -> Component:
+def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = "") -> Component:
     """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
     cluster's active controller is, if another server of it has that."""
     containers = [_container(container) for container in store.containers]
