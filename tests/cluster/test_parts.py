@@ -36,7 +36,8 @@ class SilentEngine(MemoryEngine):
 class World:
     def __init__(self, folder: Path) -> None:
         self.engine, self.folder = SilentEngine(), folder
-        self.records = Records(MemoryRegistry(MemoryRecords()), REAL)
+        self.registry = MemoryRegistry(MemoryRecords())
+        self.records = Records(self.registry, REAL)
         self.chunks = ChunkStore.from_url("memory:///")
 
     async def parts(self, server: str, number: int = 0) -> ClusterParts:
@@ -78,8 +79,11 @@ async def test_one_who_was_overtaken_while_it_prepared_is_fenced(tmp_path: Path)
     await first.discard()
 
 
-async def test_a_store_ends_though_its_log_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One container has an append in flight, another is being taken."""
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_a_store_ends_though_its_log_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    """One container has an append in flight, and another is being taken, or it is being given up."""
     monkeypatch.setattr("nadi.segmentstore.chain.log.CHAIN_CLOSE_S", 0.05)
     world = World(tmp_path)
     store = world.store("a")
@@ -88,16 +92,36 @@ async def test_a_store_ends_though_its_log_is_silent(tmp_path: Path, monkeypatch
     world.engine.is_silent = True
     name = next(name for name in map("s/t/{}".format, range(99)) if store.has(name))
     waiting = asyncio.create_task(store.exchange(wire.CreateSegment(1, name, 0, 0, "")))
-    taking = asyncio.create_task(store.take(await world.parts("a", 1)))
+    moving = asyncio.create_task(store.give_up(0) if gives_up else store.take(await world.parts("a", 1)))
     await asyncio.sleep(0.1)
     assert not waiting.done()
-    assert not taking.done()
+    assert not moving.done()
     store.forsake()
     async with asyncio.timeout(3.0):
         await store.close()
         reply = await asyncio.gather(waiting, return_exceptions=True)
-        await asyncio.gather(taking, return_exceptions=True)
+        await asyncio.gather(moving, return_exceptions=True)
     assert isinstance(reply[0], UnavailableError)
+
+
+async def test_a_store_ends_while_a_containers_last_snapshot_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_STOP_S", 0.5)
+    world = World(tmp_path)
+    store = world.store("a")
+    await store.start()
+    await store.take(await world.parts("a"))
+    name = next(name for name in map("s/t/{}".format, range(99)) if store.has(name))
+    await store.exchange(wire.CreateSegment(1, name, 0, 0, ""))
+    world.registry.opened = asyncio.Event()  # no record can be changed any more
+    leaving = asyncio.create_task(store.give_up(0))
+    await asyncio.sleep(0.3)
+    assert not leaving.done()
+    store.forsake()
+    async with asyncio.timeout(3.0):
+        await store.close()
+        await asyncio.gather(leaving, return_exceptions=True)
 
 
 def test_a_cache_is_empty_at_each_start_and_one_servers_own(tmp_path: Path) -> None:

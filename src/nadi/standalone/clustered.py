@@ -43,7 +43,7 @@ from nadi.engines.identity import OwnLog, known_cluster, open_cluster, signing_k
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove, prove_log
 from nadi.errors import InvalidArgumentError, RequestTimeoutError
-from nadi.limits import CLUSTER_BREAK_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -342,7 +342,7 @@ class ClusterServer:
         self._janitor.cancel()
         await asyncio.wait([self._janitor])
         try:
-            async with asyncio.timeout(CLUSTER_LEAVE_S):
+            async with asyncio.timeout(CLUSTER_LEAVE_S if self.membership.lease_is_valid() else CLUSTER_CALL_S):
                 await self.keeper.stop()
                 await self.seat.stop()
                 await self.keeper.give_back()

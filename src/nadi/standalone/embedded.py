@@ -97,7 +97,7 @@ class EmbeddedServer:
     def __init__(
         self, folder: Path | None, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
     ) -> None:
-        self.folder = folder
+        self.folder = folder or Path()  # none: a worker's own, which goes with it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nadi.standalone", str(folder or ""), msgspec.json.encode(settings).decode()],
             stdin=subprocess.PIPE,

@@ -108,11 +108,11 @@ class Container:
         frame.emit_all([Delete(segment) for segment in gone], *map(self.state.must, gone), of_kept=ALL)
 
     async def stop(self) -> None:
-        """Answer what is in flight, write a last checkpoint, close the files."""
+        """Answer what is in flight, write a last checkpoint, close the files. Cancelled, it goes on all the same."""
         self._stopping = self._refuses = self.checkpoints.stopping = True
         self._wake.set()
         if self._task is not None:
-            await self._task
+            await asyncio.shield(self._task)
 
     def give_up(self, owner: str) -> None:
         """Refuse what waits and whatever comes: the store at that address will have the container. Then `stop` it,
