@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,12 @@ def status(url: str) -> dict[str, object]:
     return json.loads(output)  # type: ignore[no-any-return]
 
 
+def seen(server: Up) -> dict[str, str]:
+    """The states of all servers, as that one sees them."""
+    with urlopen(f"{server.rest}/v1/cluster") as answer:
+        return {one["id"]: one["state"] for one in json.load(answer)["servers"]}
+
+
 def test_two_servers_and_one_that_drains(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     with up("--store", url, "--containers", "4", "--cache", str(tmp_path / "cache")) as one:
@@ -98,6 +105,8 @@ def test_two_servers_and_one_that_drains(tmp_path: Path) -> None:
             assert {s["id"]: s["state"] for s in report["servers"]} == {one.id: "draining", two.id: "alive"}  # type: ignore[attr-defined]
             with nadi.StreamManager(one.controller) as manager:
                 assert manager.list_streams("home") == ["meters"]
+            while seen(two)[one.id] != "draining":  # it reads what others say of themselves every five seconds
+                time.sleep(0.1)
             code, output = run("cluster", "drain", two.id, "--rest", two.rest)
             assert code == 1
             assert "no other server" in output
