@@ -192,6 +192,7 @@ class Keeper:
                 await self._records.renew(number, parts.epoch)
             except FencedError:
                 await self._store.drop(number)
+                self.lost(number)  # the store tells only of what it finds out itself
         self._membership.affirm(term)
         self._affirmed = term
 
