@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,8 @@ async def test_calls_that_wait_for_a_silent_server_end_when_another_takes_over(t
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         came.set()
-        await reader.read()
-        writer.close()
+        with closing(writer):
+            await reader.read()
 
     async with asyncio.timeout(30), cluster(tmp_path) as made:
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -338,10 +338,10 @@ async def test_a_store_that_says_nothing_is_unavailable(tmp_path: Path, monkeypa
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
-        writer.write(encode(wire.OWN_HELLO))
-        while data := await reader.read(1 << 16):
-            asked += data.count(exists(THERE).segment.encode())
-        writer.close()
+        with closing(writer):
+            writer.write(encode(wire.OWN_HELLO))
+            while data := await reader.read(1 << 16):
+                asked += data.count(exists(THERE).segment.encode())
 
     async with two_stores(tmp_path) as stores:
         listening = await asyncio.start_server(silent, HOST, 0)

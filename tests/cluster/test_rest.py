@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import httpx
@@ -124,14 +124,14 @@ class Upstream:
         self.request, self.came, self.go_on = b"", asyncio.Event(), asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.request = await reader.readuntil(b"\r\n\r\n")
-        self.came.set()
-        for part in self._answer:
-            writer.write(part)
-            await writer.drain()
-        if not self._answer:
-            await self.go_on.wait()
-        writer.close()
+        with closing(writer), suppress(ConnectionError):  # who asked may have gone
+            self.request = await reader.readuntil(b"\r\n\r\n")
+            self.came.set()
+            for part in self._answer:
+                writer.write(part)
+                await writer.drain()
+            if not self._answer:
+                await self.go_on.wait()
 
 
 @asynccontextmanager
