@@ -51,7 +51,9 @@ NEVER: list[type[e.NadiError]] = [
     e.BookmarkNotFoundError, e.SliceNotFoundError, e.UnknownSchemaError, e.SchemaIncompatibleError,
     e.SerializationError, e.ContentionError, e.ReaderOfflineError, e.RequestTimeoutError,
     # the connection ends without a word
-    e.UnavailableError, e.ClosedError, e.ProtocolError,
+    e.UnavailableError, e.ClosedError, e.ProtocolError, e.FencedError,
+    # a server's, when it starts
+    e.StoreError,
 ]  # fmt: skip
 OF_SERVER = [  # it says no more than that it can't say, by ending the connection
     e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakenError, e.DataFolderVersionError, e.CorruptLogError,

@@ -12,7 +12,7 @@ from nadi.limits import CLUSTER_DEAD_S, CLUSTER_DRAIN_S
 from tests.cluster.processes.cluster import S3Store
 from tests.cluster.processes.scene import Scene, scene
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(240)]  # both cores are busy for minutes
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, log_options, store_options
 from nadi.cli.printing import errors_told, say
@@ -208,6 +207,8 @@ def _serve_folder(data: Path, doors: dict[str, Any]) -> None:
 def _serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | None, log_profile: str | None) -> None:
     import signal
     import threading
+
+    from msgspec.structs import replace
 
     from nadi.standalone.embedded import Settings
     from nadi.standalone.workers import CONTAINERS_EACH, Workers
