@@ -284,7 +284,8 @@ class Keeper:
     async def _failed_to_take(self, number: int, parts: ClusterParts, error: Exception) -> None:
         """It is tried again; after some times another server is to try, if there is one."""
         failures = self._failed[number] = self._failed.get(number, 0) + 1
-        log.warning("container %d can't be opened here (try %d): %s", number, failures, error)
+        unforeseen = None if isinstance(error, NadiError | OSError) else error
+        log.warning("container %d can't be opened here (try %d): %s", number, failures, error, exc_info=unforeseen)
         await self._runtime.sleep(min(CLUSTER_CLOSE_LOOK_S * 2**failures, CLUSTER_RETAKE_S))
         order = self._membership.view({}, self._count).order()[number]
         others = [server for server in order if server != self.me]

@@ -8,13 +8,14 @@ let a snapshot count. Each change carries a nonce of its own, which tells whethe
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from nadi.backoff import Backoff
+from nadi.engines import outcomes
 from nadi.engines.registry import Registry
 from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES, CLUSTER_RECORDS_AT_ONCE
@@ -23,7 +24,7 @@ from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshots import Manifest
 
-log = logging.getLogger(__name__)
+T = TypeVar("T")
 FOLDER = "containers/"
 
 
@@ -95,39 +96,25 @@ class Records:
         claimed = replace(
             record, epoch=record.epoch + 1, owner=server, target="", released=False, nonce=self._runtime.unique()
         )
-        backoff, failure = Backoff(sleep=self._runtime.sleep), ""
-        for _ in range(CLUSTER_RECORD_TRIES):
-            try:
-                async with asyncio.timeout(CLUSTER_CALL_S):
-                    version = await self._registry.compare_and_set(name_of(container), _encode(claimed), seen.version)
-                if version is not None:
-                    return Stored(claimed, version)
-                now = await self.read(container)
-            except (UnavailableError, TimeoutError) as error:
-                failure = str(error) or "no answer"
-                await backoff.pause()
-                continue
-            if now.record.nonce == claimed.nonce:  # made by a try that got no answer
-                return now
-            if now.version != seen.version:
-                raise FencedError(container, now.record.epoch)
-            await backoff.pause()
-        raise UnavailableError(f"container {container} can't be claimed: {failure}")
+        value = _encode(claimed)
+
+        async def attempt() -> Stored:
+            entry = await outcomes.was_set(self._registry, name_of(container), value, seen.version)
+            if entry is None:
+                raise FencedError(container, (await self.read(container)).record.epoch)
+            return Stored(claimed, entry.version)
+
+        return await self._within_tries(f"container {container} can't be claimed", attempt)
 
     async def still_claimed(self, container: int, epoch: int) -> None:
         """Raise FencedError if there is a later claim than that one, UnavailableError if the store can't answer."""
-        backoff = Backoff(sleep=self._runtime.sleep)
-        for _ in range(CLUSTER_RECORD_TRIES):
-            try:
-                record, _ = await self.read(container)
-            except (UnavailableError, TimeoutError) as error:
-                failure = error
-                await backoff.pause()
-                continue
+
+        async def attempt() -> None:
+            record, _ = await self.read(container)
             if record.epoch != epoch:
                 raise FencedError(container, record.epoch)
-            return
-        raise UnavailableError(f"the record of container {container} can't be read: {failure}")
+
+        await self._within_tries(f"the record of container {container} can't be read", attempt)
 
     async def set_snapshot(self, container: int, epoch: int, snapshot: Manifest | None, start: ChainStart) -> None:
         """Let that snapshot count, and the log begin there, durably; raise FencedError if the container is another's,
@@ -148,26 +135,32 @@ class Records:
 
     async def _change(self, container: int, epoch: int, **changes: object) -> None:
         """Make an owner's change once, whatever gets no answer: it is known by its nonce."""
-        nonce, backoff = self._runtime.unique(), Backoff(sleep=self._runtime.sleep)
-        failure: Exception = UnavailableError("others were faster each time")
+        nonce = self._runtime.unique()
+
+        async def attempt() -> None:
+            record, version = await self.read(container)
+            if record.nonce == nonce:  # made by an earlier try
+                return
+            if record.epoch != epoch:
+                raise FencedError(container, record.epoch)
+            value = _encode(replace(record, nonce=nonce, **changes))
+            if await outcomes.was_set(self._registry, name_of(container), value, version) is None:
+                raise UnavailableError("others were faster each time")
+
+        await self._within_tries(f"the record of container {container} can't be changed", attempt)
+
+    async def _within_tries(self, failed: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        backoff, failure = Backoff(sleep=self._runtime.sleep), ""
         for _ in range(CLUSTER_RECORD_TRIES):
             try:
-                record, version = await self.read(container)
-                if record.nonce == nonce:  # made by an earlier try
-                    return
-                if record.epoch != epoch:
-                    raise FencedError(container, record.epoch)
-                changed = replace(record, nonce=nonce, **changes)
-                async with asyncio.timeout(CLUSTER_CALL_S):
-                    done = await self._registry.compare_and_set(name_of(container), _encode(changed), version)
-                if done is not None:
-                    return
+                async with asyncio.timeout(2 * CLUSTER_CALL_S):  # two calls at most
+                    return await attempt()
             except FencedError:
                 raise
             except (UnavailableError, TimeoutError) as error:
-                failure = error
+                failure = str(error) or "no answer"
             await backoff.pause()
-        raise UnavailableError(f"the record of container {container} can't be changed: {failure}")
+        raise UnavailableError(f"{failed}: {failure}")
 
 
 class Seen(NamedTuple):

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nadi.backoff import Backoff
+from nadi.engines import outcomes
 from nadi.engines.engine import LogEngine
 from nadi.engines.failures import RefusedError
+from nadi.engines.outcomes import ContradictionError
 from nadi.engines.registry import Entry, Registry
 from nadi.errors import StoreError, UnavailableError
 from nadi.runtime import Runtime
@@ -46,8 +48,11 @@ async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtim
     """What may be repeated, until there is an answer. Errors: see `Patience.pause`."""
     patience = Patience(what, runtime)
     while True:
+        problem: UnavailableError | None
         try:
             return await work()
+        except ContradictionError:
+            problem = None
         except UnavailableError as error:
             problem = error
         await patience.pause(problem)
@@ -55,37 +60,10 @@ async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtim
 
 async def stored(engine: LogEngine, name: str, body: bytes, runtime: Runtime) -> tuple[bool, bytes]:
     """Whether `body`, which nobody else stores, is what the name has; and what it has. Errors: see `Patience.pause`."""
-    patience = Patience(f"store {name}", runtime)
-    while True:
-        problem = None
-        try:
-            if await engine.create(name, [body]):
-                return True, body
-            found = await engine.get(name)
-            if found is not None:
-                return bytes(found) == body, bytes(found)
-        except UnavailableError as error:
-            problem = error
-        await patience.pause(problem)
+    there = await patiently(f"store {name}", lambda: outcomes.stored(engine, name, [body]), runtime)
+    return (True, body) if there is None else (False, bytes(there))
 
 
 async def was_set(registry: Registry, name: str, value: bytes, version: str | None, runtime: Runtime) -> Entry | None:
-    """The entry if `value`, which nobody else sets, was set; None if the name has another version by now.
-
-    Errors: see `Patience.pause`.
-    """
-    patience = Patience(f"set {name}", runtime)
-    while True:
-        problem = None
-        try:
-            new = await registry.compare_and_set(name, value, version)
-            if new is not None:
-                return Entry(value, new)
-            entry = await registry.get(name)
-            if entry is not None and entry.value == value:
-                return entry
-            if (entry.version if entry else None) != version:
-                return None
-        except UnavailableError as error:
-            problem = error
-        await patience.pause(problem)
+    """`outcomes.was_set`, until there is an answer. Errors: see `Patience.pause`."""
+    return await patiently(f"set {name}", lambda: outcomes.was_set(registry, name, value, version), runtime)

@@ -53,8 +53,8 @@ from nadi.standalone.embedded import SharedPorts
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.profiles import profile_named
-from nadi.standalone.security import ServerSecurity, is_any_address
-from nadi.standalone.server import STOP_GRACE_S, listening
+from nadi.standalone.security import ServerSecurity
+from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
 
 if TYPE_CHECKING:
     from nadi.access.tls import ServerTls
@@ -127,11 +127,9 @@ class ClusterServer:
 
     async def start(self) -> None:
         security = self._security
-        security.check_address(self._host)
+        security.check_address(self._host, self._advertised_host)
         if security.signing_key_file is not None:
             raise InvalidArgumentError("a cluster has a signing key of its own in its store: leave out --signing-key")
-        if self._advertised_host is None and is_any_address(self._host):
-            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
         async with AsyncExitStack() as parts:
             await self._open_store(parts)
             await self._listen(parts)
@@ -236,14 +234,7 @@ class ClusterServer:
 
     async def _start_rpc(self, rpc: grpc.aio.Server, port: int, tls: ServerTls | None) -> tuple[tuple[str, int], str]:
         """Return what it listens at, as clients are told: host and port, and the URI."""
-        door = f"{self._host}:{port}"
-        with listening(self._host, port):
-            if tls is None:
-                port = rpc.add_insecure_port(door)
-            else:
-                port = rpc.add_secure_port(door, tls.grpc_credentials())
-            if port == 0:
-                raise RuntimeError("the address is in use")
+        port = open_rpc(rpc, self._host, port, tls)
         told = self._advertised_host or self._host
         await rpc.start()
         return (told, port), f"{'tcp' if tls is None else 'tls'}://{told}:{port}"

@@ -61,8 +61,9 @@ class ServerSecurity(msgspec.Struct, frozen=True):
         """Whether callers must say who they are."""
         return self.users_file is not None or self.bearer_keys is not None
 
-    def check_address(self, host: str) -> None:
-        """InvalidArgumentError if a server with these settings should not listen there."""
+    def check_address(self, host: str, advertised_host: str | None) -> None:
+        """InvalidArgumentError if a server with these settings should not listen there, or if clients, who are told
+        `advertised_host` or else `host`, could not connect to that."""
         if is_loopback(host):
             return
         if not self.asks and not self.insecure_public:
@@ -73,6 +74,8 @@ class ServerSecurity(msgspec.Struct, frozen=True):
             )
         if self.asks and self.tls_certificate is None:
             log.warning("passwords and tokens cross the network to %s readable: give --tls-cert and --tls-key", host)
+        if advertised_host is None and is_any_address(host):
+            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
 
 
 def is_loopback(host: str) -> bool:

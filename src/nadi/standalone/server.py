@@ -24,16 +24,18 @@ from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
-from nadi.errors import DataFolderTakenError, InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.errors import DataFolderTakenError, StorageFullError, UnavailableError
 from nadi.limits import THREAD_SWITCH_S
 from nadi.observe.health import Component
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone import anew
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
-from nadi.standalone.security import ServerSecurity, is_any_address
+from nadi.standalone.security import ServerSecurity
 
 if TYPE_CHECKING:
+    import grpc
+
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.server import RestServer
 
@@ -85,9 +87,7 @@ class Server:
 
     async def start(self) -> None:
         security = self._security
-        security.check_address(self._host)
-        if self._advertised_host is None and is_any_address(self._host):
-            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
+        security.check_address(self._host, self._advertised_host)
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
         context = tls.ssl_context() if tls is not None else None
         async with AsyncExitStack() as parts:
@@ -147,15 +147,7 @@ class Server:
     async def _start_rpc(self, tls: ServerTls | None, access: ControllerAccess | None) -> None:
         self._rpc = rpc_server()
         add_controller(self._rpc, self.controller, access)
-        door = f"{self._host}:{self._controller_port}"
-        credentials = None if tls is None else tls.grpc_credentials()
-        with listening(self._host, self._controller_port):
-            if credentials is None:
-                port = self._rpc.add_insecure_port(door)
-            else:
-                port = self._rpc.add_secure_port(door, credentials)
-            if port == 0:
-                raise RuntimeError("the address is in use")
+        port = open_rpc(self._rpc, self._host, self._controller_port, tls)
         told = self._advertised_host or self._host
         self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
@@ -196,6 +188,17 @@ def listening(host: str, port: int) -> Iterator[None]:
             f"can't listen on {host}:{port} ({error}): stop what uses it, "
             "or choose another with --port, --store-port or --rest-port"
         ) from error
+
+
+def open_rpc(rpc: grpc.aio.Server, host: str, port: int, tls: ServerTls | None) -> int:
+    """Let a gRPC server, before it starts, listen there; return the port. UnavailableError if it is taken."""
+    door = f"{host}:{port}"
+    credentials = None if tls is None else tls.grpc_credentials()
+    with listening(host, port):
+        found: int = rpc.add_insecure_port(door) if credentials is None else rpc.add_secure_port(door, credentials)
+        if found == 0:
+            raise RuntimeError("the address is in use")
+    return found
 
 
 class Served(Protocol):

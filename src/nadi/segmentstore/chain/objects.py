@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from nadi.backoff import Backoff
+from nadi.engines import outcomes
 from nadi.engines.engine import LogEngine
 from nadi.errors import UnavailableError
 from nadi.limits import CHAIN_LONGEST_PAUSE_S, CHAIN_TRY_BYTES_PER_S, CHAIN_TRY_S
@@ -35,20 +36,10 @@ class ChainObjects:
     async def store(self, place: Place, parts: Sequence[bytes]) -> memoryview | None:
         """Store an object there. None: there it is, and durable; else what somebody else has stored there first.
 
-        The outcome of a try may stay unknown: then the same bytes are stored again under the same name, and what is
-        there is read. "Exists" never means another's until it was read, nor even that something is there.
+        The outcome of a try may stay unknown: then the same bytes are stored again under the same name.
         """
         name, size_bytes = name_of(self.container, place), sum(map(len, parts))
-
-        async def attempt() -> memoryview | None:
-            if await self._engine.create(name, parts):
-                return None
-            there = await self._engine.get(name)
-            if there is None:
-                raise UnavailableError(f"{name} could not be stored, though nothing is there")
-            return None if there == b"".join(parts) else there
-
-        return await self._until_done(attempt, size_bytes)
+        return await self._until_done(lambda: outcomes.stored(self._engine, name, parts), size_bytes)
 
     async def read(self, place: Place, position: int = 0, length: int | None = None) -> memoryview | None:
         """The object there, or a part of it; None if there is none."""
