@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 import nadi
-from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
+from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.standalone.embedded import Settings
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.workers import Workers
@@ -74,6 +74,16 @@ def test_a_data_folder_of_one_server_is_not_taken_for_one_of_workers(tmp_path: P
     nadi.embedded(tmp_path / "data").stop()
     with pytest.raises(StoreError, match="isn't a cluster's"), Workers(1, tmp_path / "data", settings()):
         pass
+
+
+def test_a_cluster_is_not_taken_for_a_data_folder(tmp_path: Path) -> None:
+    """An empty server used to begin beside all that was there."""
+    with Workers(1, tmp_path / "data", settings()):
+        pass
+    before = sorted(path.name for path in (tmp_path / "data").iterdir())
+    with pytest.raises(DataFolderError, match="is the store of a cluster: serve it by `nadi up --workers N"):
+        nadi.embedded(tmp_path / "data")
+    assert set(before) >= {path.name for path in (tmp_path / "data").iterdir()} - {"lock"}
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:

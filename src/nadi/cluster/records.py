@@ -8,6 +8,7 @@ let a snapshot count. Each change carries a nonce of its own, which tells whethe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +24,9 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshots import Manifest
+from nadi.throttled_log import Complaints
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 FOLDER = "containers/"
 
@@ -177,6 +180,7 @@ class RecordWatch:
     def __init__(self, registry: Registry, records: Records, count: int, runtime: Runtime) -> None:
         self.seen: dict[int, Seen] = {}
         self._registry, self._records, self._count, self._runtime = registry, records, count, runtime
+        self._complaints = Complaints(log, "the record of %s is damaged, and nobody can claim it until it is restored")
 
     async def look(self) -> None:
         """Read what has changed; raise UnavailableError or TimeoutError if the store can't answer."""
@@ -191,7 +195,12 @@ class RecordWatch:
 
         async def look_at(number: int) -> None:
             async with limit:
-                await self.look_at(number)
+                try:
+                    await self.look_at(number)
+                except StoreError as error:  # the others are none the worse for it
+                    self._complaints.tell(f"container {number}", error)
+                else:
+                    self._complaints.settled(f"container {number}")
 
         changed = []
         for number, version in versions.items():
@@ -242,5 +251,5 @@ def _number_of(name: str) -> int | None:
 def _record(container: int, value: bytes) -> ContainerRecord:
     try:
         return _decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{name_of(container)} in the store is no record of a container ({error})") from error

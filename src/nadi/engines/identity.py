@@ -125,13 +125,18 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     return _decoded(found)
 
 
-async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime: Runtime) -> None:
+async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
+    """StoreError if something is stored there that is no cluster's. Nothing is written."""
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
     if strangers and await _got(engine, _NAME, runtime) is None:  # otherwise another server has just made it
         raise StoreError(
             f"the object store holds {', '.join(strangers)} and no {_NAME}: it isn't a cluster's, or that was removed. "
             "Give the cluster a URL of its own, such as s3://bucket/prefix with a prefix that nothing has"
         )
+
+
+async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime: Runtime) -> None:
+    await refuse_strangers(engine, runtime)
     own = None if log is None else LogId(log.name, await _identified(log, runtime))
     new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
     await stored(engine, _NAME, msgspec.json.encode(new), runtime)

@@ -37,6 +37,7 @@ FORMAT = 4  # 3: with a row for each extent in the states; 2: without files besi
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 _FILE = "format"
+_CLUSTER = "cluster.json"  # as `nadi.engines.identity` calls it
 _COUNTS = 1_000  # of containers that are considered
 _CONTAINER = re.compile(r"container-(\d+)")
 
@@ -134,6 +135,11 @@ def read_format(folder: Path, containers: int | None) -> int:
         DataFolderVersionError: another version wrote it, or nothing says what it is.
         DataFolderError: it was created with another number of containers, or one of them is missing.
     """
+    if (folder / _CLUSTER).exists():
+        raise DataFolderError(
+            f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}` or "
+            f"`nadi up --store {folder.absolute().as_uri()}`"
+        )
     for path in _no_folders(folder):
         raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
     found = find_format(folder)

@@ -39,7 +39,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
-from nadi.engines.identity import OwnLog, known_cluster, open_cluster, signing_key
+from nadi.engines.identity import OwnLog, known_cluster, open_cluster, refuse_strangers, signing_key
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove, prove_log
 from nadi.errors import InvalidArgumentError, RequestTimeoutError
@@ -146,6 +146,7 @@ class ClusterServer:
         """What the object store has, and this server's segment store over it."""
         engine, self._registry = await open_engines(self.url, self._runtime, **self._options)
         parts.push_async_callback(engine.close)
+        await refuse_strangers(engine, self._runtime)  # before anything is written there
         await prove(engine, self._registry, self._runtime)
         self._engine = engine
         own_log = await self._own_log(parts) if self._log_url else None

@@ -24,16 +24,27 @@ class Tasks:
         self._closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._begun(coroutine)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _begun(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._closed:
             coroutine.close()
             raise ClosedError("the controller is being stopped: try again")
         task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
         return task
 
+    async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
+        not leave something half done."""
+        task = self._begun(coroutine)
+        task.add_done_callback(_seen)
+        return await asyncio.shield(task)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
 
@@ -43,3 +54,8 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # who waited has it, if anybody still did

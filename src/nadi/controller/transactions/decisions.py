@@ -24,7 +24,7 @@ from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, Transaction, TxnState
 from nadi.controller.state.segments import together
-from nadi.controller.state.store import ABSENT, freeing_room
+from nadi.controller.state.store import ABSENT, Versioned, freeing_room
 from nadi.controller.transactions.leases import Leases, Live
 from nadi.errors import (
     ClosedError,
@@ -72,6 +72,7 @@ class Transactions:
         self._ids_lock = asyncio.Lock()
         self._commit_number = 0
         self._committing: set[str] = set()
+        self.to_its_end = flow.tasks.to_its_end
 
     # --- begin -----------------------------------------------------------------------------------
 
@@ -162,7 +163,11 @@ class Transactions:
     # --- changes ---------------------------------------------------------------------------------
 
     async def _change(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
-        """Apply `change` to the live record; if another change was first, apply it again to the newest version."""
+        """Apply `change` to the live record; if another change was first, apply it again to the newest version. What is
+        decided is carried out, also if the caller has gone away, or isn't answered, while it was stored."""
+        return await self._flow.tasks.to_its_end(self._changed(name, text, change))
+
+    async def _changed(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
         held = self.leases.find(name, text)
         if held is None:
             raise TransactionNotFoundError(text)
@@ -176,10 +181,39 @@ class Transactions:
             wanted = change(found)
             return found if wanted == found else wanted
 
-        stored = await self.table.change(f"{name.key}/{text}", f"transaction {text}", changed, known=before)
+        try:
+            stored = await self.table.change(f"{name.key}/{text}", f"transaction {text}", changed, known=before)
+        except UnavailableError:
+            self.learn(name, [text])
+            raise
         if stored is not before:
-            self.leases.hold(name, text, stored)
+            self.note(name, text, stored)
         return stored.value
+
+    def note(self, name: StreamName, text: str, record: Versioned[Transaction]) -> None:
+        """Take in what a transaction's record says; if it is newly known to be decided, by whomever, carry that out."""
+        before, state = self._state(name, text), record.value.state
+        self.leases.hold(name, text, record)
+        if state is before:
+            return
+        if state is TxnState.COMMITTING:
+            self.kick(name)
+        elif state is TxnState.ABORTING:
+            self._spawn_abort(name, text)
+
+    def learn(self, name: StreamName, texts: Sequence[str]) -> None:
+        """Find out in the background what became of a change that got no answer."""
+
+        async def look() -> None:
+            found = await self.table.get_all([f"{name.key}/{text}" for text in texts])
+            for text, record in zip(texts, found, strict=True):
+                if record is None:
+                    self.leases.end(name, [text])
+                elif self.leases.find(name, text) is not None:
+                    self.note(name, text, record)
+
+        with contextlib.suppress(ClosedError):  # the next controller reads all of them
+            self._flow.tasks.spawn(self._flow.persist(f"a look at transactions of {name}", look))
 
     async def ping(self, name: StreamName, txn_id: int, lease_ms: int) -> TxnState:
         """Extend the lease of an open transaction; return its state."""
@@ -221,16 +255,12 @@ class Transactions:
         state = await self._decide(name, txn_id, decide)
         if state in (TxnState.ABORTING, TxnState.ABORTED):
             raise TransactionFailedError(f"transaction {txn_text(txn_id)} was aborted or has timed out")
-        if state is TxnState.COMMITTING:
-            self.kick(name)
 
     async def abort(self, name: StreamName, txn_id: int) -> None:
         with freeing_room():
             state = await self._decide(name, txn_id, _aborting)
         if state in (TxnState.COMMITTING, TxnState.COMMITTED):
             raise TransactionFailedError(f"transaction {txn_text(txn_id)} is committed: too late to abort it")
-        if state is TxnState.ABORTING:
-            self._spawn_abort(name, txn_text(txn_id))
 
     async def _decide(self, name: StreamName, txn_id: int, change: Callable[[Transaction], Transaction]) -> TxnState:
         try:
@@ -340,7 +370,6 @@ class Transactions:
                 self.leases.put(held.lease_ends_ms, name, text)
             elif changed.state is TxnState.ABORTING:
                 log.info("transaction %s of %s has timed out", text, name)
-                self._spawn_abort(name, text)
 
 
 def _aborting(held: Transaction) -> Transaction:

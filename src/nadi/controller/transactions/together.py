@@ -15,7 +15,7 @@ from nadi.backoff import Tries
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import TxnState
 from nadi.controller.transactions.decisions import Transactions, txn_text
-from nadi.errors import ConditionFailedError, TransactionFailedError
+from nadi.errors import ConditionFailedError, TransactionFailedError, UnavailableError
 
 
 class Commit(NamedTuple):
@@ -29,6 +29,12 @@ async def commit_together(
     transactions: Transactions, name: StreamName, txn_ids: Sequence[int], writer_id: str, commit_time: int | None
 ) -> None:
     """Decide to commit all; those committed already stay so. TransactionFailedError if one has ended otherwise."""
+    await transactions.to_its_end(_commit_together(transactions, name, txn_ids, writer_id, commit_time))
+
+
+async def _commit_together(
+    transactions: Transactions, name: StreamName, txn_ids: Sequence[int], writer_id: str, commit_time: int | None
+) -> None:
     texts = list(dict.fromkeys(map(txn_text, txn_ids)))
     tries = Tries(f"{len(texts)} transactions of {name}")
     while True:
@@ -38,7 +44,6 @@ async def commit_together(
             raise TransactionFailedError(f"transaction {lost[0]} was aborted or has timed out")
         still_open = [text for text, state in states.items() if state is TxnState.OPEN]
         if await _decided(transactions, name, still_open, writer_id, commit_time):
-            transactions.kick(name)
             return
         await _refresh(transactions, name, still_open)
         await tries.lost()
@@ -67,8 +72,11 @@ async def _decided(
         stored = await transactions.table.put_all(changes) if changes else []
     except ConditionFailedError:
         return False
+    except UnavailableError:
+        transactions.learn(name, texts)
+        raise
     for text, record in zip(texts, stored, strict=True):
-        transactions.leases.hold(name, text, record)
+        transactions.note(name, text, record)
     return True
 
 
@@ -79,7 +87,7 @@ async def _refresh(transactions: Transactions, name: StreamName, texts: Sequence
         if record is None:
             transactions.leases.end(name, [text])
         elif transactions.leases.find(name, text) is not None:
-            transactions.leases.hold(name, text, record)
+            transactions.note(name, text, record)
 
 
 async def find_commit(transactions: Transactions, name: StreamName, txn_ids: Sequence[int]) -> Commit:
