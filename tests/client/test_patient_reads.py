@@ -14,6 +14,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.serializers.plain import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
+from nadi.limits import READ_REPLY_MAX_BYTES
 from nadi.model.streamcut import StreamCut
 
 from .fake_server import Chaos
@@ -123,6 +124,21 @@ async def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
         setattr(w.store, trouble, False)
         w.store.drop_all()
         assert given + await rest_of(reader) == EVENTS[2:]
+
+
+@pytest.mark.parametrize("reply_bytes", [42_799, 95_325, 2_713, 53_773, 116_508])
+async def test_the_few_last_bytes_of_a_short_reply(reply_bytes: int) -> None:
+    """A server gives at least eight bytes: more than the rest that was asked for, while the next read is in flight."""
+    assert READ_REPLY_MAX_BYTES % reply_bytes in range(1, 9)
+    events = [number.to_bytes(2, "big") * 500_000 for number in range(7)]
+    async with world(1, Chaos(largest_read=reply_bytes)) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_batch(events, "k")
+        tail = (await w.manager.stream_info("sc", "st")).tail
+        async for part in w.manager.read_batches("sc", "st", end=tail):
+            assert part == events[: len(part)]
+            del events[: len(part)]
+    assert not events
 
 
 async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:

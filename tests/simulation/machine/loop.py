@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import heapq
 import warnings
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Never, Protocol, TypeVar
@@ -44,6 +45,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.sockets: Sockets | None = None
         self._selector = self  # whom the loop asks to wait for what comes from outside, which is nothing
         self._remains: list[tuple[asyncio.Task[Any], contextvars.Context]] = []
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # asyncio's own is all threads'
         self._held: dict[Process, list[asyncio.Handle]] = {}
         self._outside = contextvars.Context()
         self._is_over = False
@@ -118,6 +120,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise RuntimeError("nothing is started any more")
         context = context or contextvars.copy_context()
         task = super().create_task(coro, name=name, context=context)
+        self._tasks.add(task)
         process = context.get(current)
         if process is not None:
             process.tasks[task] = context
@@ -185,7 +188,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.is_paused = False
             self.release(process)
         dead = {task for task, _ in self._remains}
-        rest = [task for task in asyncio.all_tasks(self) if task not in dead and task is not asyncio.current_task()]
+        dead.add(asyncio.current_task())
+        rest = [task for task in self._tasks if not task.done() and task not in dead]
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)

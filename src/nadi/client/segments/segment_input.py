@@ -127,18 +127,19 @@ async def read_bytes(
                 asked = position
                 continue
             stores.trouble = None
-            data = memoryview(reply.data)
-            if end is not None:
-                data = data[: end - position]
+            data, is_end = memoryview(reply.data), reply.end_of_segment
+            most = read.size or (end - position if end is not None else len(data))
+            if len(data) > most:  # servers give at least eight bytes: what follows is on its way or not wanted
+                data, is_end = data[:most], False
             position += len(data)
             if read.size == 0:
                 asked = known = position
-            elif len(data) < read.size and not reply.end_of_segment:
+            elif len(data) < read.size and not is_end:
                 rest = read.size - len(data)
                 reads.appendleft(_Read(position, rest, _ask(connection, segment, position, rest, token)))
             if len(data):
                 yield data
-            if reply.end_of_segment:
+            if is_end:
                 return
             backoff, limit = Backoff(), time.monotonic() + stores.timeout_s
     finally:
