@@ -38,7 +38,7 @@ from bench import (
     structures,
     transactions,
 )
-from bench.cluster import moves, writes
+from bench.cluster import model, moves, writes
 from bench.java import spread as java_spread
 from bench.measure import Figure, LeftOutError
 
@@ -75,6 +75,7 @@ BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run
     "busy-streams": partial(busy.busy_streams, count=STREAMS),
     "cluster-handover": moves.hand_over,
     "cluster-takeover": moves.takeover,
+    "cluster-model": model.model,
     "cluster-write": writes.writes,
     "diskless": diskless.diskless,
     "long": long.long,
