@@ -187,9 +187,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for process in list(self._held):
             process.is_paused = False
             self.release(process)
-        dead = {task for task, _ in self._remains}
-        dead.add(asyncio.current_task())
-        rest = [task for task in self._tasks if not task.done() and task not in dead]
+        spared = {asyncio.current_task(), *(task for task, _ in self._remains)}
+        rest = [task for task in self._tasks if not task.done() and task not in spared]
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
