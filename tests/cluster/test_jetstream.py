@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nadi
+from nadi.cluster.operating.looking import look, opened
 from nadi.errors import InvalidArgumentError, StoreError
+from nadi.observe.cluster import ClusterReport
 from tests.support.nats import nats_servers, url_of
 
 EVENTS = 500
+
+
+async def seen(store: str) -> ClusterReport:
+    async with opened(store, {}) as shared:
+        return await look(shared)
 
 
 def test_another_server_has_all_that_one_acknowledged(tmp_path: Path) -> None:
@@ -34,6 +42,7 @@ def test_another_server_has_all_that_one_acknowledged(tmp_path: Path) -> None:
             assert sorted(found) == list(range(EVENTS))
             for key in range(7):
                 assert [number for number in found if number % 7 == key] == list(range(key, EVENTS, 7))
+            assert [one.log_bytes for one in asyncio.run(seen(cluster["store"])).containers] == [None, None]
         assert not (tmp_path / "store" / "log").exists()
         with pytest.raises(InvalidArgumentError, match="start it with --log nats://…/LOG"):
             nadi.embedded(tmp_path / "three", store=cluster["store"])

@@ -72,7 +72,9 @@ async def look(store: SharedStore) -> ClusterReport:
     members = await _members(store)
     numbers = range(store.cluster.containers)
     records = dict(zip(numbers, await read_records(store), strict=True))
-    log_bytes = await _of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
+    log_bytes: list[int] = []
+    if store.cluster.log is None:
+        log_bytes = await _of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
     ages = await _of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
     known = {number: age for number, age in enumerate(ages) if age is not None}
     return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
