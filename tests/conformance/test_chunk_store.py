@@ -92,6 +92,9 @@ def test_room_is_known_as_far_as_it_can_be(chunks: ChunkStore) -> None:
     [
         ("ftp://host/folder", {}, "a store is file://, s3://, gs://, az://"),
         ("/a/folder", {}, "a store is file://"),
+        ("", {}, "'': a store is file://"),
+        ("s3:/bucket/prefix", {}, "names no bucket: write it as s3://bucket/prefix"),
+        ("gs:///prefix", {}, "names no bucket: write it as gs://bucket/prefix"),
         ("file://host/folder", {}, "file:///path"),
         ("file:///folder", {"endpoint": "x"}, "takes no configuration"),
         ("s3://bucket/prefix", {"nonsense": "1"}, "'nonsense' is not valid"),

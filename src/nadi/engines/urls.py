@@ -44,7 +44,9 @@ def folder_of(url: str, **config: str) -> Path | None:
         )
     if parts.scheme != "file":
         if parts.scheme not in (*REMOTE, "memory"):
-            raise InvalidArgumentError(f"{url}: a store is file://, {', '.join(f'{name}://' for name in REMOTE)}")
+            raise InvalidArgumentError(f"{url!r}: a store is file://, {', '.join(f'{name}://' for name in REMOTE)}")
+        if parts.scheme in REMOTE and not parts.netloc:
+            raise InvalidArgumentError(f"{url!r} names no bucket: write it as {parts.scheme}://bucket/prefix")
         return None
     if parts.netloc or not parts.path or config:
         raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
