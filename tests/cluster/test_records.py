@@ -33,6 +33,20 @@ async def test_a_record_that_is_another_by_now_cannot_be_claimed_nor_changed() -
         await records.still_claimed(0, 1)
 
 
+async def test_a_digit_that_is_another_is_noticed() -> None:
+    """Of all bytes of a record: none can be taken for another place in the log, owner or snapshot."""
+    stored = MemoryRecords()
+    records = Records(MemoryRegistry(stored), REAL)
+    claimed = await records.claim(0, "a", await records.read(0))
+    whole = stored.values[name_of(0)].value
+    for place in range(len(whole)):
+        stored.set(name_of(0), b"%b%c%b" % (whole[:place], whole[place] ^ 1, whole[place + 1 :]))
+        with pytest.raises(StoreError, match="containers/0 in the store is damaged"):
+            await records.read(0)
+    stored.set(name_of(0), whole)
+    assert (await records.read(0)).record == claimed.record
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xff\xff\xff"])
 async def test_one_that_is_damaged_stops_no_other(damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """A look at all of them used to fail for one."""

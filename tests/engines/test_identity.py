@@ -11,6 +11,7 @@ import pytest
 
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import DEFAULT_CONTAINERS, open_cluster, signing_key
+from nadi.engines.lines import line_of
 from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.runtime import REAL
@@ -95,14 +96,29 @@ async def test_one_whose_cluster_was_made_while_it_looked(engine: LogEngine, mon
     [
         (b"", "isn't one that nadi wrote"),
         (b"not json", "isn't one that nadi wrote"),
-        (json.dumps({"format": 1, "containers": 3}).encode(), "isn't one that nadi wrote"),
-        (json.dumps({"format": 1, "cluster": "a", "containers": 0, "created_ms": 1}).encode(), "isn't one that"),
-        (json.dumps({"format": 2, "new": "things"}).encode(), "has format 2, and this nadi reads format 1"),
+        (json.dumps({"format": 1, "cluster": "a", "containers": 3, "created_ms": 1}).encode(), "is damaged"),
+        (line_of(b"not json"), "isn't one that nadi wrote"),
+        (line_of(json.dumps({"format": 1, "containers": 3}).encode()), "isn't one that nadi wrote"),
+        (
+            line_of(json.dumps({"format": 1, "cluster": "a", "containers": 0, "created_ms": 1}).encode()),
+            "isn't one that",
+        ),
+        (line_of(json.dumps({"format": 2, "new": "things"}).encode()), "has format 2, and this nadi reads format 1"),
     ],
 )
 async def test_one_that_is_damaged_or_of_another_version(engine: LogEngine, written: bytes, said: str) -> None:
     await engine.create("cluster.json", [written])
     with pytest.raises(StoreError, match=said):
+        await open_cluster(engine, None, REAL)
+
+
+async def test_a_digit_that_is_another_is_noticed(engine: LogEngine) -> None:
+    """With another number of containers, nothing would be where it was."""
+    await open_cluster(engine, 3, REAL)
+    written = bytes(await engine.get("cluster.json") or b"")
+    await engine.delete(["cluster.json"])
+    await engine.create("cluster.json", [written.replace(b'"containers":3', b'"containers":7')])
+    with pytest.raises(StoreError, match="is damaged"):
         await open_cluster(engine, None, REAL)
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nadi.backoff import Backoff
 from nadi.engines import outcomes
+from nadi.engines.lines import line_of, value_of
 from nadi.engines.registry import Registry
 from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES, CLUSTER_RECORDS_AT_ONCE
@@ -71,8 +72,11 @@ class Stored(NamedTuple):
     version: str | None
 
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ContainerRecord).decode
+
+
+def _encode(record: ContainerRecord) -> bytes:
+    return line_of(msgspec.json.encode(record))
 
 
 class Records:
@@ -249,7 +253,11 @@ def _number_of(name: str) -> int | None:
 
 
 def _record(container: int, value: bytes) -> ContainerRecord:
+    """StoreError if it is damaged: a wrong place in the log, or a wrong snapshot, would lose what was acknowledged."""
+    found = value_of(value)
+    if found is None:
+        raise StoreError(f"{name_of(container)} in the store is damaged: its checksum doesn't fit")
     try:
-        return _decode(value)
+        return _decode(found)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{name_of(container)} in the store is no record of a container ({error})") from error

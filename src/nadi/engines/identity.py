@@ -1,7 +1,7 @@
 """What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all. So there
 is one cluster under a URL, and its number of containers never changes.
 
-    {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000}
+    {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000} <checksum>
 
 A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
 so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from nadi.engines.engine import LogEngine
+from nadi.engines.lines import line_of, value_of
 from nadi.engines.proof import PROOF
 from nadi.engines.starting import patiently, stored
 from nadi.errors import InvalidArgumentError, StoreError
@@ -139,7 +140,7 @@ async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime:
     await refuse_strangers(engine, runtime)
     own = None if log is None else LogId(log.name, await _identified(log, runtime))
     new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
-    await stored(engine, _NAME, msgspec.json.encode(new), runtime)
+    await stored(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
 
 
 async def _identified(log: OwnLog, runtime: Runtime) -> str:
@@ -181,14 +182,17 @@ async def _strangers(engine: LogEngine) -> list[str]:
 
 
 def _decoded(data: bytes) -> Cluster:
+    found = value_of(data)
+    if found is None:
+        raise StoreError(f"{_NAME} in the object store is damaged, or isn't one that nadi wrote. Restore it")
     try:
-        written = msgspec.json.decode(data, type=_Format).format
+        written = msgspec.json.decode(found, type=_Format).format
         if written != FORMAT:
             raise StoreError(
                 f"the cluster in this store has format {written}, and this nadi reads format {FORMAT}: "
                 "use the nadi version that wrote it, or another URL"
             )
-        cluster = msgspec.json.decode(data, type=Cluster)
+        cluster = msgspec.json.decode(found, type=Cluster)
     except msgspec.MsgspecError as error:
         raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote: {error}. Restore it") from error
     if not cluster.cluster or not 1 <= cluster.containers <= _MOST_CONTAINERS:

@@ -6,11 +6,14 @@ from typing import Any
 
 import msgspec
 
+from nadi.engines.lines import line_of, value_of
+
 FOLDER = "servers/"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of an entry, as JSON. Fields that a later version adds are ignored, so they may be added at any time.
+    """The value of an entry, as a line of JSON with its checksum. Fields that a later version adds are ignored, so they
+    may be added at any time.
 
     id: new with each start of the server. store, controller, rest: addresses, "host:port", where clients reach it.
     version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of its beats, from 1 on;
@@ -44,12 +47,13 @@ def entry_name(server: str) -> str:
 
 
 def encode(member: Member) -> bytes:
-    return msgspec.json.encode(member)
+    return line_of(msgspec.json.encode(member))
 
 
 def decode(value: bytes) -> Member | None:
-    """None if it isn't one, as of a version of nadi that can't be understood."""
+    """None if it is damaged, or isn't one, as of a version of nadi that can't be understood."""
     try:
-        return msgspec.json.decode(value, type=Member)
+        found = value_of(value)
+        return None if found is None else msgspec.json.decode(found, type=Member)
     except msgspec.MsgspecError:
         return None

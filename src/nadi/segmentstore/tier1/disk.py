@@ -15,8 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crc32c import crc32c
-
+from nadi.engines.lines import line_of, value_of
 from nadi.fsync import is_no_room as is_no_room
 from nadi.fsync import sync_folder as sync_folder
 from nadi.fsync import write_all as write_all
@@ -122,10 +121,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def replace_line(path: Path, line: str) -> None:
     """`replace_file` by one line and its checksum."""
-    replace_file(path, f"{line} {crc32c(line.encode()):08x}\n".encode())
+    replace_file(path, line_of(line.encode()))
 
 
 def read_line(path: Path) -> str:
     """The line that `replace_line` wrote; "" if it is damaged."""
-    line, _, crc = path.read_text("ascii", "replace").rpartition(" ")
-    return line if crc == f"{crc32c(line.encode()):08x}\n" else ""
+    return (value_of(path.read_bytes()) or b"").decode()
