@@ -16,7 +16,7 @@ from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import log_file_name
-from nadi.segmentstore.tier1.log import DurableLog, LogAddress
+from nadi.segmentstore.tier1.log import DurableLog, LogAddress, Part, PartRead
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 from tests.support.memory_engine import MemoryEngine
 from tests.support.replayed import replayed
@@ -363,6 +363,51 @@ def test_parts_of_frames_are_read_at_their_address(open_log: Opener) -> None:
         assert [frame.address for frame in await replayed(log)] == addresses
         await check(log, addresses)
         await log.close()
+
+    run(test)
+
+
+def test_parts_are_read_together_as_each_by_itself(open_log: Opener) -> None:
+    """Of many frames, in any order, some damaged and some released: the same bytes, or the same error."""
+    rng = random.Random(5)
+    frames = [
+        [b"head %d" % n, *(rng.randbytes(rng.choice([0, 1, 300, 9_000])) for _ in range(rng.randrange(1, 9)))]
+        for n in range(60)
+    ]
+
+    async def each(log: DurableLog, part: Part) -> PartRead:
+        try:
+            return await log.read_at(*part)
+        except (CorruptLogError, NotFoundError) as error:
+            return error
+
+    async def check(log: DurableLog, parts: list[Part]) -> None:
+        one_by_one = [await each(log, part) for part in parts]
+        together = await log.read_parts(parts)
+        assert [repr(found) for found in together] == [repr(found) for found in one_by_one]
+        assert await log.read_parts([]) == []
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            parts: list[Part] = []
+            data: list[bytes] = []
+            for head, *rest in frames:
+                address, checksums = await log.append([head, *rest])
+                at = len(head)
+                for number, one in enumerate(rest):
+                    parts.append(Part(address, at, len(one), checksums[4 * number : 4 * number + 4]))
+                    data.append(one)
+                    at += len(one)
+            assert await log.read_parts(parts) == data
+            for part in rng.sample([part for part in parts if part.length > 1], 8):
+                open_log.flip(part.address, part.offset + part.length // 2)
+            log.truncate(20)
+            found = await log.read_parts(parts)
+            assert {type(one) for one in found} == {bytes, CorruptLogError, NotFoundError}
+            await check(log, parts)
+            for _ in range(20):
+                some = rng.sample(parts, rng.randrange(1, len(parts)))
+                await check(log, sorted(some) if rng.random() < 0.5 else some)
 
     run(test)
 

@@ -48,7 +48,7 @@ from nadi.segmentstore.doors import intake as connection_intake
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.reads import ConnectionReads
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.state.records import Extent
+from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.state.waiters import Waiters
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
@@ -131,6 +131,14 @@ async def quiet(store: SegmentStore) -> None:
             seen = store.budget.held_bytes
 
 
+def uncached(store: SegmentStore) -> None:
+    """Nothing of the segment is in memory any more."""
+    container = store.containers[0]
+    record = container.state.find(S)
+    assert record is not None
+    container.cache.drop(container.number, record.extents)
+
+
 def others(store: SegmentStore) -> Iterator[Connection]:
     """The connections that ask for what they don't take."""
     return (each for each in store._connections if not each.writable.is_set())
@@ -185,9 +193,7 @@ def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, mon
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         await filled(peer, 8)
-        cache = store.containers[0].cache
-        for place in list(cache._blocks):
-            cache.drop(place)
+        uncached(store)
         rude = Rude(store.address)
         reads = (encode(wire.ReadSegment(S, n % 7 * (MIB + 8), MIB, "", n)) for n in range(200))
         await rude.send(HELLO + b"".join(reads))
@@ -210,18 +216,16 @@ def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
     fetched: list[int] = []
     of_log, go_on = SegmentReader._of_log, asyncio.Event()
 
-    async def slow(container: Container, extent: Extent) -> Any:
+    async def slow(reader: SegmentReader, container: Container, record: SegmentRecord, extent: Extent) -> Any:
         fetched.append(extent.offset)
         await go_on.wait()
-        return await of_log(container, extent)
+        return await of_log(reader, container, record, extent)
 
-    monkeypatch.setattr(SegmentReader, "_of_log", staticmethod(slow))
+    monkeypatch.setattr(SegmentReader, "_of_log", slow)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         await filled(peer, 8)
-        cache = store.containers[0].cache
-        for place in list(cache._blocks):
-            cache.drop(place)
+        uncached(store)
         rude = Rude(store.address)
         await rude.send(HELLO + b"".join(encode(wire.ReadSegment(S, n * (MIB + 8), 1, "", n)) for n in range(7)))
         await until(lambda: len(store._reader._fetches) == 7)

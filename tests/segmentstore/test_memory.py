@@ -16,6 +16,7 @@ from nadi.segmentstore.doors import writers
 from nadi.segmentstore.doors.appends import Append
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.segments import find
+from nadi.segmentstore.state.records import Extent, FrameRef
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 
@@ -124,9 +125,9 @@ async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
 def test_the_cache_counts_what_small_blocks_take_besides() -> None:
     cache = BlockCache(1_000_000)
     for number in range(50_000):
-        cache.put(("0", number, 0), b"small")
-    assert len(cache._blocks) < 4_000
-    assert cache.get(("0", 49_999, 0)) == b"small"
+        cache.put((0, number, 0), b"small")
+    assert len(cache) < 4_000
+    assert cache.get((0, 49_999, 0)) == b"small"
     for number in range(50_000):
-        cache.drop(("0", number, 0))
+        cache.drop(0, [Extent(0, 5, FrameRef(number, None, 0.0), 0)])
     assert cache.size_bytes == 0

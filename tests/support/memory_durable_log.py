@@ -15,7 +15,7 @@ from typing import Self
 from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
 
 
 @dataclass(slots=True)
@@ -138,6 +138,9 @@ class MemoryLog:
         if len(data) < length or not is_whole:
             raise CorruptLogError("memory", offset, f"frame {address.sequence:,} has a wrong checksum")
         return data
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+        return await each_by_itself(self, parts)
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(after_sequence + 1, self._next_sequence):

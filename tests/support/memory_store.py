@@ -80,7 +80,7 @@ class MemoryContainer(Container):
         if ref.live_bytes:
             state.frames[sequence] = ref
         for extent, block in zip(extents, parts[1:], strict=True):
-            self.cache.put((f"{self.number}", sequence, extent.position), block)
+            self.cache.put((self.number, sequence, extent.position), block)
         state.durable(frame.touched.values())
         self.load.count(frame.appended, ref.at)
         request.done(result)

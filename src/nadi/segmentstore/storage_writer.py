@@ -249,6 +249,7 @@ class StorageWriter:
                 return False
             stored = ChunkStored(segment, offset, length, name, checksums)
             await self._container.call(lambda frame: self._stored(frame, stored))
+            self._container.cache.drop(container, [extent for extent in extents if extent.frame is not None])
             self._fresh.add(segment)
             return True
         finally:

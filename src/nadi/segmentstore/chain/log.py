@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -26,10 +27,20 @@ from nadi.segmentstore.chain.ahead import Ahead
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
 from nadi.segmentstore.chain.objects import ChainObjects
 from nadi.segmentstore.chain.walk import Walk
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import (
+    NOTHING,
+    Appended,
+    Frame,
+    HeadsRead,
+    LogAddress,
+    Part,
+    PartRead,
+    each_by_itself,
+)
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
+_READS_AT_ONCE = 16  # of frames, for one caller
 
 
 class ChainStart(NamedTuple):
@@ -210,6 +221,36 @@ class ChainLog:
         if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
             raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
         return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+        permits = asyncio.Semaphore(_READS_AT_ONCE)
+
+        async def of_frame(some: list[Part]) -> list[PartRead]:
+            async with permits:
+                return await self._parts_of_frame(some)
+
+        frames = [list(some) for _, some in itertools.groupby(parts, lambda part: part.address)]
+        return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
+
+    async def _parts_of_frame(self, parts: list[Part]) -> list[PartRead]:
+        """Of parts of one frame, in one read."""
+        begin = min(part.offset for part in parts)
+        size = max(part.offset + part.length for part in parts) - begin
+        place = Place(parts[0].address.file, parts[0].address.offset)
+        data = None
+        if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
+            data = await self._objects.read(place, HEADER_BYTES + begin, size)
+        if data is None or len(data) < size:
+            return await each_by_itself(self, parts)
+        found: list[PartRead] = []
+        for _, offset, length, checksum in parts:
+            piece = data[offset - begin : offset - begin + length]
+            if part_is_whole(self._objects.container, place, offset, piece, checksum):
+                found.append(bytes(piece))
+            else:
+                what = f"{length:,} bytes have a wrong checksum"
+                found.append(CorruptLogError(self._name(place), HEADER_BYTES + offset, what))
+        return found
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(max(after_sequence + 1, self._deleted_to), self._next_sequence):

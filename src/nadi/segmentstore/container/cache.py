@@ -2,11 +2,15 @@
 
 Keys are places (a frame of the log, a block of a chunk), not segment offsets, so merging segments
 needs no care here.
+
+What is in the log is read once more for certain, when it is moved to tier 2. So it isn't pushed out by what somebody
+reads of history, unless it takes most of the room: many small reads of the log would cost more than that saves.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from nadi.limits import CACHE_MAX_BYTES
@@ -14,58 +18,87 @@ from nadi.segmentstore.state.records import Extent
 from nadi.wire.fields import Buffer
 
 _ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
+_OF_LOG = 3 / 4  # of the room
 
-Place: TypeAlias = tuple[int | str, int, int]
+Place: TypeAlias = tuple[int | str, int, int]  # in the log it begins with the container's number
 
 
 def place_in_log(container: int, extent: Extent) -> Place:
     """Where an extent is that is in the log, or beside it."""
     assert extent.frame is not None
-    name = f"{container}/{extent.run}" if extent.run else f"{container}"
-    return name, extent.frame.sequence, extent.position
+    return f"{container}/{extent.run}" if extent.run else container, extent.frame.sequence, extent.position
 
 
 class BlockCache:
-    """Blocks by place, least recently used dropped first; at most `max_bytes` in all, overhead included."""
+    """Blocks by place, at most `max_bytes` in all, overhead included. Those least recently used are dropped first, of
+    what isn't in the log before what is."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
-        self._blocks: OrderedDict[Place, Buffer] = OrderedDict()
+        self._of_log = _Shelf()
+        self._others = _Shelf()
         self._max_bytes = max_bytes
-        self.size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._of_log.size_bytes + self._others.size_bytes
+
+    def __len__(self) -> int:
+        return len(self._of_log.blocks) + len(self._others.blocks)
 
     def get(self, place: Place) -> Buffer | None:
-        block = self._blocks.get(place)
+        blocks = self._shelf(place).blocks
+        block = blocks.get(place)
         if block is not None:
-            self._blocks.move_to_end(place)
+            blocks.move_to_end(place)
         return block
 
     def peek(self, place: Place) -> Buffer | None:
         """Like `get`, for whoever reads the block for the last time: it doesn't count as used."""
-        return self._blocks.get(place)
+        return self._shelf(place).blocks.get(place)
 
     def put(self, place: Place, block: Buffer) -> None:
-        old = self._blocks.pop(place, None)
-        if old is not None:
-            self.size_bytes -= len(old) + _ENTRY_BYTES
-        self._blocks[place] = block
-        self.size_bytes += len(block) + _ENTRY_BYTES
+        shelf = self._shelf(place)
+        shelf.drop(place)
+        shelf.blocks[place] = block
+        shelf.size_bytes += len(block) + _ENTRY_BYTES
         self._make_room()
 
     def put_frame(self, container: int, sequence: int, extents: list[Extent], parts: list[bytes]) -> None:
         """`put` the parts of a frame that was just written, which has one for each extent."""
-        blocks, size_bytes, log = self._blocks, self.size_bytes, f"{container}"  # as `place_in_log` says
+        blocks, size_bytes = self._of_log.blocks, self._of_log.size_bytes
         for extent, part in zip(extents, parts, strict=True):
-            blocks[log, sequence, extent.position] = part
+            blocks[container, sequence, extent.position] = part  # as `place_in_log` says
             size_bytes += len(part) + _ENTRY_BYTES
-        self.size_bytes = size_bytes
+        self._of_log.size_bytes = size_bytes
         self._make_room()
 
-    def drop(self, place: Place) -> None:
-        block = self._blocks.pop(place, None)
-        if block is not None:
-            self.size_bytes -= len(block) + _ENTRY_BYTES
+    def drop(self, container: int, extents: Sequence[Extent]) -> None:
+        """Drop what was in the log, or beside it, and isn't any more."""
+        for extent in extents:
+            place = place_in_log(container, extent)
+            self._shelf(place).drop(place)
+
+    def _shelf(self, place: Place) -> _Shelf:
+        return self._others if isinstance(place[0], str) else self._of_log
 
     def _make_room(self) -> None:
         while self.size_bytes > self._max_bytes:
-            _, dropped = self._blocks.popitem(last=False)
-            self.size_bytes -= len(dropped) + _ENTRY_BYTES
+            of_log = not self._others.blocks or self._of_log.size_bytes > self._max_bytes * _OF_LOG
+            (self._of_log if of_log else self._others).drop_oldest()
+
+
+class _Shelf:
+    """Blocks in the order in which they were last used."""
+
+    def __init__(self) -> None:
+        self.blocks: OrderedDict[Place, Buffer] = OrderedDict()
+        self.size_bytes = 0
+
+    def drop(self, place: Place) -> None:
+        block = self.blocks.pop(place, None)
+        if block is not None:
+            self.size_bytes -= len(block) + _ENTRY_BYTES
+
+    def drop_oldest(self) -> None:
+        _, block = self.blocks.popitem(last=False)
+        self.size_bytes -= len(block) + _ENTRY_BYTES

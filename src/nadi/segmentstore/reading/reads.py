@@ -17,7 +17,6 @@ from cachetools import FIFOCache
 
 from nadi.access.shares import Places, Ticket
 from nadi.errors import (
-    CorruptLogError,
     DamagedDataError,
     InvalidArgumentError,
     NotFoundError,
@@ -30,6 +29,16 @@ from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FE
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
+from nadi.segmentstore.reading.fetched import Fetched
+from nadi.segmentstore.reading.logged import (
+    AHEAD_BYTES,
+    AHEAD_EXTENTS,
+    TOGETHER_BYTES,
+    TOGETHER_EXTENTS,
+    following,
+    of_log,
+    of_run,
+)
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
@@ -179,7 +188,7 @@ class SegmentReader:
         if extent.frame is not None:
             begin = 0
             place = place_in_log(container.number, extent)
-            task = self._start(place, lambda: self._of_log(container, extent), owner)
+            task = self._start(place, lambda: self._of_log(container, record, extent), owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
             task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
@@ -214,15 +223,15 @@ class SegmentReader:
 
         return await self.walks.first_event_at([*edges, end], read)
 
-    def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[_Fetched]:
+    def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[Fetched]:
         """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
         return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size), owner)
 
     def _start(
-        self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]], owner: Hashable
-    ) -> asyncio.Task[_Fetched]:
+        self, place: Place, fetch: Callable[[], Coroutine[None, None, Fetched]], owner: Hashable
+    ) -> asyncio.Task[Fetched]:
         """Have it fetched into the cache, in one of the owner's turns, unless a fetch is already in flight."""
         found = self._fetches.get(place)
         if found is None:
@@ -235,7 +244,7 @@ class SegmentReader:
             self._places.queue(owner, found.ticket)
         return found.task
 
-    async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
+    async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]]) -> Fetched:
         try:
             await ticket
             return await fetch()
@@ -243,7 +252,7 @@ class SegmentReader:
             if ticket.done() and not ticket.cancelled():
                 self._places.leave()
 
-    def _fetched(self, place: Place, task: asyncio.Task[_Fetched]) -> None:
+    def _fetched(self, place: Place, task: asyncio.Task[Fetched]) -> None:
         self._fetches.pop(place, None)
         if task.cancelled() or task.exception() is not None:
             return
@@ -253,37 +262,34 @@ class SegmentReader:
             self._damaged.pop(place, None)
             self._cache.put(place, task.result().data)
 
-    @staticmethod
-    async def _of_log(container: Container, extent: Extent) -> _Fetched:
-        """An extent of the log, or beside it, checked."""
-        assert extent.frame is not None
-        assert extent.frame.address is not None
-        address, length, position = extent.frame.address, extent.length, extent.position
-        try:
-            if extent.run:
-                assert container.runs is not None
-                data = await container.runs.read_at(extent.run, position, length, extent.checksums)
-            else:
-                data = await container.log.read_at(address, position, length, extent.checksums)
-        except NotFoundError as error:
-            return _Fetched(b"", 0, length, {0: str(error)}, length)
-        except CorruptLogError as error:
-            return _Fetched(b"", 0, length, {0: f"{error.what}, at byte {error.offset:,} of {error.file}"}, length)
-        except OSError as error:
-            raise UnavailableError(f"the log can't be read: {error}") from error
-        return _Fetched(data, 0, length, {}, length)
+    async def _of_log(self, container: Container, record: SegmentRecord, extent: Extent) -> Fetched:
+        """An extent of the log, or beside it; what follows it in the log goes to the cache, for a reader in order."""
+        if extent.run:
+            return await of_run(container, extent)
+        wanted = [extent]
+        if _is_there(record, extent):
+            index = record.extent_index(extent.offset)
+            wanted = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
+        found = await of_log(container, wanted)
+        for one, fetched in zip(wanted[1:], found[1:], strict=True):
+            if not fetched.damaged:
+                self._cache.put(place_in_log(container.number, one), fetched.data)
+        return found[0]
 
-    async def _of_chunk(self, extent: Extent, begin: int, size: int) -> _Fetched:
+    def _has(self, container: Container) -> Callable[[Extent], bool]:
+        return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
+
+    async def _of_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
         """Part of a chunk, from a whole block on, checked."""
         name, first = extent.chunk, begin // BLOCK_BYTES
         try:
             data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
         except NotFoundError:
             missing = range(first, -(-(begin + size) // BLOCK_BYTES))
-            return _Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
         except DiskReadError as error:
             if size <= BLOCK_BYTES:
-                return _Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
             # one bad place fails the whole read: block by block, the others are recovered
             pieces = [
                 await self._of_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
@@ -291,11 +297,11 @@ class SegmentReader:
             ]
             damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
             whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return _Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
         reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
-        return _Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
+        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
 
-    async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: _Fetched) -> DamagedDataError:
+    async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched) -> DamagedDataError:
         """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
         reason = fetched.damaged[last]
@@ -330,18 +336,28 @@ class SegmentReader:
         Raises DamagedDataError; NotFoundError if they no longer belong to the segment.
         """
         parts: list[Buffer] = []
-        for count, extent in enumerate(extents, 1):
-            if count % _EXTENTS_A_TURN == 0:
+        together: dict[int, Fetched] = {}  # of the log, by offset
+        is_at_hand = self._has(container) if not past_cache else lambda extent: False
+        for number, extent in enumerate(extents):
+            if number % _EXTENTS_A_TURN == 0:
                 await asyncio.sleep(0)
-            if extent.frame is not None:
-                place = place_in_log(container.number, extent)
-                block = None if past_cache else self._cache.peek(place)
-                if block is not None:
-                    parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
-                    continue
-                fetched = await self._of_log(container, extent)
-            else:
+            block = None
+            if extent.frame is not None and not past_cache:
+                block = self._cache.peek(place_in_log(container.number, extent))
+            if block is not None:
+                parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
+                continue
+            if extent.offset in together:
+                fetched = together.pop(extent.offset)
+            elif extent.frame is None:
                 fetched = await self._of_chunk(extent, 0, extent.length)
+            elif extent.run:
+                fetched = await of_run(container, extent)
+            else:
+                wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
+                found = await of_log(container, wanted)
+                together.update(zip((one.offset for one in wanted[1:]), found[1:], strict=True))
+                fetched = found[0]
             if fetched.damaged:
                 error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
                 if not _is_there(record, extent):
@@ -355,27 +371,9 @@ class SegmentReader:
 class _Fetch(NamedTuple):
     """A fetch that is in flight, or waits for a turn of one of its owners."""
 
-    task: asyncio.Task[_Fetched]
+    task: asyncio.Task[Fetched]
     ticket: Ticket
     owners: set[Hashable]
-
-
-class _Fetched(NamedTuple):
-    """What an extent has from `begin` on, `size` bytes; `damaged` says which blocks of the extent are bad, and why."""
-
-    data: Buffer
-    begin: int
-    size: int
-    damaged: dict[int, str]
-    block_bytes: int
-
-    def readable_to(self, within: int) -> int:
-        """Where the intact bytes end that start at that position of the extent."""
-        if not self.damaged:
-            return self.begin + self.size
-        first = within // self.block_bytes
-        ends = [number for number in self.damaged if number >= first]
-        return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
 
 
 def _bounded(length: int) -> int:

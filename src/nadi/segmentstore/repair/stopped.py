@@ -32,7 +32,7 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
-from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
 from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import (
     UNKNOWN,
@@ -214,6 +214,9 @@ class StoppedLog:
             raise NotFoundError(f"file {address.file:,} of the log is missing")
         file.open_reading()
         return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+        return await each_by_itself(self, parts)
 
     async def read_heads(self, after_sequence: int, last_sequence: int) -> AsyncIterator[HeadsRead]:
         """See whether what a replay after that frame, up to another, needs is still there, piece by piece.

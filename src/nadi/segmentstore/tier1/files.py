@@ -24,6 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -36,15 +37,14 @@ from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
 from nadi.segmentstore.tier1.pace import Pace
-from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, some_of
+from nadi.segmentstore.tier1.reading import by_file, heads_of_files, read_checked, read_heads, read_near, some_of
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply
 from nadi.segmentstore.tier1.writer import FrameWriter
 
 T = TypeVar("T")
-_LOG_ID_BYTES = 16
 _logger = logging.getLogger(__name__)
 
 
@@ -71,7 +71,7 @@ class FileLog:
             check_can_be_told(headers, known is not None)
         except CorruptLogError as error:
             headers, is_unknown = self._tolerate(error), True
-        log_id = headers.log_id or secrets.token_bytes(_LOG_ID_BYTES)
+        log_id = headers.log_id or secrets.token_bytes(16)
         former_epoch = max(known[1] if known else 0, complete[1] if complete else 0, *(f.epoch for f in headers.used))
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
         try:
@@ -244,6 +244,17 @@ class FileLog:
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         file = self._pin(address)  # here, before a truncate() can come between
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+        found: list[PartRead] = []
+        for some in by_file(parts):
+            try:
+                file = self._pin(some[0].address)
+            except NotFoundError as error:
+                found += [error] * len(some)
+            else:
+                found += await self._reading(file, partial(read_near, file, self._log_crc, some))
+        return found
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:

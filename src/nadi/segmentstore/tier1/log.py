@@ -18,9 +18,9 @@ data, which are read later, each by itself. What always holds, for every impleme
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
-from nadi.errors import CorruptLogError
+from nadi.errors import CorruptLogError, NotFoundError
 
 NOTHING, HALF, ALL = 0.0, 0.5, 1.0  # of the room kept aside
 
@@ -38,6 +38,18 @@ class Appended(NamedTuple):
 
     address: LogAddress
     checksums: bytes
+
+
+class Part(NamedTuple):
+    """Bytes of a frame's payload, with what `read_at` takes."""
+
+    address: LogAddress
+    offset: int
+    length: int
+    checksum: bytes
+
+
+PartRead: TypeAlias = bytes | NotFoundError | CorruptLogError  # or why there is none
 
 
 class Frame(NamedTuple):
@@ -140,6 +152,9 @@ class DurableLog(Protocol):
             CorruptLogError: the bytes are not those that were appended.
         """
 
+    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+        """What `read_at` returns or raises for each of them; those that lie close together are read in one go."""
+
     def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         """See whether what a replay after that frame needs is still there, of all frames there are now, piece by piece.
 
@@ -157,3 +172,18 @@ class DurableLog(Protocol):
 
     async def close(self) -> None:
         """Wait for an append in flight, then let go of everything. Nothing is written."""
+
+
+class _ReadsParts(Protocol):
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes: ...
+
+
+async def each_by_itself(log: _ReadsParts, parts: Sequence[Part]) -> list[PartRead]:
+    """`read_parts` of a log that has no quicker way."""
+    found: list[PartRead] = []
+    for part in parts:
+        try:
+            found.append(await log.read_at(*part))
+        except (NotFoundError, CorruptLogError) as error:
+            found.append(error)
+    return found

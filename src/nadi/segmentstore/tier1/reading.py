@@ -6,10 +6,11 @@ see whether it is still there.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from crc32c import crc32c
@@ -17,11 +18,13 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
-from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead
 from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
 
 _REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
 _REPLAY_FRAMES = 1_000
+_NEAR_BYTES = 64 * 1024  # so much between two parts is read with them: about as long as going there takes
+_TOGETHER_BYTES = MIB  # read in one go
 
 
 def read_checked(
@@ -41,6 +44,50 @@ def read_checked(
     return read_part(file.read_fd, file.path, place, length, checksum, seed)
 
 
+def by_file(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts in their order, those of one file that follow each other together."""
+    for _, some in itertools.groupby(parts, lambda part: part.address.file):
+        yield list(some)
+
+
+def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
+    """`read_checked` of parts of one file; those that are near each other are read in one go.
+
+    Raises:
+        OSError: reading failed.
+    """
+    found: dict[int, PartRead] = {}
+    places = [part.address.offset + part.offset for part in parts]
+    in_order = sorted(range(len(parts)), key=places.__getitem__)
+    at = 0
+    while at < len(in_order):
+        begin = end = places[in_order[at]]
+        group: list[int] = []
+        for number in in_order[at:]:
+            part_end = places[number] + parts[number].length
+            if group and (places[number] > end + _NEAR_BYTES or part_end > begin + _TOGETHER_BYTES):
+                break
+            end = max(end, part_end)
+            group.append(number)
+        data = b""
+        if len(group) > 1:
+            with contextlib.suppress(OSError):  # one bad place fails the whole read: one by one, the others are read
+                data = os.pread(file.read_fd, end - begin, begin)
+        for number in group:
+            address, offset, length, checksum = parts[number]
+            piece = data[places[number] - begin :][:length] if len(data) == end - begin else b""
+            seed = checksum_at(b"", log_crc, file.number, places[number])
+            if piece and checksum and pack_checksum(crc32c(piece, seed)) == checksum:
+                found[number] = piece
+                continue
+            try:
+                found[number] = read_checked(file, log_crc, address, offset, length, checksum)
+            except CorruptLogError as error:
+                found[number] = error
+        at += len(group)
+    return [found[number] for number in range(len(parts))]
+
+
 def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
     """That many bytes of a file, of which the checksum is known; blocking.
 
@@ -55,7 +102,7 @@ def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, see
     return data
 
 
-@contextmanager
+@contextlib.contextmanager
 def _readable(path: Path, place: int) -> Iterator[None]:
     """What the disk can't read is damaged."""
     try:
