@@ -20,6 +20,7 @@ from nadi.errors import CorruptLogError, DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.reading.logged import AHEAD_EXTENTS
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
@@ -561,3 +562,48 @@ def test_random_damage(tmp_path: Path, killed: Killed) -> None:
 def test_much_random_damage(tmp_path: Path, killed: Killed) -> None:
     outcomes = _random_damage(tmp_path, killed, range(100, 400))
     assert outcomes["told"] > outcomes.get("refused", 0), outcomes
+
+
+async def test_small_extents_of_the_log_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each used to be a read of its own: at 5,000 a second moving them took a core, and fell behind."""
+    reads: list[object] = []
+    reading = FileLog._reading
+
+    def counted(self: FileLog, *arguments: Any) -> Any:
+        reads.append(arguments)
+        return reading(self, *arguments)
+
+    async with opened(tmp_path) as (store, peer):
+        first, second = await write(peer, S, 1_000, 50), await write(peer, T, 1_000, 50)
+        assert len(record_of(store, S).extents) == 1_000
+        with monkeypatch.context() as patched:
+            patched.setattr(FileLog, "_reading", counted)
+            while await store.storage_writers[0].flush_once(everything=True):
+                pass
+        assert len(reads) <= 4, "at most four files have these frames"
+        assert [extent.frame for extent in record_of(store, S).extents] == [None]
+        await assert_read(store, S, first)
+        await assert_read(store, T, second)
+
+
+async def test_what_follows_in_the_log_is_read_with_what_a_reader_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", BlockCache)
+    reads: list[object] = []
+    reading = FileLog._reading
+
+    def counted(self: FileLog, *arguments: Any) -> Any:
+        reads.append(arguments)
+        return reading(self, *arguments)
+
+    monkeypatch.setattr(FileLog, "_reading", counted)
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 1_000, 50)
+        record = record_of(store, S)
+        store.containers[0].cache.drop(0, record.extents)
+        await assert_read(store, S, data)
+        assert 1_000 // AHEAD_EXTENTS <= len(reads) <= 1_000 // AHEAD_EXTENTS + 4
+        store.containers[0].cache.drop(0, record.extents)
+        flip(*log_place(tmp_path, record.extents[700]))
+        await assert_read(store, S, data, (record.extents[700].offset, record.extents[700].end))
