@@ -66,7 +66,7 @@ class MemoryContainer(Container):
     def _room_bytes(self, of_kept: float) -> int:
         return 0 if self.disk_full and not of_kept else _PLENTY_BYTES
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, *, own: bool = False) -> None:
         state, sequence = self.state, self.state.sequence + 1
         ref = FrameRef(sequence, LogAddress(sequence, 0, 0), self._runtime.monotonic())
         frame = FrameBuilder(ref, self._runtime.now_ms(), state, self._room_bytes)

@@ -1,7 +1,7 @@
 """The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
-`nadi passwd` keeps a users file, `nadi check` and `nadi repair` look after a stopped folder, `nadi spark` lists Spark's
-options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and `scrub` are clients of a running
-server."""
+`nadi migrate` moves the data of one to the other, `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look
+after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`,
+`function` and `scrub` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from nadi import __version__
 from nadi.cli.admin.check import check
+from nadi.cli.admin.migrate import migrate
 from nadi.cli.admin.passwd import passwd
 from nadi.cli.admin.repair import repair
 from nadi.cli.admin.up import up
@@ -29,6 +30,7 @@ app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay a
 app.command()(up)
 app.command()(check)
 app.command()(repair)
+app.command()(migrate)
 app.command()(passwd)
 app.command()(scrub)
 app.command()(read)

@@ -51,10 +51,17 @@ class LogStart(msgspec.Struct, frozen=True):
         return ChainStart(Place(self.epoch, self.number), self.sequence, self.begun, self.held_from, self.held_bytes)
 
 
+class MovedAway(msgspec.Struct, frozen=True):
+    """to: the URL of the data folder that has the data now. migration: the id of what moved it there."""
+
+    to: str
+    migration: str
+
+
 class ContainerRecord(msgspec.Struct, frozen=True):
     """epoch: of the newest claim, 0 if there was none. owner: the id of the server that made it. target: the server
     that gets the container next, once the owner has `released` it; "" if the owner keeps it. snapshot: of the state;
-    None: the log has everything."""
+    None: the log has everything. moved: nobody can claim it any more, for its data is elsewhere."""
 
     epoch: int = 0
     owner: str = ""
@@ -63,6 +70,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     start: LogStart = LogStart()
     snapshot: Manifest | None = None
     nonce: str = ""
+    moved: MovedAway | None = None
 
 
 class Stored(NamedTuple):
@@ -97,9 +105,11 @@ class Records:
 
         Raises:
             FencedError: it is another by now.
+            StoreError: its data was moved elsewhere.
             UnavailableError: it isn't known whether it is claimed.
         """
         record = seen.record
+        check_stays(record)
         claimed = replace(
             record, epoch=record.epoch + 1, owner=server, target="", released=False, nonce=self._runtime.unique()
         )
@@ -139,6 +149,11 @@ class Records:
     async def release(self, container: int, epoch: int, target: str) -> None:
         """Give the container to that server. Raises as `set_snapshot`."""
         await self._change(container, epoch, target=target, released=True)
+
+    async def move_away(self, container: int, epoch: int, moved: MovedAway | None) -> None:
+        """Let nobody claim the container any more, as its data is elsewhere; None: let it be claimed again. Raises as
+        `set_snapshot`."""
+        await self._change(container, epoch, moved=moved)
 
     async def _change(self, container: int, epoch: int, **changes: object) -> None:
         """Make an owner's change once, whatever gets no answer: it is known by its nonce."""
@@ -240,6 +255,23 @@ class RecordWatch:
 
 
 _NONE = Stored(ContainerRecord(), None)
+
+
+def check_stays(record: ContainerRecord) -> None:
+    """Raise StoreError if the container's data was moved elsewhere."""
+    if record.moved is not None:
+        raise StoreError(
+            f"the data of this cluster was moved to {record.moved.to}: start its server there. If it is to be served "
+            "from this store again, see `nadi migrate --undo --from URL`"
+        )
+
+
+def first_record(epoch: int, snapshot: Manifest) -> bytes:
+    """The stored record of a container that begins with a snapshot and a log of which nothing is there; epochs of
+    claims follow that one."""
+    sequence = snapshot.sequence
+    start = LogStart(epoch, 1, sequence, ((epoch, sequence + 1),), sequence + 1, 0)
+    return _encode(ContainerRecord(epoch, start=start, snapshot=snapshot))
 
 
 def name_of(container: int) -> str:

@@ -27,6 +27,7 @@ from nadi.runtime import Runtime
 FORMAT = 1
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
+MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 _MOST_CONTAINERS = 10_000
@@ -94,8 +95,7 @@ async def open_cluster(
         StoreError: something else is stored there, or written by another version, or the store refuses.
         UnavailableError: it gives no answer for a long while.
     """
-    if containers is not None and not 1 <= containers <= _MOST_CONTAINERS:
-        raise InvalidArgumentError(f"a cluster has 1 to {_MOST_CONTAINERS:,} containers, not {containers:,}")
+    check_count(containers)
     log_name = log.name if log is not None else ""
     cluster = await known_cluster(engine, log_name, runtime)
     if cluster is None:
@@ -113,6 +113,12 @@ async def open_cluster(
     return cluster
 
 
+def check_count(containers: int | None) -> None:
+    """Raise InvalidArgumentError if a cluster can't have so many containers; None is any number."""
+    if containers is not None and not 1 <= containers <= _MOST_CONTAINERS:
+        raise InvalidArgumentError(f"a cluster has 1 to {_MOST_CONTAINERS:,} containers, not {containers:,}")
+
+
 async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     """The cluster of this store, for somebody who doesn't serve it.
 
@@ -126,10 +132,27 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     return _decoded(found)
 
 
+async def named_cluster(engine: LogEngine, cluster: str, containers: int, runtime: Runtime) -> Cluster:
+    """The cluster of this store, made with that id if there is none; its log is in the store. Errors: `patiently`."""
+    new = Cluster(cluster, containers, FORMAT, runtime.now_ms())
+    _, found = await stored(engine, _NAME, msgspec.json.encode(new), runtime)
+    return _decoded(found)
+
+
+async def forget_cluster(engine: LogEngine, runtime: Runtime) -> None:
+    """Let the store be no cluster's: no server can start. Errors: `patiently`."""
+    await patiently(f"delete {_NAME}", lambda: engine.delete([_NAME]), runtime)
+
+
 async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
     """StoreError if something is stored there that is no cluster's. Nothing is written."""
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
     if strangers and await _got(engine, _NAME, runtime) is None:  # otherwise another server has just made it
+        if await _got(engine, MIGRATION, runtime) is not None:
+            raise StoreError(
+                "a migration to this store hasn't ended, so there is no cluster yet: start `nadi migrate` again, or "
+                "remove what is under this URL"
+            )
         raise StoreError(
             f"the object store holds {', '.join(strangers)} and no {_NAME}: it isn't a cluster's, or that was removed. "
             "Give the cluster a URL of its own, such as s3://bucket/prefix with a prefix that nothing has"

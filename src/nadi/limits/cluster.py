@@ -50,3 +50,13 @@ JANITOR_OLDER_S = 24 * 3600.0  # what is younger stays, whatever names it
 JANITOR_LEAST_OLDER_S = 3600.0  # and may be told to stay no shorter than this
 JANITOR_PAUSE_S = 0.2  # after each page of a listing
 JANITOR_DELETED_AT_ONCE = 500  # names in one call
+
+# --- migrations ----------------------------------------------------------------------------------
+MIGRATION_PAUSE_S = 60.0  # writers are held for so long at most, unless the command says otherwise,
+MIGRATION_PAUSE_MAX_S = 3600.0  # and no longer than this
+MIGRATION_PASSES = 10  # over what has changed, before writers are held whatever is left,
+MIGRATION_LEFT_BYTES = 64 * _MIB  # or once a pass had no more to copy than this
+MIGRATION_COPIES_AT_ONCE = 4  # chunks, each of them in memory
+MIGRATION_ROWS = 10_000  # of a state, written in one transaction
+MIGRATION_LATE_S = 10.0  # for the mark of a server that gave no answer
+MIGRATION_TRIES = 5  # to read a snapshot while a server replaces it

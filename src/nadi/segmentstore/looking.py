@@ -40,7 +40,7 @@ class StoppedStore:
 
 
 class _Asked(StoppedContainer):
-    async def call(self, function: Callable[[FrameBuilder], T], size_bytes: int = 64) -> T:
+    async def call(self, function: Callable[[FrameBuilder], T], size_bytes: int = 64, *, own: bool = False) -> T:
         no_room = FrameBuilder(FrameRef(self.state.sequence + 1, None, 0.0), 0, self.state, lambda _: 0)
         return function(no_room)
 

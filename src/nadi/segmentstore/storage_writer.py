@@ -77,6 +77,7 @@ class StorageWriter:
         self._runtime = runtime
         self._moving: dict[Extent, int] = {}  # the extents being moved, with their segments
         self._task: asyncio.Task[None] | None = None
+        self.turns = asyncio.Lock()  # held during a round; who else holds it keeps the task from working
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
         self.error: NadiError | None = None  # why the last round failed
@@ -110,10 +111,11 @@ class StorageWriter:
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._drop_lost_plans()
-                await self._collect_garbage()  # first: on a full disk the others need the room
-                await self._flush()
-                await self._compact_once()
+                async with self.turns:
+                    await self._drop_lost_plans()
+                    await self._collect_garbage()  # first: on a full disk the others need the room
+                    await self._flush()
+                    await self._compact_once()
                 pause = STORAGE_WRITER_TICK_S
                 backoff.reset()
                 self.error = None
@@ -157,6 +159,13 @@ class StorageWriter:
             pause = container.courtesy.pause("moving", self._runtime.monotonic() - began)
             if pause:
                 await asyncio.sleep(pause)
+
+    async def move_everything(self) -> None:
+        """Move all that the log has and that can be moved; the caller holds `turns`."""
+        is_done = False
+        while not is_done:
+            moved = await asyncio.gather(*(self.flush_once(everything=True) for _ in range(STORAGE_WRITER_RUNS)))
+            is_done = not any(moved)
 
     async def flush_once(self, *, everything: bool = False) -> bool:
         """Move one run of the log to a chunk, if one is due; return whether it did."""
@@ -238,7 +247,7 @@ class StorageWriter:
         boundaries = boundaries_of(begins, length)
         self._planned_here.add(name)
         try:
-            planned = await self._container.call(lambda frame: self._plan(frame, name))
+            planned = await self._container.call(lambda frame: self._plan(frame, name), own=True)
             described = ChunkDescription(
                 1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries, *planned
             ).encode(name)
@@ -248,7 +257,7 @@ class StorageWriter:
             elif not await self._adopt(name, file, [carried, described]):
                 return False
             stored = ChunkStored(segment, offset, length, name, checksums)
-            await self._container.call(lambda frame: self._stored(frame, stored))
+            await self._container.call(lambda frame: self._stored(frame, stored), own=True)
             self._container.cache.drop(container, [extent for extent in extents if extent.frame is not None])
             self._fresh.add(segment)
             return True
@@ -313,7 +322,7 @@ class StorageWriter:
             return
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
         if lost:
-            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL))
+            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL), own=True)
 
     # --- compaction and garbage -------------------------------------------------------------------------
 
@@ -347,9 +356,9 @@ class StorageWriter:
         if not due:
             return
         # State runs ahead of the log: if the log fails now, these chunks may belong to a segment again.
-        await self._container.call(lambda frame: None)
+        await self._container.call(lambda frame: None, own=True)
         for name in due:
             if self._container.is_lost:
                 return
             await self._chunks.delete(name)
-        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL))
+        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL), own=True)

@@ -6,6 +6,7 @@ DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written after the log
 DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
 DIR/container-N/format      a copy of DIR/format
+DIR/moved, DIR/incoming     marks of migrations (`moved`)
 DIR/unfinished-repair       what a repair left for the controller to do (`repair.unfinished`)
 DIR/scrub                   how far the weekly scrub has come
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
@@ -27,6 +28,7 @@ from nadi.access.tokens import TokenKey
 from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.runtime import REAL, Runtime
+from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
@@ -77,6 +79,7 @@ class SegmentStore:
         with explained(folder):
             self._lock = FolderLock(folder)
             try:
+                moved.check(folder)
                 make_private(folder)
                 count = read_format(folder, containers)
                 chunks = chunks or ChunkStore.in_folder(folder / "tier2", runtime)

@@ -29,7 +29,7 @@ from nadi.cluster.operating.figures import CountedEngine, Figures, families
 from nadi.cluster.operating.janitor import Janitor, clean_daily
 from nadi.cluster.operating.operator import Operator
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.records import Records, RecordWatch, Stored
+from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
 from nadi.cluster.seat import Seat
 from nadi.cluster.servers.members import Member
 from nadi.cluster.servers.membership import Membership
@@ -165,6 +165,7 @@ class ClusterServer:
             lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(self._cache_given))
             parts.callback(lock.release)
         self._records = Records(self._registry, self._runtime)
+        check_stays((await self._records.read(CONTROLLER_CONTAINER)).record)
         self._watch = RecordWatch(self._registry, self._records, self.cluster.containers, self._runtime)
         self._map = Map(self._watch, self.cluster.containers)
         self.store = SegmentStore(

@@ -31,6 +31,7 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.standalone import anew
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
+from nadi.standalone.leaving import Leaving
 from nadi.standalone.security import ServerSecurity
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Server:
             access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
             await self._start_rpc(tls, access)
             parts.push_async_callback(self._stop_answering)
+            self._leaving = Leaving(self.folder, self.store)
+            parts.push_async_callback(self._leaving.stop)
             self._parts = parts.pop_all()
         self._answers(self.controller)
 
@@ -160,6 +163,7 @@ class Server:
         self._answering = controller
         if self._api is not None:
             self._api.controller = controller
+            self._api.left = self._leaving if controller is not None else None
 
     async def stop(self) -> None:
         """Clean stop: requests under way are answered, state is written, the folder is released."""

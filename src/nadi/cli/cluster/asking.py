@@ -19,8 +19,8 @@ _ANSWER_S = 10.0
 _ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 409: ConflictError}
 
 
-class Servers:
-    """Those of a cluster, from one of them on. rest: its REST address, http://host:port or https://…"""
+class RestClient:
+    """One server's REST, http://host:port or https://…, and what is to be trusted there."""
 
     def __init__(self, rest: str, trust_store: str | None) -> None:
         from nadi.client.control.security import security_of
@@ -33,27 +33,18 @@ class Servers:
         self._security = security_of(f"{scheme}://{parts.netloc}", trust_store=trust_store)
         self._tls = self._security.ssl_context()
 
-    def report(self, rest: str = "") -> ClusterReport:
-        return self._asked("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
-
-    def begin(self, what: str, rest: str) -> DrainReport:
-        """Ask the server there to begin to drain, or to rebalance."""
-        return self._asked("POST", f"{rest}/v1/cluster/{what}", DrainReport)
-
-    def rest_of(self, server: ServerReport) -> str:
-        """Where a server's REST answers; InvalidArgumentError if it has none."""
-        if not server.rest:
-            raise InvalidArgumentError(f"server {server.id} has no REST port: stop it instead, which drains it, too")
-        return f"{self._scheme}://{server.rest}"
-
-    def _asked(self, verb: str, url: str, kind: type[T]) -> T:
+    def asked(self, verb: str, url: str, kind: type[T], body: object = None, *, within_s: float = _ANSWER_S) -> T:
+        """The answer, which is a `kind`; None is an empty one."""
         headers = {"Accept": "application/json"}
         if self._security.credentials is not None:
             headers["Authorization"] = self._security.credentials.header()
-        request = Request(url, method=verb, headers=headers, data=b"" if verb == "POST" else None)
+        data = b"" if verb == "POST" else None
+        if body is not None:
+            headers["Content-Type"], data = "application/json", msgspec.json.encode(body)
+        request = Request(url, method=verb, headers=headers, data=data)
         try:
-            with urlopen(request, timeout=_ANSWER_S, context=self._tls) as answer:
-                return msgspec.json.decode(answer.read(), type=kind)
+            with urlopen(request, timeout=within_s, context=self._tls) as answer:
+                return msgspec.json.decode(answer.read() or b"null", type=kind)
         except HTTPError as error:
             raise _refusal(url, error) from error
         except (URLError, OSError, http.client.HTTPException) as error:
@@ -63,6 +54,23 @@ class Servers:
             ) from error
         except msgspec.MsgspecError as error:
             raise UnavailableError(f"{url} answers with something else than a report: {error}") from error
+
+
+class Servers(RestClient):
+    """Those of a cluster, from one of them on. rest: its REST address."""
+
+    def report(self, rest: str = "") -> ClusterReport:
+        return self.asked("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
+
+    def begin(self, what: str, rest: str) -> DrainReport:
+        """Ask the server there to begin to drain, or to rebalance."""
+        return self.asked("POST", f"{rest}/v1/cluster/{what}", DrainReport)
+
+    def rest_of(self, server: ServerReport) -> str:
+        """Where a server's REST answers; InvalidArgumentError if it has none."""
+        if not server.rest:
+            raise InvalidArgumentError(f"server {server.id} has no REST port: stop it instead, which drains it, too")
+        return f"{self._scheme}://{server.rest}"
 
 
 def named(report: ClusterReport, server: str) -> ServerReport:

@@ -80,6 +80,11 @@ async def look(store: SharedStore) -> ClusterReport:
     return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
 
 
+async def living(store: SharedStore) -> list[str]:
+    """The ids of the servers that live; it takes some seconds to see."""
+    return [name for name, (_, is_alive) in (await _members(store)).items() if is_alive]
+
+
 async def read_records(store: SharedStore) -> list[ContainerRecord]:
     """Those of all containers, in order."""
     records = Records(store.registry, store.runtime)

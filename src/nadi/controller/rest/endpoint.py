@@ -26,6 +26,7 @@ from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
 from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
+from nadi.observe.migration import HoldReport
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -43,17 +44,32 @@ class Operated(Protocol):
         """Begin to hand over what other servers are to have, without waiting for a quiet time."""
 
 
+class Left(Protocol):
+    """What the server of a data folder does so that its data can be moved elsewhere."""
+
+    async def hold(self, limit_s: float) -> HoldReport:
+        """Hold all writers, for so long at most; return once tier 2 has everything. ConflictError: they are already."""
+
+    async def go_on(self) -> None:
+        """Let them go on, if they are held."""
+
+    async def leave(self, hold: str, to: str, migration: str) -> None:
+        """Note durably that the data is in another store now; the writers are held for good. ConflictError: that hold
+        has ended."""
+
+
 @dataclass(slots=True)
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`. `cluster` is None outside one. `own_metrics` are what a server
-    tells of itself, as families of metrics."""
+    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `own_metrics`
+    are what a server tells of itself, as families of metrics."""
 
     health: Callable[[], Component]
     access: RestAccess
     controller: Controller | None = None
     stands_by: bool = False
     cluster: Operated | None = None
+    left: Left | None = None
     own_metrics: Callable[[], Iterable[Metric]] = tuple
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nadi.controller.rest import readergroups, scaling, scopes, streams
 from nadi.controller.rest.endpoint import Endpoint
-from nadi.controller.rest.own import cluster, health
+from nadi.controller.rest.own import cluster, health, migration
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     scopes.list_scopes,
@@ -28,4 +28,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     readergroups.delete_reader_group,
     *health.ENDPOINTS,
     *cluster.ENDPOINTS,
+    *migration.ENDPOINTS,
 )

@@ -156,12 +156,12 @@ class Container:
 
     # --- requests --------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
-        """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`."""
+    def submit(self, request: Request, *, own: bool = False) -> None:
+        """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
         if self._refuses or self._failure is not None:
             request.failed(self.refusal())
             return
-        self.queue.add(request)
+        self.queue.add(request, own=own)
         self._wake.set()
 
     def refusal(self, segment: str = "") -> UnavailableError:
@@ -172,9 +172,9 @@ class Container:
             return again(self._failure)
         return ClosedError("the server is stopping: connect again when it is back")
 
-    async def call(self, function: Callable[[FrameBuilder], T], size_bytes: int = 64) -> T:
+    async def call(self, function: Callable[[FrameBuilder], T], size_bytes: int = 64, *, own: bool = False) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit(Call(function, size_bytes, future))
+        self.submit(Call(function, size_bytes, future), own=own)
         return await future
 
     def make_room(self) -> None:

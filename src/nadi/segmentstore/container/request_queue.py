@@ -1,4 +1,8 @@
-"""The requests to a container that wait for their turn, and those who wait for room to add more."""
+"""The requests to a container that wait for their turn, and those who wait for room to add more.
+
+It can be held: then what callers ask for waits, and only the store's own requests, such as those that move bytes to
+tier 2, get their turn.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +28,28 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self.size_bytes = self.count = 0
+        self.is_held = False
         self._requests: deque[Request] = deque()
+        self._own: deque[Request] = deque()  # of the store, added while it is held
         self._waiting: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
-        return len(self._requests)
+        """How many may have their turn."""
+        return len(self._own) + (0 if self.is_held else len(self._requests))
 
     @property
     def is_full(self) -> bool:
         return self.size_bytes > QUEUE_MAX_BYTES
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, *, own: bool = False) -> None:
+        """own: it is the store's, and isn't held."""
         self.size_bytes += request.size_bytes
         self.count += request.count
-        self._requests.append(request)
+        (self._own if own and self.is_held else self._requests).append(request)
 
     def take(self) -> Request:
-        """Remove the first."""
-        request = self._requests.popleft()
+        """Remove the first that may have its turn."""
+        request = (self._own or self._requests).popleft()
         self.size_bytes -= request.size_bytes
         self.count -= request.count
         return request
@@ -50,7 +58,7 @@ class RequestQueue:
         """Take requests into the frame, in order, as many as it has room for. Each is in `answers`, with its result or
         error, also if this raises: what was being applied may be half applied then."""
         requests = 0
-        while self._requests and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
+        while len(self) and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
             request = self.take()
             requests += request.count
             try:
@@ -67,7 +75,7 @@ class RequestQueue:
             frame.size_bytes += 64 * request.count
 
     def take_all(self) -> deque[Request]:
-        taken, self._requests = self._requests, deque()
+        taken, self._own, self._requests = self._own + self._requests, deque(), deque()
         self.size_bytes = self.count = 0
         return taken
 

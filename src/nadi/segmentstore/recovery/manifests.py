@@ -8,8 +8,7 @@ without knowing it must not delete what it finds in a listing.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -85,14 +84,14 @@ class ObjectManifests:
             names = [*snapshots.manifest_names(self._container, number), *names]
             await snapshots.put_manifest(self._chunks, manifest)
         except NadiError:  # it may be there, though not durably, and what it names is not to stay
-            await delete_all(self._chunks, names)
+            await snapshots.delete_all(self._chunks, names)
             raise
         return manifest
 
     async def renew(self, manifest: Manifest, is_newest: Callable[[], bool]) -> list[str]:
         wrong = await snapshots.renew_manifest(self._chunks, manifest)
         if not is_newest():  # replaced meanwhile, and deleted
-            await delete_all(self._chunks, snapshots.manifest_names(self._container, manifest.number))
+            await snapshots.delete_all(self._chunks, snapshots.manifest_names(self._container, manifest.number))
             return []
         return wrong
 
@@ -106,10 +105,3 @@ class ObjectManifests:
         for name in await self._chunks.listed(snapshots.folder_of(self._container)):
             if name not in needed:
                 await self._chunks.delete(name)
-
-
-async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
-    """Delete objects that nothing names; one that stays is garbage for whoever finds it next."""
-    for name in names:
-        with contextlib.suppress(NadiError):
-            await chunks.delete(name)

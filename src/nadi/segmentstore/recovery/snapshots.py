@@ -13,6 +13,7 @@ they reach to, show what belongs together; the state's own totals show whether t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import struct
@@ -152,6 +153,35 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
 async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
     await chunks.put(name, [data])
     return Part(name, len(data), crc32c(data))
+
+
+async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[Part, ...]:
+    """Store a state's file as a base under new names, and return its parts. If that fails, none of them is left, as far
+    as they can be deleted.
+
+    Raises:
+        UnavailableError, StorageFullError: it isn't stored.
+    """
+    in_thread = chunks.runtime.in_thread
+    name = base_name(container, sequence, chunks.runtime.unique())
+    parts: list[Part] = []
+    pieces = parts_of(file)
+    try:
+        while (raw := await in_thread(next, pieces, None)) is not None:
+            stored = await in_thread(packed, raw)
+            chunks.check_room(len(stored))
+            parts.append(await put(chunks, f"{name}-{len(parts):06d}", stored))
+    except NadiError:
+        await delete_all(chunks, [part.name for part in parts])  # the next try makes its own
+        raise
+    return tuple(parts)
+
+
+async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
+    """Delete objects that nothing names; one that stays is garbage for whoever finds it next."""
+    for name in names:
+        with contextlib.suppress(NadiError):
+            await chunks.delete(name)
 
 
 async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:

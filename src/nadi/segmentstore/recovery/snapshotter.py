@@ -36,7 +36,7 @@ from nadi.limits import (
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests, delete_all
+from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
 from nadi.segmentstore.state.commit import Changes, merge
 from nadi.segmentstore.state.file import check as statecheck
@@ -318,18 +318,8 @@ class Snapshotter:
             error = DamagedStateError(str(self._folder / "state"), inspected.damage)
             self.on_damage(error)
             raise error
-        name = snapshots.base_name(self._container, sequence, self._runtime.unique())
-        parts: list[Part] = []
-        pieces = snapshots.parts_of(self._copy)
-        try:
-            while (raw := await self._runtime.in_thread(next, pieces, None)) is not None:
-                stored = await self._runtime.in_thread(snapshots.packed, raw)
-                self._chunks.check_room(len(stored))
-                parts.append(await snapshots.put(self._chunks, f"{name}-{len(parts):06d}", stored))
-        except NadiError:
-            await delete_all(self._chunks, [part.name for part in parts])  # the next try makes its own
-            raise
-        manifest = await self._put_manifest(sequence, tuple(parts), ())
+        parts = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
+        manifest = await self._put_manifest(sequence, parts, ())
         self._whole_due, self._is_known = False, True
         return manifest
 

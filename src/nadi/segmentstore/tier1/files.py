@@ -58,7 +58,14 @@ class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
     def __init__(
-        self, folder: Path, file_bytes: int, spare_files: int, name: str, complete: tuple[int, int] | None
+        self,
+        folder: Path,
+        file_bytes: int,
+        spare_files: int,
+        name: str,
+        complete: tuple[int, int] | None,
+        *,
+        is_new: bool,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
@@ -82,6 +89,7 @@ class FileLog:
             raise
         self._log_id, self._log_crc = log_id, crc32c(log_id)
         self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
+        self._replay.is_cut |= is_new
         self._use(headers)
         self._next_sequence = 0  # 0 until replay() has ended
         self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
@@ -109,12 +117,14 @@ class FileLog:
         spare_files: int = LOG_SPARE_FILES,
         name: str = "log",
         complete: tuple[int, int] | None = None,
+        is_new: bool = False,
     ) -> Self:
         """Become the owner of the log in `folder`, which is created if it's missing; blocking.
 
         `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
         complete: a frame and an epoch: no later frame was written until the owner of that epoch left, and nothing up
         to it is needed to start. So damage is no reason to refuse; reading what it hit raises an error.
+        is_new: nothing is there yet, and the log begins with whichever frame follows those that are replayed.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
@@ -123,7 +133,7 @@ class FileLog:
         """
         assert file_bytes >= 2 * BLOCK_BYTES
         assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
-        return cls(folder, file_bytes, spare_files, name, complete)
+        return cls(folder, file_bytes, spare_files, name, complete, is_new=is_new)
 
     def _read_headers(self, log_id: bytes | None) -> Headers:
         try:

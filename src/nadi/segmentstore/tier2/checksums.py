@@ -61,6 +61,19 @@ def seeded(name: str, plain: Sequence[int], length: int) -> bytes:
     return b"".join(found)
 
 
+def renamed(name: str, new: str, checksums: bytes, length: int) -> bytes:
+    """The checksums that the same `length` bytes have in a chunk of another name. As in `seeded`, nothing is read.
+
+    >>> renamed("a", "b", checksums_of("a", [b"its data"]), 8) == checksums_of("b", [b"its data"])
+    True
+    """
+    found = []
+    for block, (crc,) in enumerate(_U32.iter_unpack(checksums)):
+        zeros = _ZEROS[: min(BLOCK_BYTES, length - block * BLOCK_BYTES)]
+        found.append(_U32.pack(crc ^ crc32c(zeros, seed_of(name, block)) ^ crc32c(zeros, seed_of(new, block))))
+    return b"".join(found)
+
+
 def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length: int) -> list[int]:
     """Return which blocks of the chunk are not what was stored.
 

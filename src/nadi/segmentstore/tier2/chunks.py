@@ -140,6 +140,14 @@ class ChunkStore:
         except Exception as error:  # obstore raises its own family, mapped here once
             raise self._unwritten(error) from None
 
+    async def settle(self, name: str) -> None:
+        """Make an object durable that a process has stored which may have been killed before that."""
+        if self._local is not None:
+            try:
+                await self.runtime.in_thread(_sync, self._local, self._local / name)
+            except OSError as error:
+                raise self._unwritten(error) from error
+
     @staticmethod
     def _unwritten(error: Exception) -> UnavailableError:
         if is_no_room(error) or "No space left" in str(error):

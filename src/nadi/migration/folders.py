@@ -1,0 +1,182 @@
+"""A data folder as the source of a migration: of a server that runs, or of none.
+
+Nothing but its tier 2 is read: the snapshots of its states, and chunks. Of a running server, which is asked over REST
+to hold its writers; of a stopped one's folder, after this process has opened it as a server would, without a door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from functools import partial
+from pathlib import Path
+from typing import Protocol, Self
+
+from nadi.errors import ConflictError, DataFolderError, StoreError, UnavailableError
+from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
+from nadi.migration.ends import Settled, Snapshots
+from nadi.observe.migration import HoldReport
+from nadi.runtime import REAL
+from nadi.segmentstore import moved
+from nadi.segmentstore.datafolder import TIER2, check_version, find_format
+from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.moved import Moved
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.repair import unfinished
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+_LOCK = "migrating"
+_LOOK_S = 0.1
+
+
+class Server(Protocol):
+    """A running server's REST; blocking. Raises ConflictError, UnavailableError, PermissionDeniedError."""
+
+    def hold(self, limit_s: float) -> HoldReport: ...
+
+    def go_on(self) -> None: ...
+
+    def leave(self, hold: str, to: str, migration: str) -> None: ...
+
+
+class _Folder:
+    """What both have in common. One migration at a time reads a folder."""
+
+    is_served = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.url = folder, url_of(folder)
+        self.id = ""
+
+    async def __aenter__(self) -> Self:
+        check_version(self.folder)
+        found = find_format(self.folder).format
+        if found is None:
+            if (self.folder / "cluster.json").exists():
+                raise DataFolderError(f"{self.folder} is a cluster's store: move it with --from {self.url}")
+            raise DataFolderError(f"{self.folder} isn't a data folder: its file `format` is missing")
+        self.containers = found.containers
+        self._lock = alone(self.folder)
+        try:
+            self.chunks = ChunkStore.in_folder(self.folder / TIER2)
+            self.id = await self.chunks.mark()
+            await self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    async def _open(self) -> None:
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        raise NotImplementedError
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._close()
+        finally:
+            os.close(self._lock)
+
+    async def left_by(self) -> str:
+        there = moved.moved(self.folder)
+        return there.migration if there is not None else ""
+
+    async def snapshots(self) -> Snapshots:
+        return [(await snapshots.newest(self.chunks, number))[0] for number in range(self.containers)]
+
+
+class StoppedFolder(_Folder):
+    """Of no server; none can start while this is open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._hold: Hold | None = None
+
+    async def _open(self) -> None:
+        if moved.moved(self.folder) is not None:
+            return
+        if unfinished.is_noted(self.folder):
+            raise DataFolderError(
+                f"a repair of {self.folder} left something for the next server to do: start one, stop it, then migrate"
+            )
+        self._store = SegmentStore(self.folder)
+        await self._store.start()
+        self._hold = Hold(self._store)
+
+    async def settle(self) -> Settled:
+        assert self._hold is not None, "it was not left before"
+        held = await self._hold.begin(MIGRATION_PAUSE_MAX_S)
+        return Settled(await self.snapshots(), max(one.epoch for one in held))
+
+    async def leave(self, to: str, migration: str) -> None:
+        assert self._hold is not None, "it was not left before"
+        mark = Moved(to, migration, REAL.now_ms())
+        await self._hold.keep(self._hold.id, partial(moved.note_moved, self.folder, mark))
+
+    async def _close(self) -> None:
+        if self._hold is not None:
+            await self._hold.end()
+            await self._store.close()
+
+
+class ServedFolder(_Folder):
+    """Of a running server, whose writers are held for at most `limit_s`."""
+
+    is_served = True
+
+    def __init__(self, folder: Path, server: Server, limit_s: float) -> None:
+        super().__init__(folder)
+        self._server, self._limit_s = server, limit_s
+        self._held: HoldReport | None = None
+
+    async def _open(self) -> None:
+        """Nothing: its server has it open."""
+
+    async def settle(self) -> Settled:
+        report = self._held = await asyncio.to_thread(self._server.hold, self._limit_s)
+        if report.mark != self.id:
+            raise StoreError(f"the server at that REST address doesn't serve {self.folder}: give its own, with --rest")
+        found = await self.snapshots()
+        for one, snapshot in zip(report.containers, found, strict=True):
+            if one.sequence and (snapshot is None or snapshot.sequence < one.sequence):
+                raise UnavailableError(f"the snapshot of container {one.number} isn't there: start the migration again")
+        return Settled(found, max(one.epoch for one in report.containers))
+
+    async def leave(self, to: str, migration: str) -> None:
+        assert self._held is not None, "it was settled before"
+        try:
+            await asyncio.to_thread(self._server.leave, self._held.hold, to, migration)
+        except UnavailableError:  # it may have been done all the same
+            until = REAL.monotonic() + MIGRATION_LATE_S
+            while await self.left_by() != migration:
+                if REAL.monotonic() >= until:
+                    raise
+                await REAL.sleep(_LOOK_S)
+        self._held = None
+
+    async def _close(self) -> None:
+        if self._held is not None and not await self.left_by():
+            try:
+                await asyncio.to_thread(self._server.go_on)
+            except (UnavailableError, ConflictError):
+                return  # they go on by themselves, at the limit
+
+
+def url_of(folder: Path) -> str:
+    """How a migration calls a data folder."""
+    return folder.absolute().as_uri()
+
+
+def alone(folder: Path) -> int:
+    """The lock that lets one migration at a time read a data folder, whoever serves it; to be closed. DataFolderError:
+    another has it."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise DataFolderError(f"another migration of {folder} is under way: wait for it, or stop it") from None
+    return lock

@@ -1,0 +1,150 @@
+"""The steps of a migration, from any source to any target.
+
+    1  the target is marked as one that is being filled
+    2  while servers write to the source, what is in tier 2 is copied, and what has come meanwhile, until little is left
+    3  the writers are held, and the rest is moved to tier 2 and copied; the target's states are stored
+    4  the source is marked as left: no server opens it any more
+    5  the target is opened
+
+Before 4 the source is served as ever if this ends, and the target can't be opened; once 4 is done, 5 is all that is
+left to do, by whoever starts this again. So there is no moment at which both could be written to.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from nadi.errors import StoreError, UnavailableError
+from nadi.limits import MIGRATION_LEFT_BYTES, MIGRATION_PASSES, MIGRATION_TRIES
+from nadi.migration.copying import Copier, Progress
+from nadi.migration.dividing import Divider
+from nadi.migration.division import Division
+from nadi.migration.ends import Settled, Snapshots, Source, Target
+from nadi.migration.states import States
+from nadi.runtime import REAL
+from nadi.segmentstore.recovery.snapshots import SnapshotError
+
+
+class Report(msgspec.Struct):
+    """What was done. passes: before writers were held. paused_s: for how long they were; 0 if there were none.
+    stored_bytes: of chunks, in this run; bytes: those that an earlier one had stored included. is_moved: the target has
+    the data now."""
+
+    passes: int = 0
+    segments: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    stored_bytes: int = 0
+    paused_s: float = 0.0
+    took_s: float = 0.0
+    is_moved: bool = False
+
+
+class Migration:
+    """From `source` to `target`, which are both open. verifies: everything that is stored is read back."""
+
+    def __init__(self, source: Source, target: Target, progress: Progress, *, verifies: bool = False) -> None:
+        self._source, self._target, self._progress, self._verifies = source, target, progress, verifies
+        self._report = Report()
+
+    async def run(self, *, only_ahead: bool = False) -> Report:
+        """Do it, or go on with it. only_ahead: copy what is there by now, and leave the source as it is.
+
+        Raises:
+            ConflictError: servers run that must not, or writers went on before the end.
+            DamagedDataError, DamagedStateError: the source is damaged; it is as it was.
+            StoreError, DataFolderError: source or target can't be used; the message says why.
+            StorageFullError, UnavailableError: source or target fail, or the target is full: start it again.
+        """
+        began, source, target = REAL.monotonic(), self._source, self._target
+        migration = await target.begin(source)
+        left_by = await source.left_by()
+        if left_by not in ("", migration):
+            raise StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
+        if not left_by:
+            division = Division(source.containers, target.containers, target.mapping)
+            copier = Copier(source.chunks, target.chunks, division, self._progress, verifies=self._verifies)
+            await copier.find_former()
+            if source.is_served or only_ahead:
+                await self._copy_ahead(copier, division)
+            self._count(copier, began)
+            if only_ahead:
+                return self._report
+            kept = await self._move(copier, division, migration)
+            await target.finish()
+            self._count(copier, began)
+            await copier.clean_up(kept)
+        else:
+            await target.finish()
+        self._report.is_moved = True
+        return self._report
+
+    def _count(self, copier: Copier, began: float) -> None:
+        report = self._report
+        report.chunks, report.bytes, report.stored_bytes = len(copier.copied), copier.bytes, copier.stored_bytes
+        report.took_s = REAL.monotonic() - began
+
+    async def _copy_ahead(self, copier: Copier, division: Division) -> None:
+        """Copy what the newest snapshots name, again and again, until a pass has found little."""
+        for _ in range(MIGRATION_PASSES):
+            self._report.passes += 1
+            async with self._newest() as states:
+                what = "copying" if self._report.passes == 1 else f"copying what is new ({self._report.passes})"
+                copied = await copier.copy(states.pieces(division, complete=False), what, complete=False)
+            if copied <= MIGRATION_LEFT_BYTES:
+                return
+
+    @asynccontextmanager
+    async def _newest(self) -> AsyncIterator[States]:
+        """The newest states that can be fetched; a server may replace a snapshot while it is read."""
+        with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
+            for left in reversed(range(MIGRATION_TRIES)):
+                folder = Path(tempfile.mkdtemp(dir=scratch))
+                try:
+                    states = await States.fetch(self._source.chunks, await self._source.snapshots(), folder)
+                    break
+                except SnapshotError:
+                    if not left:
+                        raise
+            with states:
+                yield states
+
+    async def _move(self, copier: Copier, division: Division, migration: str) -> set[str]:
+        """Steps 3 and 4; return the names of the chunks that the target has."""
+        source = self._source
+        began = REAL.monotonic()
+        self._progress.begin("holding the writers" if source.is_served else "reading the source", 0)
+        settled = await source.settle()
+        with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
+            (Path(scratch) / "from").mkdir()
+            with await self._fetched(settled.snapshots, Path(scratch) / "from") as states:
+                await copier.copy(states.pieces(division, complete=True), "copying the rest", complete=True)
+                self._progress.begin("writing the states", 0)
+                kept = await self._put_states(states, copier, division, settled, Path(scratch))
+        await source.leave(self._target.url, migration)
+        self._report.paused_s = REAL.monotonic() - began if source.is_served else 0.0
+        return kept
+
+    async def _fetched(self, snapshots: Snapshots, folder: Path) -> States:
+        try:
+            return await States.fetch(self._source.chunks, snapshots, folder)
+        except SnapshotError as error:  # nobody replaces it now
+            raise UnavailableError(f"a snapshot of the source can't be used: {error}") from error
+
+    async def _put_states(
+        self, states: States, copier: Copier, division: Division, settled: Settled, scratch: Path
+    ) -> set[str]:
+        target = self._target
+        sequence, epoch = max(1, *states.frames), max(1, settled.epoch)
+        folders = await REAL.in_thread(target.states, scratch)
+        divider = Divider(states, division, copier)
+        divided = await REAL.in_thread(divider.write, folders, sequence, durable=target.keeps_states)
+        self._report.segments = divided.segments
+        for number, folder in enumerate(folders):
+            await target.put(number, folder, sequence, epoch)
+        return divided.chunks

@@ -1,0 +1,132 @@
+"""The states of the source's containers, as snapshots have them: copies on this machine, which are read only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from nadi.errors import UnavailableError
+from nadi.migration.division import Division
+from nadi.segmentstore.recovery.restoring import restore
+from nadi.segmentstore.recovery.snapshots import Manifest
+from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, decode_segment, unpack_chunk
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+_PAGE = 5_000
+
+
+class Piece(NamedTuple):
+    """A chunk to copy, and what it is called in the target; `number` and `offset` say what it holds there. continues:
+    it begins within an event."""
+
+    source: int
+    target: int
+    name: str
+    new: str
+    segment: str
+    number: int
+    offset: int
+    length: int
+    checksums: bytes
+    continues: bool
+
+
+class States:
+    """Copies of the states, open. Blocking, but for `fetch`. frames: the last one that each has."""
+
+    def __init__(self, states: dict[int, Metadata]) -> None:
+        self._states = states
+        self.frames = [metadata.state().sequence for metadata in states.values()]
+
+    @classmethod
+    async def fetch(cls, chunks: ChunkStore, manifests: Sequence[Manifest | None], folder: Path) -> Self:
+        """Fetch those of these snapshots into an empty folder; a container without one never held anything.
+
+        Raises: as `restore`.
+        """
+        states: dict[int, Metadata] = {}
+        try:
+            for number, manifest in enumerate(manifests):
+                state = folder / f"container-{number}"
+                state.mkdir(mode=0o700)
+                if manifest is not None:
+                    await restore(chunks, manifest, state, durable=False)
+                states[number] = await chunks.runtime.in_thread(Metadata, state, number, durable=False)
+        except BaseException:
+            for metadata in states.values():
+                metadata.close()
+            raise
+        return cls(states)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for metadata in self._states.values():
+            metadata.close()
+
+    def next_segment(self, division: Division) -> int:
+        """A number that no segment has after the division, and none ever had."""
+        return max(division.number(number, one.state().next_segment) for number, one in self._states.items()) + 1
+
+    def transients(self) -> Iterator[tuple[int, int]]:
+        """Container and number of transient segments."""
+        for number, metadata in self._states.items():
+            for segment in metadata.state().transients:
+                yield number, segment
+
+    def rows(self, table: str) -> Iterator[tuple[int, bytes, bytes]]:
+        """Container, key and value of each record of a table; extents one by one."""
+        assert table in TABLES
+        for number, metadata in self._states.items():
+            rows = _rows(metadata, table)
+            for key, value in singles(rows) if table == "extents" else rows:
+                yield number, key, value
+
+    def names(self) -> Iterator[tuple[int, int, str]]:
+        """Container, number and name of each segment."""
+        for number, key, value in self.rows("segments"):
+            yield number, ID.unpack(key)[0], decode_segment(value).name
+
+    def pieces(self, division: Division, *, complete: bool) -> Iterator[Piece]:
+        """All chunks that the states name.
+
+        complete: nothing may be in the log any more; UnavailableError if something is.
+        """
+        names = {(number, segment): name for number, segment, name in self.names()}
+        for number, key, value in self.rows("extents"):
+            length, sequence, _, _, position = EXTENT.unpack_from(value)
+            segment, offset = PAIR.unpack(key)
+            name = names[number, segment]
+            if sequence:
+                if complete:
+                    raise UnavailableError(f"bytes of segment {name} are still in the log: start the migration again")
+                continue
+            chunk, checksums = unpack_chunk(value)
+            target = division.container(name)
+            yield Piece(
+                number,
+                target,
+                chunk,
+                division.chunk(target, number, chunk),
+                name,
+                division.number(number, segment),
+                offset,
+                length,
+                checksums,
+                bool(position & CONTINUES),
+            )
+
+
+def _rows(metadata: Metadata, table: str) -> Iterator[tuple[bytes, bytes]]:
+    after = b""
+    while page := metadata.page(table, after, _PAGE):
+        yield from page
+        after = page[-1][0]

@@ -1,0 +1,121 @@
+"""Taking a migration back: the source is served again, as it was when it was left. Only while nobody has used the
+target since: what was written there isn't in the source.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from nadi.cluster.operating.looking import SharedStore, opened, read_records
+from nadi.cluster.records import ContainerRecord, MovedAway, Records
+from nadi.engines.identity import MIGRATION, forget_cluster, known_cluster
+from nadi.engines.opening import open_engines
+from nadi.engines.starting import stored
+from nadi.engines.urls import folder_of
+from nadi.errors import ConflictError, FencedError
+from nadi.migration.folders import alone, url_of
+from nadi.runtime import REAL
+from nadi.segmentstore import moved
+from nadi.segmentstore.datafolder import TIER2, FolderLock, find_format
+from nadi.segmentstore.moved import Incoming, Moved
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+
+async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
+    """Let a data folder be served again; return where its data was moved. options: of that store.
+
+    ConflictError: it wasn't moved, or servers have used the cluster since.
+    DataFolderError, StoreError, UnavailableError: folder or store can't be used.
+    """
+    lock, url = FolderLock(folder), url_of(folder)
+    try:
+        only = alone(folder)
+        try:
+            left = moved.moved(folder)
+            if left is None:
+                raise ConflictError(f"{folder} wasn't moved: nothing is to be taken back")
+            await _close_cluster(folder, url, left, options)
+            moved.clear_moved(folder)
+            return left.to
+        finally:
+            os.close(only)
+    finally:
+        lock.release()
+
+
+async def _close_cluster(folder: Path, url: str, left: Moved, options: dict[str, str]) -> None:
+    """Make sure that no server can use the cluster that the data was moved to; a migration can go on with it. url: of
+    the folder."""
+    engine, _ = await open_engines(left.to, REAL, **options)
+    try:
+        cluster = await known_cluster(engine, "", REAL)
+        if cluster is None or cluster.cluster != left.migration:  # it didn't come to that
+            return
+        async with opened(left.to, options) as shared:
+            await _shut(shared, folder, url)
+            source = await ChunkStore.in_folder(folder / TIER2).mark()
+            begun = Incoming(source, url, left.migration, cluster.containers)
+            await stored(engine, MIGRATION, msgspec.json.encode(begun), REAL)
+            await forget_cluster(engine, REAL)
+    finally:
+        await engine.close()
+
+
+async def _shut(shared: SharedStore, folder: Path, url: str) -> None:
+    """Let nobody claim its containers any more, unless somebody has."""
+    records = await read_records(shared)
+    changing = Records(shared.registry, REAL)
+    used = ConflictError(
+        "servers have used the cluster that the data was moved to, and what was written there isn't in the folder: "
+        "bring it back with `nadi migrate --from URL --to-data FOLDER`, into another folder. If you know that nothing "
+        f"of it is needed, remove {folder / 'moved'}, and never start the cluster again"
+    )
+    if any(record.owner for record in records):
+        raise used
+    shut: list[int] = []
+    try:
+        for number, record in enumerate(records):
+            await changing.move_away(number, record.epoch, MovedAway(url, ""))
+            shut.append(number)
+    except FencedError as error:  # a server is starting
+        await _open_again(changing, records, shut)
+        raise used from error
+
+
+async def take_back_cluster(url: str, options: dict[str, str]) -> str:
+    """Let a cluster's store be served again; return where its data was moved.
+
+    ConflictError: it wasn't moved, or a folder of this machine has the data.
+    DataFolderError, StoreError, UnavailableError: as `take_back_folder`.
+    """
+    async with opened(url, options) as shared:
+        records = await read_records(shared)
+        there = next((record.moved for record in records if record.moved is not None), None)
+        if there is None:
+            raise ConflictError(f"the cluster in {url} wasn't moved: nothing is to be taken back")
+        folder = folder_of(there.to)
+        assert folder is not None, "a cluster is moved to a folder"
+        if not folder.is_dir():  # of another machine, or gone
+            await _open_again(Records(shared.registry, REAL), records, range(len(records)))
+            return there.to
+        lock = FolderLock(folder)
+        try:
+            if find_format(folder).own == "" and moved.incoming(folder) is None:
+                raise ConflictError(
+                    f"{folder} has the data, and servers may have used it: move it back from there, to another URL, "
+                    f"with `nadi migrate --data {folder} --to URL`. If you know that nothing of it is needed, remove "
+                    "it, and do this again"
+                )
+            await _open_again(Records(shared.registry, REAL), records, range(len(records)))
+        finally:
+            lock.release()
+        return there.to
+
+
+async def _open_again(changing: Records, records: Sequence[ContainerRecord], numbers: Sequence[int]) -> None:
+    for number in numbers:
+        await changing.move_away(number, records[number].epoch, None)

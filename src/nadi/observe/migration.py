@@ -1,0 +1,22 @@
+"""What a server says while its writers are held for a migration. Reports that travel as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HeldContainer(msgspec.Struct, frozen=True):
+    """All that a container was ever told is in tier 2, in the snapshot of that frame. epoch: of its log's owner."""
+
+    number: int
+    sequence: int
+    epoch: int
+
+
+class HoldReport(msgspec.Struct, frozen=True):
+    """hold: its id. mark: of the tier 2 that has everything. left_s: until the writers go on by themselves."""
+
+    hold: str
+    mark: str
+    left_s: float
+    containers: list[HeldContainer]

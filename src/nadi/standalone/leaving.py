@@ -1,0 +1,43 @@
+"""What the server of a data folder does so that `nadi migrate` can move its data elsewhere: the logic behind
+`/v1/migration`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from nadi.observe.migration import HoldReport
+from nadi.runtime import REAL
+from nadi.segmentstore import moved
+from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.moved import Moved
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+
+class Leaving:
+    """Of one server, which has started."""
+
+    def __init__(self, folder: Path, store: SegmentStore) -> None:
+        self._folder = folder
+        self._chunks = ChunkStore.in_folder(folder / TIER2)
+        self._hold = Hold(store)
+
+    async def hold(self, limit_s: float) -> HoldReport:
+        mark = await self._chunks.mark()
+        held = await self._hold.begin(limit_s)
+        return HoldReport(self._hold.id, mark, self._hold.left_s, held)
+
+    async def go_on(self) -> None:
+        await self._hold.end()
+
+    async def leave(self, hold: str, to: str, migration: str) -> None:
+        await self._hold.keep(hold, partial(moved.note_moved, self._folder, Moved(to, migration, REAL.now_ms())))
+
+    async def stop(self) -> None:
+        """Before the server stops: what waits is answered, or refused if the data is elsewhere."""
+        if self._hold.is_kept:
+            self._hold.refuse()
+        else:
+            await self._hold.end()
