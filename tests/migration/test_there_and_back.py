@@ -1,0 +1,87 @@
+"""The data of a server that is written to becomes a cluster's, and comes back: all is there, once and in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.errors import DataFolderError, StoreError
+from tests.cluster.processes.cluster import free_port
+from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Writing:
+    """A writer that writes on and on, whatever becomes of its server."""
+
+    def __init__(self, uri: str, first: int) -> None:
+        self.count, self._first, self._stop = first, first, threading.Event()
+        self._manager = StreamManager(uri)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._manager.create_writer("home", "meters") as writer:
+            while not self._stop.is_set():
+                writer.write_event(event(self.count), routing_key=str(self.count % KEYS))
+                self.count += 1
+                time.sleep(0.005)
+
+    def end(self) -> int:
+        """Stop, once everything is acknowledged; return how many there are now."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "it waits for an acknowledgement"
+        self._manager.close()
+        return self.count
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> None:
+    data, back, port = tmp_path / "data", tmp_path / "back", free_port()
+    with store_of(kind, tmp_path) as store:
+        server = nadi.embedded(data, port=port, rest_port=0, environment=LIMITS)
+        with StreamManager(server.controller_uri) as manager:
+            written = Written(manager)
+            writing = Writing(server.controller_uri, written.count)
+            time.sleep(2)
+            said = migrate(
+                "--data", str(data), "--to", store.url, "--containers", "4", "--rest", server.rest_uri, store=store
+            )
+            assert "writers are held" in said, said
+            held = writing.count
+            manager.create_reader("home", "meters").close()  # it is read from on
+            time.sleep(0.5)
+            server.stop()
+            with pytest.raises(DataFolderError, match="was moved to"):
+                nadi.embedded(data)
+            with store.server(port=port) as one, store.server() as two:
+                time.sleep(1)
+                written.count = writing.end()
+                assert written.count > held
+                with StreamManager(two.controller_uri) as other:
+                    written.check(other)
+                    written.check_group(other)
+                    written.commit(other)
+                    written.write(other, 50)
+                refusal = refused("--from", store.url, "--to-data", str(back), store=store)
+                assert "servers of the cluster run" in refusal, refusal
+                one.stop()
+        migrate("--from", store.url, "--to-data", str(back), "--verify", store=store)
+        with pytest.raises(StoreError, match="was moved to"):
+            store.server()
+        checked = run("check", str(back))
+        assert checked.returncode == 0, checked.stdout
+        with nadi.embedded(back) as server, StreamManager(server.controller_uri) as manager:
+            written.check(manager)
+            written.check_group(manager)
+            written.write(manager, 50)
+            written.check(manager)
+        checked = run("check", str(back))
+        assert checked.returncode == 0, checked.stdout
