@@ -1,0 +1,156 @@
+"""A migration that is killed, or fails, at any point: the source is as it was, and the next run ends it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.cli.admin.migrate import _Shown
+from nadi.client import StreamManager
+from nadi.errors import DataFolderError, UnavailableError
+from nadi.migration.clusters import ClusterStore
+from nadi.migration.folders import StoppedFolder
+from nadi.migration.moving import Migration
+from nadi.migration.targets import NewCluster, NewFolder
+from nadi.segmentstore import moved
+from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Stopped(Exception):
+    """The migration ends here."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Written]]:
+    """A data folder of three containers, whose server was stopped."""
+    data = tmp_path_factory.mktemp("filled") / "data"
+    server = nadi.embedded(data, containers=3, environment=LIMITS)
+    with StreamManager(server.controller_uri) as manager:
+        written = Written(manager)
+    server.stop()
+    yield data, written
+
+
+def copied(filled: tuple[Path, Written], folder: Path) -> Path:
+    shutil.copytree(filled[0], folder)
+    return folder
+
+
+def is_served(data: Path, written: Written) -> None:
+    with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
+        written.check(manager)
+
+
+STEPS = ["settle", "put", "leave", "left", "finish"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_one_that_fails_is_ended_by_the_next(step: str, filled: tuple[Path, Written], tmp_path: Path) -> None:
+    data, url, back = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store", tmp_path / "back"
+
+    async def run(source: StoppedFolder | ClusterStore, target: NewCluster | NewFolder, failing: str) -> None:
+        async with source, target:
+            if failing:
+                fail(source, target, failing)
+            await Migration(source, target, _Shown()).run()
+
+    def fail(source: object, target: object, failing: str) -> None:
+        async def stops(*_: object) -> None:
+            raise Stopped
+
+        if failing == "left":  # and just then
+
+            async def leaves(to: str, migration: str) -> None:
+                await leave(to, migration)
+                raise Stopped
+
+            leave = source.leave  # type: ignore[attr-defined]
+            source.leave = leaves  # type: ignore[attr-defined]
+        else:
+            setattr(source if hasattr(source, failing) else target, failing, stops)
+
+    for source, target in (
+        (lambda: StoppedFolder(data), lambda: NewCluster(url, {}, None)),
+        (lambda: ClusterStore(url, {}), lambda: NewFolder(back, 2)),
+    ):
+        with pytest.raises(Stopped):
+            await run(source(), target(), step)
+        is_left = step in ("left", "finish")
+        async with source() as one:
+            assert bool(await one.left_by()) == is_left
+        await run(source(), target(), "")
+    with pytest.raises(DataFolderError, match="was moved to"):
+        moved.check(data)
+    is_served(back, filled[1])
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_one_that_is_killed_again_and_again(kind: str, filled: tuple[Path, Written], tmp_path: Path) -> None:
+    data, back = copied(filled, tmp_path / "data"), tmp_path / "back"
+    chance = random.Random(7)
+    with store_of(kind, tmp_path) as store:
+        killed(chance, "--data", str(data), "--to", store.url, store=store)
+        migrate("--data", str(data), "--to", store.url, store=store)
+        with store.server() as server, StreamManager(server.controller_uri) as manager:
+            filled[1].check(manager)
+        killed(chance, "--from", store.url, "--to-data", str(back), store=store)
+        migrate("--from", store.url, "--to-data", str(back), store=store)
+    is_served(back, filled[1])
+
+
+def killed(chance: random.Random, *arguments: str, store: Store) -> None:
+    for _ in range(5):
+        process = begin(*arguments, store=store)
+        time.sleep(chance.uniform(0.4, 1.5))
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_is_served_on_after_a_kill_before_the_end(filled: tuple[Path, Written], tmp_path: Path) -> None:
+    data, store = copied(filled, tmp_path / "data"), Store(f"file://{tmp_path}/store")
+    said = migrate("--data", str(data), "--to", store.url, "--ahead", store=store)
+    assert "goes on as it is" in said
+    with pytest.raises(Exception, match="hasn't ended"):
+        store.server()
+    is_served(data, filled[1])
+    migrate("--data", str(data), "--to", store.url, store=store)
+    with store.server() as server, StreamManager(server.controller_uri) as manager:
+        filled[1].check(manager)
+
+
+async def test_what_an_earlier_run_stored_badly_is_copied_again(filled: tuple[Path, Written], tmp_path: Path) -> None:
+    data, url = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store"
+    async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
+        await Migration(source, target, _Shown()).run(only_ahead=True)
+    chunks = [path for path in (tmp_path / "store").glob("container-*/*/*") if path.is_file()]
+    assert chunks
+    raw = bytearray(chunks[0].read_bytes())
+    raw[1] ^= 1
+    chunks[0].write_bytes(raw)
+    async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
+        report = await Migration(source, target, _Shown()).run()
+    assert 0 < report.stored_bytes < report.bytes
+    with nadi.embedded(store=url) as server, StreamManager(server.controller_uri) as manager:
+        filled[1].check(manager)
+
+
+async def test_damage_in_the_source_is_told_and_nothing_is_moved(filled: tuple[Path, Written], tmp_path: Path) -> None:
+    data, url = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store"
+    chunk = next(path for path in (data / "tier2").glob("container-*/*/*") if path.is_file())
+    raw = bytearray(chunk.read_bytes())
+    raw[1] ^= 1
+    chunk.write_bytes(raw)
+    with pytest.raises(Exception, match="is damaged from byte 0 on"):
+        async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
+            await Migration(source, target, _Shown()).run()
+    moved.check(data)
+    with pytest.raises((UnavailableError, Exception), match="hasn't ended"):
+        nadi.embedded(store=url)

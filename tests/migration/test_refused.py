@@ -1,0 +1,105 @@
+"""What a migration refuses, and taking one back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.errors import DataFolderError
+from tests.migration.support import LIMITS, Store, Written, migrate, refused
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+    yield folder
+
+
+def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}/store")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "mine").write_text("mine")
+    assert "holds mine" in refused("--data", str(data), "--to", store.url, store=store)
+    (tmp_path / "store" / "mine").unlink()
+    store.server().stop()
+    assert "a cluster already" in refused("--data", str(data), "--to", store.url, store=store)
+    assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), store=store)
+    with nadi.embedded(data):
+        pass
+
+
+def test_a_target_that_another_source_is_moved_to(data: Path, tmp_path: Path) -> None:
+    other, store = tmp_path / "other", Store(f"file://{tmp_path}/store")
+    nadi.embedded(other).stop()
+    migrate("--data", str(other), "--to", store.url, "--ahead", store=store)
+    assert "hasn't ended" in refused("--data", str(data), "--to", store.url, store=store)
+    said = refused("--data", str(other), "--to", store.url, "--containers", "3", store=store)
+    assert "begun with 8 containers" in said
+
+
+def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}/store")
+    assert "there is no folder" in refused("--data", str(tmp_path / "no"), "--to", store.url, store=store)
+    assert "isn't a data folder" in refused("--data", str(tmp_path), "--to", store.url, store=store)
+    assert "give its URL with --to" in refused("--data", str(data), store=store)
+    assert "say what to move" in refused("--to", store.url, store=store)
+    with nadi.embedded(data), nadi.embedded(tmp_path / "other", rest_port=0) as other:
+        arguments = "--data", str(data), "--to", store.url, "--rest"
+        assert "gives no answer" in refused(*arguments, "http://127.0.0.1:9", store=store)
+        assert "doesn't serve" in refused(*arguments, other.rest_uri, store=store)
+    with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
+        assert manager.list_streams("home") == ["meters"]
+
+
+def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path: Path) -> None:
+    """Each record of the states is written by itself, and synced: that takes longer than a second."""
+    store = Store(f"file://{tmp_path}/store", environment={"NADI_LIMITS": "migration_rows=1"})
+    with (
+        nadi.embedded(data, rest_port=0, environment=LIMITS) as server,
+        StreamManager(server.controller_uri) as manager,
+    ):
+        for number in range(300):
+            manager.create_stream("home", f"s{number}")
+        arguments = "--data", str(data), "--to", store.url, "--rest", server.rest_uri
+        said = refused(*arguments, "--pause-limit", "1", store=store)
+        assert "writers" in said, said
+        manager.create_stream("home", "later")
+    with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
+        assert "later" in manager.list_streams("home")
+
+
+def test_taking_it_back(tmp_path: Path) -> None:
+    data, store = tmp_path / "data", Store(f"file://{tmp_path}/store")
+    with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
+        written = Written(manager)
+    assert "wasn't moved" in refused("--undo", "--data", str(data), store=store)
+    to = "--data", str(data), "--to", store.url, "--containers", "2"
+    migrate(*to, store=store)
+    assert "can be served again" in migrate("--undo", "--data", str(data), store=store)
+    with pytest.raises(Exception, match="hasn't ended"):
+        store.server()
+    with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
+        written.write(manager, 30)
+    migrate(*to, store=store)  # once more: with what has come since
+    with store.server() as server, StreamManager(server.controller_uri) as manager:
+        written.check(manager)
+    assert "have used the cluster" in refused("--undo", "--data", str(data), store=store)
+    back = tmp_path / "back"
+    migrate("--from", store.url, "--to-data", str(back), store=store)
+    assert "has the data" in refused("--undo", "--from", store.url, store=store)
+    for path in sorted(back.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    migrate("--undo", "--from", store.url, store=store)
+    with store.server() as server, StreamManager(server.controller_uri) as manager:
+        written.check(manager)
+    with pytest.raises(DataFolderError):
+        nadi.embedded(data)
