@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.errors import DataFolderError
+from nadi.errors import DataFolderError, StoreError
 from tests.migration.support import LIMITS, Store, Written, migrate, refused
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
+def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters")
-    yield folder
+    return folder
 
 
 def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:
@@ -44,6 +43,40 @@ def test_a_target_that_another_source_is_moved_to(data: Path, tmp_path: Path) ->
     assert "hasn't ended" in refused("--data", str(data), "--to", store.url, store=store)
     said = refused("--data", str(other), "--to", store.url, "--containers", "3", store=store)
     assert "begun with 8 containers" in said
+
+
+def test_the_same_place(data: Path) -> None:
+    store = Store(f"file://{data}")
+    assert "moved to itself" in refused("--data", str(data), "--to", store.url, store=store)
+    inner = Store(f"file://{data}/store")
+    assert "within each other" in refused("--data", str(data), "--to", inner.url, store=inner)
+    assert "within each other" in refused("--from", inner.url, "--to-data", str(data), store=inner)
+    assert not (data / "store").exists()
+
+
+def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
+    store, back = Store(f"file://{tmp_path}/store"), tmp_path / "back"
+    to, there = ("--data", str(data), "--to", store.url), ("--from", store.url, "--to-data", str(back))
+    before = files(data)
+    said = migrate(*to, "--dry-run", store=store)
+    assert "segments in 1 containers" in said, said
+    assert "it can go there" in said, said
+    assert files(data) == before
+    assert not (tmp_path / "store").exists()
+    migrate(*to, "--ahead", store=store)
+    assert "has begun, and would go on" in migrate(*to, "--dry-run", store=store)
+    assert "leave it out" in refused(*to, "--dry-run", "--ahead", store=store)
+    migrate(*to, store=store)
+    assert "was moved to" in refused(*to, "--dry-run", store=store)
+    with store.server():
+        assert "its servers must be stopped" in migrate(*there, "--dry-run", store=store)
+    assert "segments in 8 containers" in migrate(*there, "--dry-run", store=store)
+    assert not back.exists()
+    assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), "--dry-run", store=store)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
@@ -85,7 +118,7 @@ def test_taking_it_back(tmp_path: Path) -> None:
     to = "--data", str(data), "--to", store.url, "--containers", "2"
     migrate(*to, store=store)
     assert "can be served again" in migrate("--undo", "--data", str(data), store=store)
-    with pytest.raises(Exception, match="hasn't ended"):
+    with pytest.raises(StoreError, match="hasn't ended"):
         store.server()
     with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
         written.write(manager, 30)

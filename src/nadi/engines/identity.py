@@ -135,7 +135,7 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
 async def named_cluster(engine: LogEngine, cluster: str, containers: int, runtime: Runtime) -> Cluster:
     """The cluster of this store, made with that id if there is none; its log is in the store. Errors: `patiently`."""
     new = Cluster(cluster, containers, FORMAT, runtime.now_ms())
-    _, found = await stored(engine, _NAME, msgspec.json.encode(new), runtime)
+    _, found = await stored(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
     return _decoded(found)
 
 

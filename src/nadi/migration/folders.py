@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
@@ -16,7 +17,7 @@ from typing import Protocol, Self
 from nadi.errors import ConflictError, DataFolderError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
 from nadi.migration.ends import Settled, Snapshots
-from nadi.observe.migration import HoldReport
+from nadi.observe.migration import HeldContainer, HoldReport
 from nadi.runtime import REAL
 from nadi.segmentstore import moved
 from nadi.segmentstore.datafolder import TIER2, check_version, find_format
@@ -81,7 +82,7 @@ class _Folder:
             os.close(self._lock)
 
     async def left_by(self) -> str:
-        there = moved.moved(self.folder)
+        there = await REAL.in_thread(moved.settled, self.folder)
         return there.migration if there is not None else ""
 
     async def snapshots(self) -> Snapshots:
@@ -109,12 +110,14 @@ class StoppedFolder(_Folder):
     async def settle(self) -> Settled:
         assert self._hold is not None, "it was not left before"
         held = await self._hold.begin(MIGRATION_PAUSE_MAX_S)
-        return Settled(await self.snapshots(), max(one.epoch for one in held))
+        return _settled(held, await self.snapshots())
 
     async def leave(self, to: str, migration: str) -> None:
         assert self._hold is not None, "it was not left before"
         mark = Moved(to, migration, REAL.now_ms())
-        await self._hold.keep(self._hold.id, partial(moved.note_moved, self.folder, mark))
+        await self._hold.keep(
+            self._hold.id, partial(moved.note_moved, self.folder, mark), partial(moved.may_be_moved, self.folder)
+        )
 
     async def _close(self) -> None:
         if self._hold is not None:
@@ -140,10 +143,7 @@ class ServedFolder(_Folder):
         if report.mark != self.id:
             raise StoreError(f"the server at that REST address doesn't serve {self.folder}: give its own, with --rest")
         found = await self.snapshots()
-        for one, snapshot in zip(report.containers, found, strict=True):
-            if one.sequence and (snapshot is None or snapshot.sequence < one.sequence):
-                raise UnavailableError(f"the snapshot of container {one.number} isn't there: start the migration again")
-        return Settled(found, max(one.epoch for one in report.containers))
+        return _settled(report.containers, found)
 
     async def leave(self, to: str, migration: str) -> None:
         assert self._held is not None, "it was settled before"
@@ -163,6 +163,14 @@ class ServedFolder(_Folder):
                 await asyncio.to_thread(self._server.go_on)
             except (UnavailableError, ConflictError):
                 return  # they go on by themselves, at the limit
+
+
+def _settled(held: Sequence[HeldContainer], found: Snapshots) -> Settled:
+    """UnavailableError if the newest snapshot that can be read isn't the one that has everything."""
+    for one, snapshot in zip(held, found, strict=True):
+        if one.sequence and (snapshot is None or snapshot.sequence < one.sequence):
+            raise UnavailableError(f"the snapshot of container {one.number} isn't there: start the migration again")
+    return Settled(found, max(one.epoch for one in held))
 
 
 def url_of(folder: Path) -> str:

@@ -24,8 +24,9 @@ from nadi.engines.identity import (
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.engines.starting import patiently, stored
-from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
+from nadi.errors import InvalidArgumentError, StoreError
 from nadi.migration.ends import Source
+from nadi.migration.planning import check_empty
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder, moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format
@@ -141,9 +142,7 @@ class NewFolder:
             return Incoming(source.id, source.url, left_by, found.containers)
         if left_by:
             raise _left_before(source)
-        others = sorted(path.name for path in self.folder.iterdir() if path.name != "lock")
-        if others:
-            raise DataFolderError(f"{self.folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")
+        check_empty(self.folder)
         new = Incoming(source.id, source.url, REAL.unique(), self._asked or datafolder.DEFAULT_CONTAINERS)
         await REAL.in_thread(moved.note_incoming, self.folder, new)
         return new

@@ -41,6 +41,7 @@ class Hold:
         self._ends_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._turns = AsyncExitStack()  # of the storage writers
+        self._ending: asyncio.Future[None] | None = None  # by whoever doesn't wait for it
 
     @property
     def is_kept(self) -> bool:
@@ -101,13 +102,16 @@ class Hold:
             self._ending = asyncio.ensure_future(self._let_go())
 
     async def end(self) -> None:
-        """Let the writers go on, if they are held."""
+        """Let the writers go on, if they are held; one that is ending has ended afterwards."""
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
         if self._phase is _Phase.HELD:
             await self._let_go()
 
-    async def keep(self, hold: str, leave: Callable[[], None]) -> None:
+    async def keep(self, hold: str, leave: Callable[[], None], is_left: Callable[[], bool]) -> None:
         """Hold them for good. hold: the id of the hold, which must still be on. leave: makes sure, in a thread, that no
-        other server opens this data from now on; if it fails, they go on.
+        other server opens this data from now on. is_left: whether it did, or may have, though it failed: then they are
+        held for good all the same, and go on only if nothing has been done. It is carried out though its caller goes.
 
         ConflictError: they aren't held, or go on already.
         """
@@ -115,10 +119,17 @@ class Hold:
             raise ConflictError("the writers aren't held any more, and went on: begin again")
         self._phase = _Phase.LEAVING
         self._forget_timer()
+        self._ending = asyncio.ensure_future(self._leave(leave, is_left))
+        await asyncio.shield(self._ending)
+
+    async def _leave(self, leave: Callable[[], None], is_left: Callable[[], bool]) -> None:
         try:
             await self._runtime.in_thread(leave)
         except BaseException:
-            await self._let_go()
+            if await self._runtime.in_thread(is_left):
+                self._phase = _Phase.KEPT
+            else:
+                await self._let_go()
             raise
         self._phase = _Phase.KEPT
 

@@ -67,6 +67,19 @@ def note_moved(folder: Path, moved: Moved) -> None:
     disk.replace_file(folder / _MOVED, msgspec.json.encode(moved))
 
 
+def may_be_moved(folder: Path) -> bool:
+    """Whether the mark is there, or might be: after `note_moved` has failed."""
+    return (folder / _MOVED).exists()
+
+
+def settled(folder: Path) -> Moved | None:
+    """`moved`, and whatever crashes now, it stays: who wrote it may have been killed before that. Blocking."""
+    found = moved(folder)
+    if found is not None:
+        disk.sync_folder(folder)
+    return found
+
+
 def note_incoming(folder: Path, incoming: Incoming) -> None:
     """Likewise."""
     disk.replace_file(folder / _INCOMING, msgspec.json.encode(incoming))

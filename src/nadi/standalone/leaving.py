@@ -33,11 +33,12 @@ class Leaving:
         await self._hold.end()
 
     async def leave(self, hold: str, to: str, migration: str) -> None:
-        await self._hold.keep(hold, partial(moved.note_moved, self._folder, Moved(to, migration, REAL.now_ms())))
+        mark = Moved(to, migration, REAL.now_ms())
+        is_left = partial(moved.may_be_moved, self._folder)
+        await self._hold.keep(hold, partial(moved.note_moved, self._folder, mark), is_left)
 
     async def stop(self) -> None:
         """Before the server stops: what waits is answered, or refused if the data is elsewhere."""
+        await self._hold.end()
         if self._hold.is_kept:
             self._hold.refuse()
-        else:
-            await self._hold.end()

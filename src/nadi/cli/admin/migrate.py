@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nadi.migration.ends import Source, Target
     from nadi.migration.folders import Server
     from nadi.migration.moving import Report
+    from nadi.migration.planning import Plan
     from nadi.observe.migration import HoldReport
 
 _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
@@ -45,6 +46,10 @@ def migrate(
         bool, typer.Option("--ahead", help="Only copy what is there by now; the source goes on as it is.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read back whatever is stored.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say what there is to move, and whether it can be; nothing is written."),
+    ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Let --data, or --from, be served again, if nobody has used the target.")
     ] = False,
@@ -56,22 +61,37 @@ def migrate(
     """
     import asyncio
 
+    from nadi.migration.planning import check_apart
+
     with errors_told(OSError):
         if (data is None) == (from_ is None):
             raise InvalidArgumentError("say what to move: --data FOLDER, or --from URL")
         if undo:
-            _check_absent({"--to": to, "--to-data": to_data, "--ahead": ahead, "--verify": verify}, "isn't for --undo")
+            given = {"--to": to, "--to-data": to_data, "--ahead": ahead, "--verify": verify, "--dry-run": dry_run}
+            _check_absent({**given, "--containers": containers}, "isn't for --undo")
             say(asyncio.run(_taken_back(data, from_, store_option)))
             return
+        if dry_run:
+            _check_absent({"--ahead": ahead, "--verify": verify}, "isn't for --dry-run")
         if data is not None:
             if to is None or to_data is not None:
                 raise InvalidArgumentError("a data folder is moved to a store: give its URL with --to")
+            if not data.is_dir():
+                raise FileNotFoundError(f"there is no folder {data}")
+            check_apart(data.absolute().as_uri(), to)
+            if dry_run:
+                say(asyncio.run(_planned_folder(data, to, store_options(to, store_option), containers)))
+                return
             held = _Held(rest, trust_store)
             moves = _moved_folder(data, to, store_options(to, store_option), containers, held, pause_limit)
         else:
             assert from_ is not None
             if to_data is None or to is not None:
                 raise InvalidArgumentError("a cluster is moved to a data folder: give it with --to-data")
+            check_apart(from_, to_data.absolute().as_uri())
+            if dry_run:
+                say(asyncio.run(_planned_cluster(from_, store_options(from_, store_option), to_data)))
+                return
             moves = _moved_cluster(from_, store_options(from_, store_option), to_data, containers)
         _tell(asyncio.run(_run(*moves, ahead=ahead, verify=verify)), str(to or to_data), to)
 
@@ -89,8 +109,6 @@ def _moved_folder(
     from nadi.migration.targets import NewCluster
     from nadi.segmentstore.datafolder import FolderLock
 
-    if not data.is_dir():
-        raise FileNotFoundError(f"there is no folder {data}")
     target = NewCluster(to, options, containers)
     try:
         FolderLock(data, changes=False).release()
@@ -104,6 +122,33 @@ def _moved_cluster(url: str, options: dict[str, str], to_data: Path, containers:
     from nadi.migration.targets import NewFolder
 
     return ClusterStore(url, options), NewFolder(to_data, containers)
+
+
+async def _planned_folder(data: Path, to: str, options: dict[str, str], containers: int | None) -> str:
+    from nadi.migration.planning import look_at_store, plan_of_folder
+
+    plan = await plan_of_folder(data)
+    return _told(plan, str(data), to, has_begun=await look_at_store(to, options, containers))
+
+
+async def _planned_cluster(url: str, options: dict[str, str], to_data: Path) -> str:
+    from nadi.migration.planning import look_at_folder, plan_of_cluster
+
+    plan = await plan_of_cluster(url, options)
+    return _told(plan, url, str(to_data), has_begun=look_at_folder(to_data))
+
+
+def _told(plan: Plan, what: str, where: str, *, has_begun: bool) -> str:
+    told = [
+        f"{what} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes of them in "
+        f"{plan.chunks:,} chunks, {plan.logged_bytes:,} bytes in the log",
+        f"a migration to {where} has begun, and would go on"
+        if has_begun
+        else f"nothing is in {where}: it can go there",
+    ]
+    if plan.servers:
+        told.append(f"before that, its servers must be stopped: {', '.join(plan.servers)}")
+    return "\n".join(told)
 
 
 async def _run(source: Any, target: Any, *, ahead: bool, verify: bool) -> Report:
