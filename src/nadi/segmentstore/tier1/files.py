@@ -1,15 +1,14 @@
 """The durable log on local files: what the embedded server writes its frames to.
 
-`append` hands a frame to the log's writer thread, which copies it after a header into an aligned
-staging buffer, writes it at the end of the current file, syncs it, and only then answers; a small one, while the
-disk is quick, it writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so
-that a write changes no metadata.
-`layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads single parts,
-`supply` has files ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
+`append` hands a frame to the log's writer thread, which copies it after a header into an aligned staging buffer,
+writes it at the end of the current file, syncs it, and only then answers; a small one, while the disk is quick, it
+writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so that a write changes
+no metadata. `layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads
+single parts, `supply` has files ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
 
-Frames are never written after those of a former owner: the first append after `open` starts a new
-file, and so does a frame that doesn't fit the rest of one. A frame larger than a file makes its file
-larger. After a failed write the log takes no more: what is on disk is uncertain until it is reopened.
+Frames are never written after those of a former owner: the first append after `open` starts a new file, and so does a
+frame that doesn't fit the rest of one. A frame larger than a file makes its file larger. After a failed write the log
+takes no more: what is on disk is uncertain until it is reopened.
 """
 
 from __future__ import annotations
@@ -58,14 +57,7 @@ class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
     def __init__(
-        self,
-        folder: Path,
-        file_bytes: int,
-        spare_files: int,
-        name: str,
-        complete: tuple[int, int] | None,
-        *,
-        is_new: bool,
+        self, folder: Path, file_bytes: int, spare_files: int, name: str, complete: tuple[int, int] | None
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
@@ -89,7 +81,6 @@ class FileLog:
             raise
         self._log_id, self._log_crc = log_id, crc32c(log_id)
         self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
-        self._replay.is_cut |= is_new
         self._use(headers)
         self._next_sequence = 0  # 0 until replay() has ended
         self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
@@ -121,19 +112,19 @@ class FileLog:
     ) -> Self:
         """Become the owner of the log in `folder`, which is created if it's missing; blocking.
 
-        `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
-        complete: a frame and an epoch: no later frame was written until the owner of that epoch left, and nothing up
-        to it is needed to start. So damage is no reason to refuse; reading what it hit raises an error.
-        is_new: nothing is there yet, and the log begins with whichever frame follows those that are replayed.
+        name: for messages. At most `spare_files` released files of `file_bytes` are kept for reuse. complete: a frame
+        and an epoch: no later frame was written until the owner of that epoch left, and nothing up to it is needed to
+        start; so damage is no reason to refuse. is_new: it begins with whichever frame follows those replayed.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
             DataFolderVersionError: another version of nadi wrote it.
             OSError: the folder can't be used.
         """
-        assert file_bytes >= 2 * BLOCK_BYTES
-        assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
-        return cls(folder, file_bytes, spare_files, name, complete, is_new=is_new)
+        assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "files are whole blocks, two at least"
+        log = cls(folder, file_bytes, spare_files, name, complete)
+        log._replay.is_cut |= is_new
+        return log
 
     def _read_headers(self, log_id: bytes | None) -> Headers:
         try:
@@ -160,8 +151,7 @@ class FileLog:
 
     @property
     def size_bytes(self) -> int:
-        current = self._current
-        return self._before_bytes + current.end if current is not None else self._before_bytes
+        return self._before_bytes + (self._current.end if self._current is not None else 0)
 
     @property
     def last_sequence(self) -> int:
