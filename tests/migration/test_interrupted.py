@@ -99,6 +99,7 @@ async def test_one_that_fails_is_ended_by_the_next(step: str, filled: tuple[Path
     is_served(back, filled[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_one_that_is_killed_again_and_again(kind: str, filled: tuple[Path, Written], tmp_path: Path) -> None:
     data, back = copied(filled, tmp_path / "data"), tmp_path / "back"

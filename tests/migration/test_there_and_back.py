@@ -42,7 +42,7 @@ class Writing:
         return self.count
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
 def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> None:
     data, back, port = tmp_path / "data", tmp_path / "back", free_port()
     with store_of(kind, tmp_path) as store:
