@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 from starlette.types import ASGIApp
 
+from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.doors.active import Active, Addresses
-from nadi.cluster.doors.forward import Forward
+from nadi.cluster.doors.forward import Forward, OpenChannel
 from nadi.cluster.doors.rest import RestFront
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.access import ControllerAccess
@@ -53,7 +54,7 @@ class Front:
 
     endpoint_of: returns (host, port) of the store that has a segment, for clients; raises UnavailableError if that is
     unknown. controllers: returns (host, port) of the gRPC doors of all servers. key: the cluster's. security: how other
-    servers' doors are reached. access: as for a controller.
+    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Front:
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
+        channels: OpenChannel = open_channel,
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
+        self._channels = channels
         self._own = Answers([Directory(endpoint_of, controllers)], access)
         self._active = Active()
         self._local: Answers | None = None
@@ -106,7 +109,7 @@ class Front:
             self._forward = None
         self._local = answers_of(here, self._access) if here is not None else None
         if here is None and there is not None:
-            self._forward = Forward(there.rpc, self._security, self._key)
+            self._forward = Forward(there.rpc, self._security, self._key, self._channels)
         if self._rest is not None:
             self._rest.changed()
 
