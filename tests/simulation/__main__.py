@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .days import Outcome
 from .seeds import Ask, outcome_of
-from .work import Outcome
 
 _FIRST = 1
 _TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds")]

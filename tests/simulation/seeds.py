@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .work import Outcome, simulate
+from .days import Outcome
+from .work import simulate
 
 
 @dataclass(frozen=True, slots=True)
