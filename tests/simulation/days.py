@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
@@ -44,9 +44,11 @@ class Outcome:
     states: int  # of a table's keys
     truncations: int
     watermarks: int
+    acknowledged: int  # appends
+    more: Mapping[str, int] = field(default_factory=dict)  # what else is counted
 
 
-def outcome_of(world: World, history: History, watermarks: int) -> Outcome:
+def outcome_of(world: World, history: History, watermarks: int, more: Mapping[str, int] | None = None) -> Outcome:
     """What was done, and seen."""
     return Outcome(
         world.trace,
@@ -59,6 +61,8 @@ def outcome_of(world: World, history: History, watermarks: int) -> Outcome:
         sum(register.check() for register in history.registers.values()),
         sum(map(len, history.cuts.values())),
         watermarks,
+        sum(event.acknowledged for event in history.events.values()),
+        more or {},
     )
 
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import work
+from .cluster import work as of_cluster
 from .days import Outcome
-from .work import simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Ask:
     minutes: float
     pace: float
     log: Path | None
+    cluster: bool = False
 
     @property
     def again(self) -> str:
@@ -50,13 +52,15 @@ class Ask:
         'script/simulate 7 --minutes 10 --log 7.log'
         """
         pace = "" if self.pace == 1.0 else f" --pace {self.pace:g}"
-        return f"script/simulate {self.seed} --minutes {self.minutes:g}{pace} --log {self.seed}.log"
+        which = f"--cluster {self.seed}" if self.cluster else f"{self.seed}"
+        return f"script/simulate {which} --minutes {self.minutes:g}{pace} --log {self.seed}.log"
 
 
 def outcome_of(ask: Ask) -> tuple[Ask, Outcome | None, str]:
     """What came of a seed, or None and why it failed."""
     with quiet():
         try:
+            simulate = of_cluster.simulate if ask.cluster else work.simulate
             return ask, simulate(ask.seed, ask.minutes * 60, pace=ask.pace, log_file=ask.log), ""
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]

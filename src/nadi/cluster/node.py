@@ -118,7 +118,7 @@ class ClusterNode:
         self._tokens = key.token_key(settings.token_lifetime_s) if settings.gate is not None else None
         self._records = Records(registry, runtime)
         self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
-        self._map = Map(self._watch, self.cluster.containers)
+        self.map = Map(self._watch, self.cluster.containers)
         self.store = SegmentStore(
             self._cache,
             self.cluster.containers,
@@ -126,7 +126,7 @@ class ClusterNode:
             runtime,
             chunks,
             parts=(),
-            owner_of=self._map.store_of,
+            owner_of=self.map.store_of,
             mapping=container_of,
             on_lost=lambda number: self.keeper.lost(number),
         )
@@ -134,13 +134,13 @@ class ClusterNode:
         await self.store.start()
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
-        endpoint_of, controllers = self._map.endpoint_of, self._map.controllers
+        endpoint_of, controllers = self.map.endpoint_of, self.map.controllers
         self.front = Front(endpoint_of, controllers, key, settings.security, access, settings.channels)
         parts.push_async_callback(self.front.close)
 
     def join(self, addresses: Addresses, parts: AsyncExitStack) -> None:
         """Say that this server is there, and take what is its share; `parts` has what ends that."""
-        self._addresses, runtime = addresses, self._runtime
+        self.addresses, runtime = addresses, self._runtime
         me = Member(
             id=self.id,
             store=_joined(addresses.store),
@@ -157,7 +157,7 @@ class ClusterNode:
             load=lambda: self.keeper.load(),
             on_change=lambda: self.keeper.wake(),
         )
-        self._map.membership = self.membership
+        self.map.membership = self.membership
         self.seat = Seat(self._make_controller, self.front.active, runtime)
         self.keeper = Keeper(
             self.id,
@@ -185,7 +185,7 @@ class ClusterNode:
         """
         try:
             async with asyncio.timeout(CLUSTER_START_S):
-                while self.seat.controller is None and not self._map.controller(self.id):
+                while self.seat.controller is None and not self.map.controller(self.id):
                     await self._runtime.sleep(_LOOK_S)
         except TimeoutError as error:
             raise RequestTimeoutError(
@@ -238,7 +238,7 @@ class ClusterNode:
 
     def controller_elsewhere(self) -> str:
         """The address of the active controller, if that is another server's; "" otherwise, and if it isn't known."""
-        elsewhere = self._map.controller(self.id)
+        elsewhere = self.map.controller(self.id)
         return elsewhere.rpc if elsewhere is not None else ""
 
     def janitor(self, **how: Any) -> Janitor:
@@ -267,20 +267,20 @@ class ClusterNode:
         )
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
-        own = _joined(self._addresses.store)
-        reach = Reach(self.store, own, self._map.store_of_segment, self._map.stores, self._peer_tls)
+        own = _joined(self.addresses.store)
+        reach = Reach(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
         exchange = reach if self._tokens is None else with_token(reach, self._tokens.master())
         controller = Controller(
             exchange,
             clock=self._runtime,
-            endpoint_of=self._map.endpoint_of,
-            rpc_endpoint=self._addresses.rpc,
+            endpoint_of=self.map.endpoint_of,
+            rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
         )
         return controller, reach.close
 
     def _follow(self) -> None:
-        self.front.follow(self._map.controller(self.id))
+        self.front.follow(self.map.controller(self.id))
 
 
 def _joined(address: tuple[str, int]) -> str:

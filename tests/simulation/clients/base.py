@@ -114,8 +114,12 @@ class Client:
 
     async def length(self, segment: str) -> tuple[int, int] | None:
         """Where it begins and ends; None if it is gone."""
+        least = self.history.ends.get(segment, 0)
         info = await self.sure(wire.GetStreamSegmentInfo(self.id(), segment, ""))
-        return None if isinstance(info, AWAY) else (info.start_offset, info.write_offset)
+        if isinstance(info, AWAY):
+            return None
+        self.history.told_end(segment, info.write_offset, least)
+        return info.start_offset, info.write_offset
 
     def close(self) -> None:
         for connection in self._connections.values():

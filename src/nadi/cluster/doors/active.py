@@ -29,7 +29,7 @@ class Active:
     def __init__(self) -> None:
         self.here: Controller | None = None
         self.there: Addresses | None = None
-        self._calls: set[asyncio.Timeout] = set()
+        self._calls: dict[asyncio.Timeout, None] = {}
 
     def set(self, here: Controller | None, there: Addresses | None) -> bool:
         """Return whether that is something else than before, for those who call; calls under way end then."""
@@ -48,11 +48,11 @@ class Active:
         """Wrap what the active one answers: UnavailableError once another is it, or none is."""
         try:
             async with asyncio.timeout(None) as limit:
-                self._calls.add(limit)
+                self._calls[limit] = None
                 try:
                     yield
                 finally:
-                    self._calls.discard(limit)
+                    del self._calls[limit]
         except TimeoutError as error:
             if not limit.expired():
                 raise
