@@ -45,9 +45,12 @@ class Ear(logging.Handler):
         logger.handlers, logger.propagate = [self], False
         logger.setLevel(logging.WARNING)
         logging.disable(logging.NOTSET)
+        others = logging.getLogger("asyncio")
+        before_of_others, others.disabled = others.disabled, True  # of who dies with what nobody waited for
         try:
             yield
         finally:
+            others.disabled = before_of_others
             logger.handlers, logger.propagate = before[:2]
             logger.setLevel(before[2])
             logging.disable(before[3])
