@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
-from nadi.cluster.records import ContainerRecord, _decode, name_of
+from nadi.cluster.records import ContainerRecord, name_of
+from nadi.cluster.records import _record as decoded
 
 from .. import fate
 from ..days import Outcome, at_work, judged, outcome_of
@@ -109,7 +110,7 @@ def _restless(world: ClusterWorld) -> str:
 
 def _record(world: ClusterWorld, number: int) -> ContainerRecord:
     found = world.store.objects.get(name_of(number))
-    return ContainerRecord() if found is None else _decode(found.value)
+    return ContainerRecord() if found is None else decoded(number, found.value)
 
 
 def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
