@@ -20,6 +20,7 @@ from ..judging.history import BrokenWordError, History
 from ..machine.loop import SimulatedLoop, run
 from .fate import Fate
 from .heard import Ear
+from .host import lives
 from .world import ClusterWorld
 
 _CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
@@ -115,7 +116,7 @@ def _record(world: ClusterWorld, number: int) -> ContainerRecord:
 
 def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
     store, hosts = world.store, world.hosts
-    moves = [*world.moved, *(host.life.node.keeper.moves for host in hosts if host.life is not None)]
+    moves = [*world.moved, *(life.node.keeper.moves for life in lives(hosts, lambda life: True))]
     found: Counter[str] = Counter({what.replace("_", " "): count for what, count in own.done.items()})
     found["servers"] = len(hosts)
     found["starts"], found["stops"] = sum(host.starts for host in hosts), sum(host.stops for host in hosts)
