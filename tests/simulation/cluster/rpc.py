@@ -92,7 +92,8 @@ class Channel:
 
             async def answered() -> bytes:
                 at = self._found(self._address)
-                assert at is not None
+                if at is None:
+                    raise UnavailableError(f"{self._address} has just stopped answering")
                 return await at[0].answer(method, request, metadata or (), peer, timeout)
 
             try:
