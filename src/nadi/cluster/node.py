@@ -135,7 +135,9 @@ class ClusterNode:
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
         endpoint_of, controllers = self.map.endpoint_of, self.map.controllers
-        self.front = Front(endpoint_of, controllers, key, settings.security, access, settings.channels)
+        self.front = Front(
+            endpoint_of, controllers, key, settings.security, access, settings.channels, self._may_control
+        )
         parts.push_async_callback(self.front.close)
 
     def join(self, addresses: Addresses, parts: AsyncExitStack) -> None:
@@ -278,6 +280,9 @@ class ClusterNode:
             scaling=self._settings.scaling,
         )
         return controller, reach.close
+
+    def _may_control(self) -> bool:
+        return self.keeper.may_answer(CONTROLLER_CONTAINER)
 
     def _follow(self) -> None:
         self.front.follow(self.map.controller(self.id))

@@ -12,6 +12,7 @@ from unittest import mock
 from msgspec.structs import replace
 
 from nadi.cluster import records
+from nadi.cluster.doors.active import Active
 from nadi.cluster.keeper import Keeper
 from nadi.cluster.operating import garbage
 from nadi.cluster.parts import ClusterParts
@@ -101,8 +102,17 @@ def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
 @contextmanager
 def goes_on_as_the_controller_without_asking() -> Iterator[None]:
     """What a controller has begun isn't given only if the work's record is still its own."""
-    nothing = mock.patch.object(workflows, "only_if", lambda permitted: contextlib.nullcontext())
-    with nothing, mock.patch.object(hold, "only_if", lambda permitted: contextlib.nullcontext()):
+    nothing = contextlib.nullcontext()
+    with (
+        mock.patch.object(workflows, "only_if", return_value=nothing),
+        mock.patch.object(hold, "only_if", return_value=nothing),
+    ):
+        yield
+
+
+@contextmanager
+def answers_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
+    with mock.patch.object(Active, "check"):
         yield
 
 
@@ -142,6 +152,7 @@ CLUSTER_MUTATIONS: list[Mutation] = [
     asks_not_again_whether_its_claim_stands,
     answers_reads_though_it_may_have_been_replaced,
     goes_on_as_the_controller_without_asking,
+    answers_as_a_controller_that_may_have_been_replaced,
     releases_the_log_before_the_record_says_so,
     cleans_frames_that_the_log_still_needs,
     cleans_chunks_that_no_snapshot_knows_yet,

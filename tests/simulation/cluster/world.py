@@ -67,7 +67,9 @@ class ClusterWorld(World):
         async def done(life: Life) -> T:
             async with life.node.front._active.call():
                 life.controller  # noqa: B018 - or it is elsewhere
-                return await work(life)
+                answer = await work(life)
+                life.node.front._active.check()
+                return answer
 
         async def where(life: Life) -> str:
             return life.node.controller_elsewhere()

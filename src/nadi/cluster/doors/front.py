@@ -54,7 +54,8 @@ class Front:
 
     endpoint_of: returns (host, port) of the store that has a segment, for clients; raises UnavailableError if that is
     unknown. controllers: returns (host, port) of the gRPC doors of all servers. key: the cluster's. security: how other
-    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over.
+    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over. may_answer:
+    whether an active controller that is here may answer.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Front:
         security: Security | None = None,
         access: ControllerAccess | None = None,
         channels: OpenChannel = open_channel,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
         self._channels = channels
         self._own = Answers([Directory(endpoint_of, controllers)], access)
-        self._active = Active()
+        self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -118,7 +120,9 @@ class Front:
             return await self._own.answer(call)
         async with self._active.call():
             if self._local is not None:
-                return await self._local.answer(call)
+                answer = await self._local.answer(call)
+                self._active.check()
+                return answer
             if _forwarded(call) is not None:
                 raise UnavailableError("the active controller was here and is elsewhere now: try again")
             if self._forward is None:
