@@ -24,6 +24,8 @@ class Days:
 
 DENSE = Days(30.0, 0.3)  # a third of a second of work each, in which one of a hundred finds most broken rules
 
+DENSE_CLUSTER = Days(15.0, 0.15)  # likewise, of a cluster: a second of work each
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
