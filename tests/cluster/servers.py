@@ -65,8 +65,14 @@ class ServerOfCluster:
         self.access = ControllerAccess(self.gate, self.tokens) if self.gate is not None and self.tokens else None
         authority = None if guards.tls is None else str(guards.tls.authority)
         self.security = Security(tls=guards.tls is not None, trust_store=authority)
+        self.is_leased = True
         self.front = Front(
-            cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers], key, self.security, self.access
+            cluster.endpoint_of,
+            lambda: [one.rpc_address for one in cluster.servers],
+            key,
+            self.security,
+            self.access,
+            may_answer=lambda: self.is_leased,
         )
         self.api = Api(lambda: leaf("nadi", Status.UP, {"server": name}), RestAccess(self.gate))
 

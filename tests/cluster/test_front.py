@@ -72,6 +72,21 @@ async def uses_everything(manager: StreamManager, scope: str) -> None:
     await manager.delete_scope(scope)
 
 
+async def test_a_controller_that_may_have_been_replaced_answers_nothing(tmp_path: Path) -> None:
+    """Cut off from the store, it went on to answer from memory: a segment that another had scaled since had no
+    successors, and its writers took the stream for sealed."""
+    async with cluster(tmp_path) as made:
+        scope = pb.ScopeInfo(scope="home")
+        await call(made.other, "createScope", scope)
+        made.active.is_leased = False
+        for server in (made.active, made.other):
+            code, details = await refused(server, "checkScopeExists", scope)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "another server may have the active controller by now" in details
+        made.active.is_leased = True
+        assert (await call(made.other, "checkScopeExists", scope)).exists
+
+
 async def test_a_client_of_either_server_does_everything(tmp_path: Path) -> None:
     async with asyncio.timeout(60), cluster(tmp_path) as made:
         for server in made.servers:

@@ -59,10 +59,10 @@ def create_scope(channel: grpc.aio.Channel) -> Any:
 
 
 async def test_the_request_and_who_asks_are_passed_on() -> None:
-    seen: list[Call] = []
+    seen: list[tuple[bytes, dict[str, Any], float | None]] = []
 
     async def answer(call: Call) -> Any:
-        seen.append(call)
+        seen.append((call.raw, dict(call.invocation_metadata() or ()), call.time_remaining()))  # gone with the call
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
 
     async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
@@ -70,15 +70,13 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
         metadata = (("authorization", "Basic abc"), ("other", "x" * 20_000))
         reply = await create_scope(channel)(request, metadata=metadata, timeout=7)
         assert pb.CreateScopeStatus.FromString(reply).status == pb.CreateScopeStatus.SCOPE_EXISTS
-    (call,) = seen
-    assert call.raw == request
-    told = dict(call.invocation_metadata())
+    ((raw, told, left_s),) = seen
+    assert raw == request
     assert told["authorization"] == "Basic abc"
     assert "other" not in told
     peer = KEY.proven(told[FORWARDED])
     assert peer is not None
     assert peer.startswith(f"ipv4:{HOST}:")
-    left_s = call.time_remaining()
     assert left_s is not None
     assert 4 < left_s <= 7
 

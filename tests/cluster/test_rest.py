@@ -80,6 +80,18 @@ async def test_health_metrics_and_descriptions_are_each_servers_own(tmp_path: Pa
         assert (await active.get("/metrics")).status_code == 503
 
 
+async def test_a_controller_that_may_have_been_replaced_answers_nothing(tmp_path: Path) -> None:
+    async with clients(tmp_path) as (made, active, other):
+        made.active.is_leased = False
+        for asked in (active, other):
+            told = await asked.get("/v1/scopes")
+            assert told.status_code == 503
+            assert "another server may have the active controller by now" in told.text
+            assert (await asked.get("/v1/health")).status_code == 200
+        made.active.is_leased = True
+        assert (await other.get("/v1/scopes")).status_code == 200
+
+
 async def test_it_follows_the_controller(tmp_path: Path) -> None:
     async with clients(tmp_path) as (made, one, two):
         assert (await two.post("/v1/scopes", json=SCOPE)).status_code == 201

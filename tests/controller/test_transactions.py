@@ -118,6 +118,27 @@ async def test_leases_run_out_after_a_grace_and_pings_extend_them() -> None:
         assert not any("transaction" in name for name in store.segments)
 
 
+async def test_one_whose_lease_is_over_before_it_has_begun_can_be_begun_again() -> None:
+    """Its segments took long: the stream was said to be sealed, and a writer gave up."""
+    async with with_stream(1) as (controller, store, clock):
+        is_slow = True
+
+        async def slow(command: Command) -> None:
+            nonlocal is_slow
+            if is_slow and isinstance(command, wire.CreateSegment):
+                is_slow = False
+                await clock.advance(2 * LEASE)
+                await until(ended)
+
+        async def ended() -> bool:
+            return not controller.transactions.live(STREAM, TxnState.OPEN)
+
+        store.before = slow
+        with pytest.raises(UnavailableError, match="ended while it was begun: begin it again"):
+            await controller.create_transaction(STREAM, LEASE)
+        assert (await controller.create_transaction(STREAM, LEASE)).ranges
+
+
 async def test_limits_of_leases() -> None:
     async with with_stream(1) as (controller, _, clock):
         for lease in (0, -1, 9_999, TXN_LEASE_MAX_MS + 1):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import nadi
+from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
-from nadi.errors import DataFolderError, StoreError
+from nadi.errors import ConflictError, DataFolderError, StoreError
+from nadi.migration.folders import ServedFolder
+from nadi.migration.moving import Migration
+from nadi.migration.targets import NewCluster
 from tests.migration.support import LIMITS, Store, Written, migrate, refused
 
 pytestmark = pytest.mark.timeout(120)
@@ -81,8 +86,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
+    plain = tmp_path / "plain"
+    plain.mkdir()
     assert "there is no folder" in refused("--data", str(tmp_path / "no"), "--to", store.url, store=store)
-    assert "isn't a data folder" in refused("--data", str(tmp_path), "--to", store.url, store=store)
+    assert "isn't a data folder" in refused("--data", str(plain), "--to", store.url, store=store)
     assert "give its URL with --to" in refused("--data", str(data), store=store)
     assert "say what to move" in refused("--to", store.url, store=store)
     with nadi.embedded(data), nadi.embedded(tmp_path / "other", rest_port=0) as other:
@@ -93,21 +100,30 @@ def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
         assert manager.list_streams("home") == ["meters"]
 
 
-def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path: Path) -> None:
-    """Each record of the states is written by itself, and synced: that takes longer than a second."""
-    store = Store(f"file://{tmp_path}/store", environment={"NADI_LIMITS": "migration_rows=1"})
+async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path: Path) -> None:
+    url, limit_s = f"file://{tmp_path}/store", 0.5
     with (
         nadi.embedded(data, rest_port=0, environment=LIMITS) as server,
         StreamManager(server.controller_uri) as manager,
     ):
-        for number in range(300):
-            manager.create_stream("home", f"s{number}")
-        arguments = "--data", str(data), "--to", store.url, "--rest", server.rest_uri
-        said = refused(*arguments, "--pause-limit", "1", store=store)
-        assert "writers" in said, said
+        async with (
+            ServedFolder(data, _Held(server.rest_uri, None), limit_s) as source,
+            NewCluster(url, {}, 1) as target,
+        ):
+            put = target.put
+
+            async def slow(number: int, state: Path, sequence: int, epoch: int) -> None:
+                await asyncio.sleep(2 * limit_s)
+                await put(number, state, sequence, epoch)
+
+            target.put = slow  # type: ignore[method-assign]
+            with pytest.raises(ConflictError, match="the writers aren't held any more, and went on"):
+                await Migration(source, target, _Shown()).run()
         manager.create_stream("home", "later")
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert "later" in manager.list_streams("home")
+    with pytest.raises(StoreError, match="hasn't ended"):
+        nadi.embedded(store=url)
 
 
 def test_taking_it_back(tmp_path: Path) -> None:

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 import nadi
+from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
 from nadi.errors import DataFolderError, StoreError
+from nadi.limits import MIGRATION_LEFT_BYTES
+from nadi.migration.folders import ServedFolder
+from nadi.migration.moving import Migration
+from nadi.migration.targets import NewCluster
 from tests.cluster.processes.cluster import free_port
 from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of
 
@@ -85,3 +90,19 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
             written.check(manager)
         checked = run("check", str(back))
         assert checked.returncode == 0, checked.stdout
+
+
+async def test_what_was_written_just_now_is_copied_before_writers_are_held(tmp_path: Path) -> None:
+    """It used to be copied while they were held: seconds for each gigabyte."""
+    data, count = tmp_path / "data", 2_000
+    with nadi.embedded(data, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", segments=3)
+        with manager.create_writer("home", "meters") as writer:
+            for number in range(count):
+                writer.write_event(bytes(1_000), routing_key=str(number))
+        source = ServedFolder(data, _Held(server.rest_uri, None), 60)
+        async with source, NewCluster(f"file://{tmp_path}/store", {}, 2) as target:
+            report = await Migration(source, target, _Shown()).run(only_ahead=True)
+        assert report.stored_bytes >= count * 1_000
+        assert report.passes == 1 + (report.stored_bytes > MIGRATION_LEFT_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ async def begin_and_end(peer: Peer, number: int) -> None:
     await peer.ask(wire.DeleteSegment(1, segment, ""))
 
 
-def sessions_of(connections: set[Connection]) -> int:
+def sessions_of(connections: Iterable[Connection]) -> int:
     return max(len(connection.writers.sessions) for connection in connections)
 
 

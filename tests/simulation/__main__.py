@@ -1,7 +1,8 @@
-"""Simulations of a whole server, many seeds at once, or one again with what happened last in it.
+"""Simulations of a whole server, or of a cluster, many seeds at once, or one again with what happened last in it.
 
     script/simulate --seeds 1000 --minutes 10
     script/simulate 527 --log 527.log
+    script/simulate --cluster --seeds 1000 --minutes 10
 
 Ends with 1 if a seed failed; each is named with its error and how to run it again, as soon as it is known.
 """
@@ -14,6 +15,7 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -22,17 +24,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .days import Outcome
 from .seeds import Ask, outcome_of
-from .work import Outcome
 
 _FIRST = 1
-_TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds")]
+_TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds", "more")]
 
 
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
     seeds = options.seed or range(options.first, options.first + options.seeds)
-    asks = [Ask(seed, options.minutes, options.pace, options.log) for seed in seeds]
+    asks = [Ask(seed, options.minutes, options.pace, options.log, options.cluster) for seed in seeds]
     console, began = Console(highlight=False), time.monotonic()
     outcomes: list[Outcome] = []
     failed = 0
@@ -47,7 +49,10 @@ def main(arguments: list[str]) -> int:
     if len(asks) == 1 and outcomes:
         console.print(f"seed {asks[0].seed}: trace {outcomes[0].trace}")
     simulated_min = sum(outcome.seconds for outcome in outcomes) / 60
-    parts = [f"{sum(getattr(outcome, name) for outcome in outcomes):,} {name}" for name in _TOTALS]
+    totals = Counter({name: sum(getattr(outcome, name) for outcome in outcomes) for name in _TOTALS})
+    for outcome in outcomes:
+        totals.update(outcome.more)
+    parts = [f"{total:,} {name}" for name, total in totals.items()]
     cpu_s = sum(resource.getrusage(whose).ru_utime for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     took = f"{simulated_min:,.0f} simulated minutes in {time.monotonic() - began:,.0f} s"
     took += f", {simulated_min / cpu_s:.1f} a second of one core"
@@ -62,6 +67,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         prog="script/simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("seed", type=int, nargs="*", help="these seeds, instead of --seeds many")
+    parser.add_argument("--cluster", action="store_true", help="of three to five servers over one object store")
     parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--first", type=int, default=_FIRST, help=f"the first of them (default {_FIRST})")
     parser.add_argument("--minutes", type=float, default=5.0, help="of simulated time, each (default 5)")

@@ -7,21 +7,22 @@ import asyncio
 from collections.abc import Callable
 
 from .machine.process import Process
+from .server import OneServer
 from .world import World
 
 _DAY_MS = 24 * 3600 * 1000
 
 
-async def servers(world: World, mean_s: float) -> None:
+async def servers(world: OneServer, mean_s: float) -> None:
     """Arms what goes wrong with servers and their disks; raises what kept one from starting."""
     chance = world.chance("fate")
-    for server in world.servers:
+    for server in world.hosts:
         server.faults.frame_fails, server.faults.put_fails, server.faults.state_lost = 0.0005, 0.01, 0.2
     while True:
         await asyncio.sleep(chance.expovariate(1 / mean_s))
         if world.failure is not None:
             raise world.failure
-        server, what = chance.choice(world.servers), chance.random()
+        server, what = chance.choice(world.hosts), chance.random()
         if what < 0.6:
             server.faults.kill_due = chance.randrange(40)
         elif what < 0.7:
@@ -39,8 +40,8 @@ async def network(world: World, clients: Callable[[], list[Process]], mean_s: fl
     chance = world.chance("weather")
     while True:
         await asyncio.sleep(chance.expovariate(1 / mean_s))
-        server = chance.choice(world.servers).name
-        hosts = sorted({process.name for process in clients()} | {server.name for server in world.servers})
+        server = chance.choice(world.hosts).name
+        hosts = sorted({process.name for process in clients()} | {server.name for server in world.hosts})
         others = [name for name in hosts if name != server]
         if not others:
             continue

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .work import Outcome, simulate
+from . import work
+from .cluster import work as of_cluster
+from .days import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class Days:
 
 
 DENSE = Days(30.0, 0.3)  # a third of a second of work each, in which one of a hundred finds most broken rules
+
+DENSE_CLUSTER = Days(15.0, 0.15)  # likewise, of a cluster: a second of work each
 
 
 @contextmanager
@@ -40,6 +44,7 @@ class Ask:
     minutes: float
     pace: float
     log: Path | None
+    cluster: bool = False
 
     @property
     def again(self) -> str:
@@ -49,13 +54,15 @@ class Ask:
         'script/simulate 7 --minutes 10 --log 7.log'
         """
         pace = "" if self.pace == 1.0 else f" --pace {self.pace:g}"
-        return f"script/simulate {self.seed} --minutes {self.minutes:g}{pace} --log {self.seed}.log"
+        which = f"--cluster {self.seed}" if self.cluster else f"{self.seed}"
+        return f"script/simulate {which} --minutes {self.minutes:g}{pace} --log {self.seed}.log"
 
 
 def outcome_of(ask: Ask) -> tuple[Ask, Outcome | None, str]:
     """What came of a seed, or None and why it failed."""
     with quiet():
         try:
+            simulate = of_cluster.simulate if ask.cluster else work.simulate
             return ask, simulate(ask.seed, ask.minutes * 60, pace=ask.pace, log_file=ask.log), ""
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]

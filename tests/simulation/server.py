@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 from grpc.aio import AioRpcError, Metadata
@@ -30,11 +30,10 @@ from nadi.wire import commands as wire
 from nadi.wire.rpc.codes import code_of
 
 from .machine.disk import Disk, Faults, MemoryParts, SimulatedChunks, SimulatedLog
+from .machine.loop import SimulatedLoop
 from .machine.network import LostError
 from .machine.process import Process
-
-if TYPE_CHECKING:
-    from .world import World
+from .world import DRIFT, World
 
 T = TypeVar("T")
 CONTAINERS = 2
@@ -188,6 +187,10 @@ class Server:
         life.process.kill()  # what still held something lets go of it
         self.world.note("stopped", self.name)
 
+    def rest(self) -> None:
+        """Nothing goes wrong any more."""
+        self.faults.rest()
+
     def end(self) -> None:
         """For good."""
         self._ended = True
@@ -230,6 +233,35 @@ class Server:
             raise _rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long") from None
         except (LostError, UnavailableError) as error:
             raise _rpc_error(grpc.StatusCode.UNAVAILABLE, str(error) or "the connection was lost") from None
+
+
+class OneServer(World):
+    """A world with one server, of two containers. log: what the containers' logs are. The rest is as of a `World`."""
+
+    def __init__(
+        self, loop: SimulatedLoop, seed: str, log: type[SimulatedLog] = SimulatedLog, drift: float = DRIFT
+    ) -> None:
+        super().__init__(loop, seed, drift)
+        self.server = Server(self, "server", log)
+
+    @property
+    def hosts(self) -> list[Server]:
+        return [self.server]
+
+    async def endpoint_of(self, segment: str) -> tuple[str, int]:
+        return self.server.address
+
+    async def reach(self, work: Callable[[Life], Awaitable[T]]) -> T:
+        return await self.server.ask(work)
+
+    async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
+        return await self.server.rpc(name, request, timeout_s)
+
+    async def until_ready(self) -> None:
+        await self.server.until_ready()
+
+    async def run(self, work: Callable[[Life], Coroutine[Any, Any, T]]) -> T:
+        return await self.server.run(work)
 
 
 def _method(rpc: str, services: Iterable[object]) -> Any:

@@ -24,7 +24,7 @@ from .clients.changing import Scaler
 from .judging.history import BrokenWordError, History
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process
-from .world import World
+from .server import OneServer
 
 STREAM = StreamName("home", "limited")
 KEPT_S = 900.0
@@ -71,14 +71,14 @@ class Watcher(Client):
                     self.longest_kept_s = max(self.longest_kept_s, now - since)
 
 
-async def _kills(world: World) -> None:
+async def _kills(world: OneServer) -> None:
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 600))
         world.server.faults.kill_due = chance.randrange(40)
 
 
-async def _sets(world: World) -> None:
+async def _sets(world: OneServer) -> None:
     """The clock is set on and back, for seconds or hours."""
     chance = world.chance("fate")
     while True:
@@ -88,7 +88,7 @@ async def _sets(world: World) -> None:
 
 def live(seed: str, *more: Any) -> Watcher:
     async def main(loop: SimulatedLoop) -> Watcher:
-        async with World(loop, seed, drift=0.0) as world:
+        async with OneServer(loop, seed, drift=0.0) as world:
             world.network.lost = 0.0005
             process = world.process("clients")
             return await process.start(_live(world, process, *more))
@@ -96,7 +96,7 @@ def live(seed: str, *more: Any) -> Watcher:
     return run(main)
 
 
-async def _live(world: World, process: Process, *more: Any) -> Watcher:
+async def _live(world: OneServer, process: Process, *more: Any) -> Watcher:
     history = History()
     first = Client(world, history, "first", process)
     await world.server.until_ready()

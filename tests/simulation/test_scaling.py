@@ -25,7 +25,7 @@ from .clients.transactions import Transactions, learn_ends
 from .judging.history import History
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process
-from .world import World
+from .server import OneServer
 
 STREAM = StreamName("home", "elastic")
 TARGET = 3
@@ -57,7 +57,7 @@ async def watch(client: Client, counts: list[int]) -> None:
         counts.append(len(await client.control("segments", lambda server: server.current_segments(STREAM))))
 
 
-async def fate(world: World) -> None:
+async def fate(world: OneServer) -> None:
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 150))
@@ -65,16 +65,16 @@ async def fate(world: World) -> None:
         world.server.set_clock(chance.choice([0, 3_000, -3_000, 7_200_000, -86_400_000]))
 
 
-Followed = tuple[World, list[int], list[ScalingReport], int]
+Followed = tuple[OneServer, list[int], list[ScalingReport], int]
 
 
 async def follow(loop: SimulatedLoop, seed: str, by_hand: bool) -> Followed:
-    async with World(loop, seed, drift=0.0) as world:
+    async with OneServer(loop, seed, drift=0.0) as world:
         process = world.process("clients")
         return await process.start(_follow(world, process, by_hand))
 
 
-async def _follow(world: World, process: Process, by_hand: bool) -> Followed:
+async def _follow(world: OneServer, process: Process, by_hand: bool) -> Followed:
     history, counts = History(), list[int]()
     first = Client(world, history, "first", process)
     await world.server.until_ready()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from . import seeds
+from . import work
 from .__main__ import main
 from .judging.history import BrokenWordError
 
@@ -39,7 +39,7 @@ def test_a_seed_that_failed_is_named_with_what_runs_it_again(
     def simulate(seed: int, *_: Any, **__: Any) -> Any:
         raise BrokenWordError(f"an event of {seed} was acknowledged, and is not there")
 
-    monkeypatch.setattr(seeds, "simulate", simulate)
+    monkeypatch.setattr(work, "simulate", simulate)
     assert main(["--seeds", "2", "--first", "8", "--minutes", "0.5", "--processes", "1"]) == 1
     said = capsys.readouterr().out
     assert "seed 9 FAILED: BrokenWordError: an event of 9 was acknowledged, and is not there" in said

@@ -1,12 +1,8 @@
 """Servers and clients in simulated processes, a network between them, and a seed: everything that happens follows from
 it, and goes into `trace`.
 
-Today there is one server, of two containers. For a cluster, give the world more: each `Server` is a host by its name,
-with disks of its own, and `network` cuts them from each other as from clients. What a server is, is put together in
-`Server._boot`: there a cluster's server gets its engine and its registry over the one object store
-(`SimulatedEngine(world.store, process)`, `SimulatedRegistry(world.store, process)`), and its calls to other servers go
-through `server.ask`, or over the wire by `loop.create_connection`. `server.kill`, `pause`, `set_clock`, `network.cut`
-and `store.cut_off` are the same for each; `work` decides when they happen.
+A world's servers are one by itself (`server`), or those of a cluster (`cluster`): each is a host by its name, and
+`network` cuts them from each other as from clients.
 """
 
 from __future__ import annotations
@@ -16,17 +12,18 @@ import random
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from .machine.disk import SimulatedLog
+from nadi.controller.controller import Controller
+from nadi.wire import commands as wire
+
 from .machine.loop import SimulatedLoop
 from .machine.network import Network
 from .machine.process import Process
 from .machine.store import SimulatedStore
-from .server import Life, Server
 from .told import told
 
 T = TypeVar("T")
@@ -34,12 +31,43 @@ DRIFT = 0.1  # how much faster or slower a process's clock may run
 _LAST_LINES = 5_000
 
 
-class World:
-    """seed: all of it. log: what the containers' logs are. drift: how wrong clocks may run."""
+class Serving(Protocol):
+    """What there is of a server from a start to the end that it finds."""
 
-    def __init__(
-        self, loop: SimulatedLoop, seed: str, log: type[SimulatedLog] = SimulatedLog, drift: float = DRIFT
-    ) -> None:
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def controller(self) -> Controller: ...
+
+    async def exchange(self, command: wire.Command) -> wire.Command:
+        """At the door that its controller uses."""
+
+
+class Host(Protocol):
+    """A server, in all its lives."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kills(self) -> int: ...
+
+    @property
+    def failure(self) -> BaseException | None: ...
+
+    def start(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def rest(self) -> None:
+        """Nothing goes wrong with it any more."""
+
+
+class World:
+    """seed: all of it. drift: how wrong clocks may run."""
+
+    def __init__(self, loop: SimulatedLoop, seed: str, drift: float = DRIFT) -> None:
         self.loop, self.seed, self._drift = loop, seed, drift
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._trace = hashlib.sha256()
@@ -48,9 +76,35 @@ class World:
         self.store = SimulatedStore(self.chance("store"), lambda: loop.now, loop.at, self.note)
         self.network = Network(loop, self.chance, self.note, self.trace_only)
         self.network.lost = 0.002  # of all calls, and of all answers
-        self.server = Server(self, "server", log)
-        self.servers = [self.server]
         self.calls = 0
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """The servers."""
+        raise NotImplementedError
+
+    # --- what its clients reach ---------------------------------------------------------------------------
+
+    async def endpoint_of(self, segment: str) -> tuple[str, int]:
+        """Where a client finds a segment; UnavailableError or LostError if that can't be known now."""
+        raise NotImplementedError
+
+    async def reach(self, work: Callable[[Serving], Awaitable[T]]) -> T:
+        """Done where the controller is, over the network, from the process that calls this; LostError where nobody
+        knows whether it was done."""
+        raise NotImplementedError
+
+    async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
+        """One of the controller's RPCs, likewise; AioRpcError as from gRPC."""
+        raise NotImplementedError
+
+    async def until_ready(self) -> None:
+        """Raises what kept a server from starting."""
+        raise NotImplementedError
+
+    async def run(self, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+        """Done where the controller is, without a network between."""
+        raise NotImplementedError
 
     # --- what is done ---------------------------------------------------------------------------------
 
@@ -63,9 +117,9 @@ class World:
         chance = self.chance(f"process {life or name}")
         return Process(self.loop, name, chance, 1 + self._drift * (2 * chance.random() - 1))
 
-    async def ask(self, who: str, what: object, work: Callable[[Life], Awaitable[T]]) -> T:
+    async def ask(self, who: str, what: object, work: Callable[[Serving], Awaitable[T]]) -> T:
         """What the call gives or raises at the server; LostError where that can't be known."""
-        return await self.noted(who, what, lambda: self.server.ask(work))
+        return await self.noted(who, what, lambda: self.reach(work))
 
     async def noted(self, who: str, what: object, call: Callable[[], Awaitable[T]]) -> T:
         """The call, and what comes back, go into the log."""
@@ -83,9 +137,9 @@ class World:
     def rest(self) -> None:
         """Nothing goes wrong any more."""
         self.network.mend()
-        self.store.faults.rest()
-        for server in self.servers:
-            server.faults.rest()
+        self.store.mend()
+        for server in self.hosts:
+            server.rest()
 
     # --- what has happened ----------------------------------------------------------------------------
 
@@ -104,24 +158,24 @@ class World:
 
     @property
     def kills(self) -> int:
-        return sum(server.kills for server in self.servers)
+        return sum(server.kills for server in self.hosts)
 
     @property
     def failure(self) -> BaseException | None:
         """Why a server did not start."""
-        return next((server.failure for server in self.servers if server.failure is not None), None)
+        return next((server.failure for server in self.hosts if server.failure is not None), None)
 
     # --- from start to end ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        for server in self.servers:
+        for server in self.hosts:
             server.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        for server in self.servers:
+        for server in self.hosts:
             server.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 

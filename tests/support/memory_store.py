@@ -95,7 +95,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.container = MemoryContainer()
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.refused: list[object] = []  # why connections were ended
         self._rota = Rota()
         self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._rota)

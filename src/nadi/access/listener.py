@@ -121,7 +121,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
         self._handshakes = LoopTurns(TLS_HANDSHAKES_A_TURN)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on sockets that are already bound."""
@@ -189,11 +189,11 @@ class Listener:
         self._extras += is_extra
         self._of_address[address] += 1
         guest.task = task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(partial(self._let_go, accepted))
 
     def _let_go(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():  # before its first step, so that nothing in it ran; it never lets a later one through
             accepted.close()
 

@@ -70,7 +70,7 @@ class Keeper:
         self._on_taken, self._on_leaving, self._on_looked = on_taken, on_leaving, on_looked
         self._parts: dict[int, ClusterParts] = {}
         self._moving: dict[int, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Future[None]] = set()
+        self._leaving: dict[asyncio.Future[None], None] = {}
         self._takes = asyncio.Semaphore(CLUSTER_TAKES_AT_ONCE)
         self._closing = asyncio.Lock()  # each of many is closed for no longer than if it were alone
         self._failed: dict[int, int] = {}  # takes of a container, one after another
@@ -102,7 +102,7 @@ class Keeper:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        under_way = {*self._moving.values(), *self._leaving}
+        under_way = [*self._moving.values(), *self._leaving]
         try:
             if under_way:
                 await asyncio.wait(under_way)
@@ -149,8 +149,8 @@ class Keeper:
         if self._parts.pop(number, None) is not None:
             self.moves.fenced += 1
             leaving = asyncio.ensure_future(self._on_leaving(number))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._leaving[leaving] = None
+            leaving.add_done_callback(self._leaving.pop)
         self.wake()
 
     # --- deciding ------------------------------------------------------------------------------------

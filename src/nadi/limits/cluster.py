@@ -54,6 +54,7 @@ JANITOR_DELETED_AT_ONCE = 500  # names in one call
 # --- migrations ----------------------------------------------------------------------------------
 MIGRATION_PAUSE_S = 60.0  # writers are held for so long at most, unless the command says otherwise,
 MIGRATION_PAUSE_MAX_S = 3600.0  # and no longer than this
+MIGRATION_REFRESH_S = 300.0  # for new snapshots of all containers
 MIGRATION_PASSES = 10  # over what has changed, before writers are held whatever is left,
 MIGRATION_LEFT_BYTES = 64 * _MIB  # or once a pass had no more to copy than this
 MIGRATION_COPIES_AT_ONCE = 4  # chunks, each of them in memory

@@ -58,6 +58,9 @@ class ClusterStore:
         moves = {record.moved.migration if record.moved else "" for record in await read_records(self._shared)}
         return moves.pop() if len(moves) == 1 else ""
 
+    async def refresh(self) -> None:
+        """Nothing: its servers are to be stopped."""
+
     async def snapshots(self) -> Snapshots:
         return [record.snapshot for record in await read_records(self._shared)]
 

@@ -41,6 +41,9 @@ class Source(Protocol):
     def is_served(self) -> bool:
         """Servers may be writing to it until it is settled."""
 
+    async def refresh(self) -> None:
+        """Have tier 2, and the snapshots, have what was written by now, if servers write on."""
+
     async def snapshots(self) -> Snapshots:
         """The newest ones, which servers may replace at any moment; raise UnavailableError if they can't be read."""
 

@@ -35,6 +35,8 @@ _LOOK_S = 0.1
 class Server(Protocol):
     """A running server's REST; blocking. Raises ConflictError, UnavailableError, PermissionDeniedError."""
 
+    def refresh(self) -> None: ...
+
     def hold(self, limit_s: float) -> HoldReport: ...
 
     def go_on(self) -> None: ...
@@ -84,6 +86,9 @@ class _Folder:
     async def left_by(self) -> str:
         there = await REAL.in_thread(moved.settled, self.folder)
         return there.migration if there is not None else ""
+
+    async def refresh(self) -> None:
+        """Nothing: nobody writes here."""
 
     async def snapshots(self) -> Snapshots:
         return [(await snapshots.newest(self.chunks, number))[0] for number in range(self.containers)]
@@ -137,6 +142,9 @@ class ServedFolder(_Folder):
 
     async def _open(self) -> None:
         """Nothing: its server has it open."""
+
+    async def refresh(self) -> None:
+        await asyncio.to_thread(self._server.refresh)
 
     async def settle(self) -> Settled:
         report = self._held = await asyncio.to_thread(self._server.hold, self._limit_s)

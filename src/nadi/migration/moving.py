@@ -93,6 +93,7 @@ class Migration:
         """Copy what the newest snapshots name, again and again, until a pass has found little."""
         for _ in range(MIGRATION_PASSES):
             self._report.passes += 1
+            await self._source.refresh()
             async with self._newest() as states:
                 what = "copying" if self._report.passes == 1 else f"copying what is new ({self._report.passes})"
                 copied = await copier.copy(states.pieces(division, complete=False), what, complete=False)

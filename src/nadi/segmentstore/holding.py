@@ -18,6 +18,7 @@ from nadi.errors import ConflictError, DamagedDataError, RequestTimeoutError, Un
 from nadi.observe.migration import HeldContainer
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,19 @@ class Hold:
         """Until it ends by itself."""
         return max(0.0, self._ends_at - self._runtime.monotonic())
 
+    async def refresh(self) -> None:
+        """Move what is in the log by now, and have the snapshots name it. Nobody is held.
+
+        ConflictError: the writers are held.
+        """
+        if self._phase is not _Phase.FREE:
+            raise self._is_held()
+        for container in self._store.containers:
+            writer = self._writer(container)
+            async with writer.turns:
+                await writer.move_everything(container.state.sequence)
+            await container.checkpoints.bring_up_to_date()
+
     async def begin(self, limit_s: float) -> list[HeldContainer]:
         """Hold the writers for so long at most; return once tier 2 has everything.
 
@@ -61,7 +75,7 @@ class Hold:
             DamagedDataError: some bytes in the log are damaged, and can't be moved; they go on.
         """
         if self._phase is not _Phase.FREE:
-            raise ConflictError(f"the writers are held already, for {self.left_s:.0f} s more at most")
+            raise self._is_held()
         self._phase, self._ends_at = _Phase.BEGUN, self._runtime.monotonic() + limit_s
         self.id = self._runtime.unique()
         try:
@@ -83,8 +97,14 @@ class Hold:
         self._timer = asyncio.get_running_loop().call_later(self.left_s, self._expire)
         return held
 
+    def _is_held(self) -> ConflictError:
+        return ConflictError(f"the writers are held already, for {self.left_s:.0f} s more at most")
+
+    def _writer(self, container: Container) -> StorageWriter:
+        return next(one for one in self._store.storage_writers if one.number == container.number)
+
     async def _settled(self, container: Container) -> HeldContainer:
-        writer = next(one for one in self._store.storage_writers if one.number == container.number)
+        writer = self._writer(container)
         await container.call(lambda frame: None, own=True)  # what was in flight is durable
         await writer.move_everything()
         for frame in container.state.frames.values():  # whose bytes could not be moved

@@ -160,12 +160,13 @@ class StorageWriter:
             if pause:
                 await asyncio.sleep(pause)
 
-    async def move_everything(self) -> None:
-        """Move all that the log has and that can be moved; the caller holds `turns`."""
+    async def move_everything(self, sequence: float = math.inf) -> None:
+        """Move what the log has up to that frame, as far as it can be moved; the caller holds `turns`."""
         is_done = False
         while not is_done:
             moved = await asyncio.gather(*(self.flush_once(everything=True) for _ in range(STORAGE_WRITER_RUNS)))
-            is_done = not any(moved)
+            oldest = next((frame.sequence for frame in self._container.state.to_move()), math.inf)
+            is_done = not any(moved) or oldest > sequence
 
     async def flush_once(self, *, everything: bool = False) -> bool:
         """Move one run of the log to a chunk, if one is due; return whether it did."""

@@ -113,7 +113,7 @@ class SegmentStore:
         self._moves = asyncio.Lock()
         self._moving: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order of their coming
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s", runtime.monotonic)

@@ -24,6 +24,9 @@ class Leaving:
         self._chunks = ChunkStore.in_folder(folder / TIER2)
         self._hold = Hold(store)
 
+    async def refresh(self) -> None:
+        await self._hold.refresh()
+
     async def hold(self, limit_s: float) -> HoldReport:
         mark = await self._chunks.mark()
         held = await self._hold.begin(limit_s)

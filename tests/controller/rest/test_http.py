@@ -136,8 +136,8 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     assert asked[:15] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
     group = ("prn::/scope:S/reader-group:G", read)
     assert asked[15:19] == [("prn::/scope:S", read), group, group, ("prn::/scope:S", update)]
-    assert set(asked[19:-2]) == {("prn::/", read)}
-    assert asked[-2:] == [("prn::/", update)] * 2  # what an operator asks of a server of a cluster
+    assert set(asked[19:-6]) == {("prn::/", read)}
+    assert asked[-6:] == [("prn::/", update)] * 6  # what an operator asks of a server
     assert len(asked) == len(ENDPOINTS)
 
 

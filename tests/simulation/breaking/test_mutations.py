@@ -1,11 +1,17 @@
-"""Each rule that is broken is found out, by seeds like those of every day (`test_two_hundred`)."""
+"""Each rule that is broken is found out, by seeds like those of every day (`test_dense`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from ..seeds import DENSE, quiet
+from ..cluster import work as of_cluster
+from ..seeds import DENSE, DENSE_CLUSTER, quiet
 from ..work import simulate
+from .cluster_mutations import (
+    CLUSTER_MUTATIONS,
+    acknowledges_before_it_is_in_the_store,
+    takes_what_another_has_stored_for_its_own,
+)
 from .mutations import (
     MUTATIONS,
     Mutation,
@@ -17,10 +23,12 @@ from .mutations import (
 SEEDS = range(200)
 
 
-def is_found(mutation: Mutation, seeds: range = SEEDS) -> bool:
+def is_found(mutation: Mutation, seeds: range = SEEDS, *, in_cluster: bool = False) -> bool:
+    days, simulated = (DENSE_CLUSTER, of_cluster.simulate) if in_cluster else (DENSE, simulate)
+
     def fails(seed: int) -> bool:
         try:
-            simulate(seed, DENSE.seconds, pace=DENSE.pace)
+            simulated(seed, days.seconds, pace=days.pace)
         except Exception:  # clients saw something, or the server itself found that something is wrong
             return True
         return False
@@ -42,3 +50,17 @@ def test_some_are_found_at_once(mutation: Mutation) -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
     assert is_found(mutation)
+
+
+@pytest.mark.parametrize(
+    "mutation", [acknowledges_before_it_is_in_the_store, takes_what_another_has_stored_for_its_own]
+)
+def test_some_of_a_cluster_are_found_at_once(mutation: Mutation) -> None:
+    assert is_found(mutation, range(20), in_cluster=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("mutation", CLUSTER_MUTATIONS)
+def test_each_of_a_cluster_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
+    assert is_found(mutation, in_cluster=True)

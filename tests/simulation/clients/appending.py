@@ -51,6 +51,7 @@ class Appender(Client):
             match reply:
                 case wire.DataAppended():
                     self._ends[segment] = reply.current_segment_write_offset
+                    self.history.stored(segment, reply.current_segment_write_offset)
                     return reply.current_segment_write_offset
                 case wire.InvalidEventNumber():
                     return -1

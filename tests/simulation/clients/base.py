@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from nadi.access.commands import acts_of
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
 from nadi.controller.controller import Controller
 from nadi.errors import UnavailableError
@@ -31,7 +33,9 @@ class Client:
         self.chance = world.chance(name)
         self.patience_s = self.chance.choice(_PATIENCE_S)  # after which it takes a server for gone
         self._ids = itertools.count(1)
-        self._connection: SegmentStoreConnection | None = None
+        self._connections: dict[tuple[str, int], SegmentStoreConnection] = {}
+        self._places: dict[str, tuple[str, int]] = {}  # where segments were found
+        self._writers: dict[bytes, str] = {}  # of writers: what they are set up for
 
     def id(self) -> int:
         return next(self._ids)
@@ -44,15 +48,45 @@ class Client:
         return await self.world.noted(self.name, command, lambda: self._sent(command))
 
     async def _sent(self, command: wire.Command) -> wire.Command:
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            endpoint = Endpoint(*self.world.server.address)
-            connection = self._connection = await SegmentStoreConnection.open(endpoint, self.patience_s)
+        segment = self._segment_of(command)
+        place = self._places.get(segment)
+        if place is None:
+            async with self._no_longer():
+                place = self._places[segment] = await self.world.endpoint_of(segment)
         try:
-            return await connection.ask(command, wire.Command, timeout_s=self.patience_s)
+            connection = self._connections.get(place)
+            if connection is None or not connection.is_open:
+                endpoint = Endpoint(*place)
+                connection = self._connections[place] = await SegmentStoreConnection.open(endpoint, self.patience_s)
+            try:
+                reply = await connection.ask(command, wire.Command, timeout_s=self.patience_s)
+            except UnavailableError:
+                connection.close()
+                raise
         except UnavailableError:
-            connection.close()
+            self._places.pop(segment, None)
             raise
+        if isinstance(reply, wire.WrongHost):
+            self._places.pop(segment, None)
+            raise UnavailableError(f"{segment} is elsewhere")
+        return reply
+
+    @asynccontextmanager
+    async def _no_longer(self) -> AsyncIterator[None]:
+        """Than it has patience."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                yield
+        except (LostError, TimeoutError):
+            raise UnavailableError("nobody says where a segment is") from None
+
+    def _segment_of(self, command: wire.Command) -> str:
+        if isinstance(command, wire.ConditionalAppend):
+            return self._writers[command.writer_id]
+        segment = acts_of(command)[0][0]
+        if isinstance(command, wire.SetupAppend):
+            self._writers[command.writer_id] = segment
+        return segment
 
     async def sure(self, command: wire.Command) -> Any:
         """The reply, of a command that may be carried out several times."""
@@ -80,9 +114,13 @@ class Client:
 
     async def length(self, segment: str) -> tuple[int, int] | None:
         """Where it begins and ends; None if it is gone."""
+        least = self.history.ends.get(segment, 0)
         info = await self.sure(wire.GetStreamSegmentInfo(self.id(), segment, ""))
-        return None if isinstance(info, AWAY) else (info.start_offset, info.write_offset)
+        if isinstance(info, AWAY):
+            return None
+        self.history.told_end(segment, info.write_offset, least)
+        return info.start_offset, info.write_offset
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        for connection in self._connections.values():
+            connection.close()

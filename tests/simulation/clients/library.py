@@ -30,7 +30,6 @@ from nadi.runtime import Runtime
 from ..judging.history import BrokenWordError, History, Written
 from ..judging.linear import ABSENT
 from ..machine.process import Process
-from ..server import Server
 from ..world import World
 from .base import Client
 
@@ -41,13 +40,13 @@ ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 class SimulatedController(ControllerClient):
     """The library's, past gRPC."""
 
-    def __init__(self, server: Server, timeout_s: float) -> None:
-        super().__init__(f"{server.name}:9091", timeout_s=timeout_s)
-        self._server = server
+    def __init__(self, world: World, timeout_s: float) -> None:
+        super().__init__("controller:9091", timeout_s=timeout_s)
+        self._world = world
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
         try:
-            return await self._server.rpc(rpc, request, timeout_s)
+            return await self._world.rpc(rpc, request, timeout_s)
         except AioRpcError as error:
             raise _error_of(rpc, self.address, error) from None
 
@@ -77,7 +76,7 @@ class LibraryClient(Client):
 
     @asynccontextmanager
     async def manager(self) -> AsyncIterator[StreamManager]:
-        async with StreamManager(controller=SimulatedController(self.world.server, self.patience_s)) as manager:
+        async with StreamManager(controller=SimulatedController(self.world, self.patience_s)) as manager:
             manager._stores.key_reports = _KeyReports(self.process.runtime)
             yield manager
 

@@ -4,6 +4,7 @@
 * at one offset there is one event, whoever reads it and whenever; each event is there once, and somebody wrote it;
 * the events of a key are read in the order in which they were written;
 * of a transaction all events are there or none, as its state says;
+* who asks for a segment's end is told of all that had been acknowledged before;
 * an entry of a table has the last value that was stored, and no change of it is lost; calls on one key are as if they
   had come one after another (`linear`);
 * what a watermark says lies before its cut, and watermarks only go forward.
@@ -66,6 +67,7 @@ class History:
     cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: those that truncations were asked for at
     notes: list[Noted] = field(default_factory=list)
     registers: dict[bytes, Register] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)  # of segments: to there all was acknowledged
 
     def register(self, key: bytes) -> Register:
         """What is known of a table's key."""
@@ -75,6 +77,15 @@ class History:
         assert event.payload not in self.events, "each is another"
         self.events[event.payload] = event
         return event
+
+    def stored(self, segment: str, end: int) -> None:
+        """Acknowledged, as ending there."""
+        self.ends[segment] = max(end, self.ends.get(segment, 0))
+
+    def told_end(self, segment: str, end: int, least: int) -> None:
+        """least: what `ends` said before somebody asked."""
+        if end < least:
+            raise BrokenWordError(f"{segment} was said to end at {end}, and {least} had been acknowledged before")
 
     # --- what is read ---------------------------------------------------------------------------------
 

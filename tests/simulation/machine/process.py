@@ -105,6 +105,7 @@ class SimulatedRuntime(Runtime):
     def __init__(self, process: Process, chance: random.Random) -> None:
         self._process, self._loop, self._random = process, process.loop, chance
         self.set_ms = 0  # how far somebody has set the wall clock on, or back
+        self.done_in_thread: Callable[[Callable[..., Any]], Any] = lambda work: work()  # does what blocks
 
     def now_ms(self) -> int:
         return BEGIN_MS + self.set_ms + int(self._loop.now * self._process.rate * 1000)
@@ -137,7 +138,7 @@ class SimulatedRuntime(Runtime):
         def work() -> None:
             settle: Callable[[], None]
             try:
-                settle = partial(future.set_result, function(*arguments, **named))
+                settle = partial(future.set_result, self.done_in_thread(partial(function, *arguments, **named)))
             except Exception as error:
                 settle = partial(future.set_exception, error)
             self._loop.call_later(self._pause_s(), lambda: None if future.done() else settle())

@@ -34,12 +34,14 @@ class StoreFaults:
     latest_s: float = 10.0
     busy: float = 0.0  # False though nothing has the name: somebody else is just storing it, or says so
     repeated: float = 0.0  # False, for the client's own first try was carried out, and it tried again by itself
+    throttled: float = 0.0  # nothing was done, and the client is told at once that there are too many requests
     unlisted_s: float = 0.0  # what was stored or deleted less than up to so long ago may be missing, or still there
     timeout_s: float = 5.0  # after which a client gives up
 
     def rest(self) -> None:
         """Nothing goes wrong any more."""
-        self.request_lost = self.answer_lost = self.late = self.busy = self.repeated = self.unlisted_s = 0.0
+        self.request_lost = self.answer_lost = self.late = self.busy = self.repeated = 0.0
+        self.throttled = self.unlisted_s = 0.0
 
 
 @dataclass(slots=True)
@@ -62,9 +64,11 @@ class SimulatedStore:
         self.chance, self.now, self.at, self.note = chance, now, at, note
         self.faults = StoreFaults()
         self.objects: dict[str, Kept] = {}
-        self.requests = 0
+        self.requests = self.lost = self.came_late = self.unanswered = self.refused = 0
+        self._folders: dict[str, dict[str, None]] = {}  # the names that begin with each
         self._gone: dict[str, tuple[Kept, float]] = {}  # deleted, and when
-        self._down_until = 0.0
+        self._down_until = self._throttled_until = self._slow_until = 0.0
+        self._slow_times = 1.0
         self._cut_off: dict[str, float] = {}
 
     # --- what can go wrong ------------------------------------------------------------------------------
@@ -78,6 +82,29 @@ class SimulatedStore:
         """Nor that process."""
         self.note("store is cut off", name, f"{seconds:.3f}")
         self._cut_off[name] = max(self._cut_off.get(name, 0.0), self.now() + seconds)
+
+    def slow(self, seconds: float, times: float) -> None:
+        """Whatever it is asked takes so many times as long, for so long."""
+        self.note("store is slow", f"{seconds:.3f} {times:.1f}")
+        self._slow_until, self._slow_times = self.now() + seconds, times
+
+    def throttle(self, seconds: float) -> None:
+        """Half of all requests are too many to it, for so long."""
+        self.note("store throttles", f"{seconds:.3f}")
+        self._throttled_until = self.now() + seconds
+
+    def mend(self) -> None:
+        """Nothing goes wrong any more."""
+        self.faults.rest()
+        self._down_until = self._throttled_until = self._slow_until = 0.0
+        self._cut_off.clear()
+
+    @property
+    def slowness(self) -> float:
+        return self._slow_times if self.now() < self._slow_until else 1.0
+
+    def is_too_much(self) -> bool:
+        return self.happens(0.5 if self.now() < self._throttled_until else self.faults.throttled)
 
     def is_away(self, name: str) -> bool:
         return self.now() < max(self._down_until, self._cut_off.get(name, 0.0))
@@ -105,6 +132,7 @@ class SimulatedStore:
     def delete(self, name: str) -> None:
         found = self.objects.pop(name, None)
         if found is not None:
+            del self._folders[_top(name)][name]
             self.note("deleted", name)
             self._gone[name] = found, self.now()
 
@@ -112,11 +140,9 @@ class SimulatedStore:
         """In any order, and not quite up to date."""
         folder, oldest = f"{prefix.rstrip('/')}/" if prefix else "", self.now() - self.faults.unlisted_s
         self._gone = {name: gone for name, gone in self._gone.items() if gone[1] > oldest}
-        found = [
-            (name, one)
-            for name, one in sorted(self.objects.items())
-            if name.startswith(folder) and not (one.since > oldest and self.happens(0.5))
-        ]
+        names = self.objects if not folder else self._folders.get(_top(folder), {})
+        there = [(name, self.objects[name]) for name in sorted(names) if name.startswith(folder)]
+        found = [each for each in there if not (each[1].since > oldest and self.happens(0.5))]
         found += [
             (name, one)
             for name, (one, _) in self._gone.items()
@@ -128,9 +154,14 @@ class SimulatedStore:
     def _keep(self, name: str, value: bytes) -> str:
         version = f'"{crc32c(value):08x}-{len(value)}"'  # an etag: of the content, so that equal ones are equal
         self.objects[name] = Kept(value, version, self.now())
+        self._folders.setdefault(_top(name), {})[name] = None
         self._gone.pop(name, None)
         self.note("stored", name, version)
         return version
+
+
+def _top(name: str) -> str:
+    return name.partition("/")[0]
 
 
 class Line:
@@ -151,7 +182,7 @@ class Line:
         return self.store.happens(self.store.faults.repeated)
 
     def duration_s(self) -> float:
-        return _MEDIAN_S * self.store.chance.lognormvariate(0.0, _SIGMA)
+        return _MEDIAN_S * self.store.chance.lognormvariate(0.0, _SIGMA) * self.store.slowness
 
     async def ask(self, what: str, do: Callable[[], T], *, changes: bool = True) -> T:
         """What it gives; UnavailableError where that can't be known."""
@@ -159,16 +190,22 @@ class Line:
         store.requests += 1
         takes_s, part = self.duration_s(), store.chance.random()
         await asyncio.sleep(takes_s * part)
+        if store.is_too_much():
+            store.refused += 1
+            raise UnavailableError(f"the object store wants fewer requests: {what}")
         if store.is_away(self._process.name) or store.happens(faults.request_lost):
+            store.lost += 1
             await asyncio.sleep(faults.timeout_s)
             raise UnavailableError(f"the object store did not answer: {what}")
         if changes and store.happens(faults.late):
+            store.came_late += 1
             store.at(store.now() + store.chance.random() * faults.latest_s, do)
             await asyncio.sleep(store.chance.random() * faults.timeout_s)
             raise UnavailableError(f"the object store did not answer: {what}")
         answer = do()
         await asyncio.sleep(takes_s * (1 - part))
         if store.is_away(self._process.name) or store.happens(faults.answer_lost):
+            store.unanswered += 1
             await asyncio.sleep(faults.timeout_s)
             raise UnavailableError(f"the object store's answer was lost: {what}")
         return answer

@@ -12,7 +12,6 @@ from nadi.cli.printing import errors_told, say
 from nadi.cli.session import TrustStore
 from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
-from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
 
 if TYPE_CHECKING:
     from nadi.migration.ends import Source, Target
@@ -39,9 +38,8 @@ def migrate(
     ] = _REST,
     trust_store: TrustStore = None,
     pause_limit: Annotated[
-        float,
-        typer.Option(help="How long its writers may be held, in seconds.", min=1, max=MIGRATION_PAUSE_MAX_S),
-    ] = MIGRATION_PAUSE_S,
+        float | None, typer.Option(help="How long its writers may be held, in seconds. [default: 60]", min=1)
+    ] = None,
     ahead: Annotated[
         bool, typer.Option("--ahead", help="Only copy what is there by now; the source goes on as it is.")
     ] = False,
@@ -57,7 +55,7 @@ def migrate(
     """Move a data folder's data to a store, where a cluster serves it, or a cluster's to a data folder.
 
     Everything comes along. A running server of a data folder serves on; only at the end are its writers held. Started
-    again, a migration that was interrupted goes on where it was; the source isn't changed until it is complete.
+    again, a migration that was interrupted goes on where it was; the source is served until all is complete.
     """
     import asyncio
 
@@ -83,7 +81,7 @@ def migrate(
                 say(asyncio.run(_planned_folder(data, to, store_options(to, store_option), containers)))
                 return
             held = _Held(rest, trust_store)
-            moves = _moved_folder(data, to, store_options(to, store_option), containers, held, pause_limit)
+            moves = _moved_folder(data, to, store_options(to, store_option), containers, held, _limit_s(pause_limit))
         else:
             assert from_ is not None
             if to_data is None or to is not None:
@@ -94,6 +92,14 @@ def migrate(
                 return
             moves = _moved_cluster(from_, store_options(from_, store_option), to_data, containers)
         _tell(asyncio.run(_run(*moves, ahead=ahead, verify=verify)), str(to or to_data), to)
+
+
+def _limit_s(given: float | None) -> float:
+    from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
+
+    if given is not None and given > MIGRATION_PAUSE_MAX_S:
+        raise InvalidArgumentError(f"--pause-limit {given:g}: writers are held for {MIGRATION_PAUSE_MAX_S:g} s at most")
+    return MIGRATION_PAUSE_S if given is None else given
 
 
 def _check_absent(given: dict[str, Any], why: str) -> None:
@@ -192,6 +198,11 @@ class _Held:
 
     def __init__(self, rest: str, trust_store: str | None) -> None:
         self._rest, self._trust_store = rest.rstrip("/"), trust_store
+
+    def refresh(self) -> None:
+        from nadi.limits import MIGRATION_REFRESH_S
+
+        self._asked("refresh", type(None), within_s=MIGRATION_REFRESH_S)
 
     def hold(self, limit_s: float) -> HoldReport:
         from nadi.observe.migration import HoldReport

@@ -86,7 +86,7 @@ class EventSender:
         self._room = threading.Condition(self.lock)
         self._awaiting_room = 0  # threads
         self._room_waiters: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._pending = 0  # bytes that are not acknowledged
         self._most_pending = WRITER_PENDING_BYTES  # past this a writer checks further; -1 once stopped
         self._since_pause = 0  # bytes written since `ready` last let the loop run
@@ -229,8 +229,8 @@ class EventSender:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it until the writer is closed."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def stored(self, batches: Sequence[Batch]) -> None:
         """They need not be kept any more."""

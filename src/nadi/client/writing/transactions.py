@@ -193,7 +193,7 @@ class OpenTransaction:
         self._over = self._over or over
         self._pinger.cancel()
         self._sender.stop(ClosedError(f"transaction {self.txn_id} has ended"))
-        self._owner._open_transactions.discard(self)
+        self._owner._open_transactions.pop(self, None)
 
     def _within(self, timeout: float | None, done: str) -> TimeLimit:
         return TimeLimit(
@@ -269,7 +269,7 @@ class TransactionWriter(Generic[Own]):
         self._lease_ms = lease_ms
         self._ack_timeout_s = ack_timeout_s
         self._blocking = blocking
-        self._open_transactions: set[Own] = set()
+        self._open_transactions: dict[Own, None] = {}
         self._closed = False
 
     async def begin_txn(self, lease_ms: int | None = None) -> Own:
@@ -351,7 +351,7 @@ class TransactionWriter(Generic[Own]):
     def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None = None) -> Own:
         txn = self._made(txn_id, segments, lease_ms, state)
         if state in (None, "OPEN"):
-            self._open_transactions.add(txn)
+            self._open_transactions[txn] = None
         return txn
 
     def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Own:

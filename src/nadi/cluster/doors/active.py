@@ -1,13 +1,14 @@
 """Which controller is the cluster's active one, as far as this server knows: its own, another server's, or none.
 
 What is being answered by one that no longer is, ends: a deposed controller's answers aren't to be trusted, and one
-whose server is dead would never answer.
+whose server is dead would never answer. Nor is the own one's answer given once others may have taken its server for
+dead, and be active: it answers from memory, and knows nothing of what they have done.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -24,12 +25,13 @@ class Addresses:
 
 
 class Active:
-    """The current knowledge: `here` counts, otherwise `there`."""
+    """The current knowledge: `here` counts, otherwise `there`. may_answer: whether `here` still is, see `lease`."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_answer: Callable[[], bool] = lambda: True) -> None:
+        self._may_answer = may_answer
         self.here: Controller | None = None
         self.there: Addresses | None = None
-        self._calls: set[asyncio.Timeout] = set()
+        self._calls: dict[asyncio.Timeout, None] = {}
 
     def set(self, here: Controller | None, there: Addresses | None) -> bool:
         """Return whether that is something else than before, for those who call; calls under way end then."""
@@ -43,16 +45,21 @@ class Active:
                 call.reschedule(now)
         return True
 
+    def check(self) -> None:
+        """Before an answer of `here` is given, after it was made; UnavailableError if it may be an old one."""
+        if not self._may_answer():
+            raise UnavailableError("another server may have the active controller by now: try again")
+
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
         """Wrap what the active one answers: UnavailableError once another is it, or none is."""
         try:
             async with asyncio.timeout(None) as limit:
-                self._calls.add(limit)
+                self._calls[limit] = None
                 try:
                     yield
                 finally:
-                    self._calls.discard(limit)
+                    del self._calls[limit]
         except TimeoutError as error:
             if not limit.expired():
                 raise

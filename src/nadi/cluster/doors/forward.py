@@ -7,6 +7,7 @@ only the authorization is passed on, which is all that a controller reads.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,9 @@ _OPTIONS: list[tuple[str, Any]] = [
 # what gRPC says of a connection that broke, and a controller never does: clients don't try again after these
 _BROKEN = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 
+OpenChannel = Callable[[str, Security, float, list[tuple[str, Any]]], Awaitable[grpc.aio.Channel]]
+"""Opens a channel as `open_channel` does, which is the real one."""
+
 
 @dataclass(slots=True, eq=False)
 class _Channel:
@@ -40,10 +44,11 @@ class _Channel:
 
 
 class Forward:
-    """To one server. address: "host:port" of its gRPC door. security: how that is reached."""
+    """To one server. address: "host:port" of its gRPC door. security: how that is reached. channels: opens what calls
+    go over."""
 
-    def __init__(self, address: str, security: Security, key: ClusterKey) -> None:
-        self._address, self._security, self._key = address, security, key
+    def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
+        self._address, self._security, self._key, self._open = address, security, key, channels
         self._channels: list[_Channel] = []
         self._opening = asyncio.Lock()
         self._under_way, self._idle = 0, asyncio.Event()
@@ -94,7 +99,7 @@ class Forward:
                     return one
             if len(self._channels) == FORWARD_CHANNELS:
                 raise UnavailableError("as many calls as may be are on their way to the active controller: try again")
-            channel = await open_channel(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
+            channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
             self._channels.append(_Channel(channel))
             return self._channels[-1]
 

@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 from starlette.types import ASGIApp
 
+from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.doors.active import Active, Addresses
-from nadi.cluster.doors.forward import Forward
+from nadi.cluster.doors.forward import Forward, OpenChannel
 from nadi.cluster.doors.rest import RestFront
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.access import ControllerAccess
@@ -53,7 +54,8 @@ class Front:
 
     endpoint_of: returns (host, port) of the store that has a segment, for clients; raises UnavailableError if that is
     unknown. controllers: returns (host, port) of the gRPC doors of all servers. key: the cluster's. security: how other
-    servers' doors are reached. access: as for a controller.
+    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over. may_answer:
+    whether an active controller that is here may answer.
     """
 
     def __init__(
@@ -63,10 +65,13 @@ class Front:
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
+        channels: OpenChannel = open_channel,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
+        self._channels = channels
         self._own = Answers([Directory(endpoint_of, controllers)], access)
-        self._active = Active()
+        self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -106,7 +111,7 @@ class Front:
             self._forward = None
         self._local = answers_of(here, self._access) if here is not None else None
         if here is None and there is not None:
-            self._forward = Forward(there.rpc, self._security, self._key)
+            self._forward = Forward(there.rpc, self._security, self._key, self._channels)
         if self._rest is not None:
             self._rest.changed()
 
@@ -115,7 +120,9 @@ class Front:
             return await self._own.answer(call)
         async with self._active.call():
             if self._local is not None:
-                return await self._local.answer(call)
+                answer = await self._local.answer(call)
+                self._active.check()
+                return answer
             if _forwarded(call) is not None:
                 raise UnavailableError("the active controller was here and is elsewhere now: try again")
             if self._forward is None:

@@ -113,7 +113,7 @@ class Reach:
 
     async def _loads(self, command: wire.GetSegmentLoads) -> Command:
         """Those of all stores or, if one of them can't say, none: a segment without load counts as idle."""
-        others = set(self._stores()) - {self._address}
+        others = sorted(set(self._stores()) - {self._address})
         asked = (self._ask(command, address) for address in (None, *others))
         replies = await asyncio.gather(*asked, return_exceptions=True)
         pages: list[wire.SegmentLoads] = []

@@ -63,6 +63,8 @@ class RestFront:
 
         async def sending(message: Message) -> None:
             nonlocal begun
+            if not begun and self._active.here is not None:
+                self._active.check()
             begun = True
             await send(message)
 

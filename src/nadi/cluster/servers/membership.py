@@ -60,8 +60,8 @@ class Membership:
         self._roster = Roster(me.id, self._pace)
         self._lease = Lease(runtime, self._pace.lease_s)
         self._complaints = Complaints(log, "%s, and it tries again")
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._beats: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._beats: dict[asyncio.Task[None], None] = {}
         self._since = -math.inf  # when this server joined, or began to drain
         self.lease_is_valid = self._lease.is_valid
 
@@ -292,7 +292,7 @@ class Membership:
         except TimeoutError:
             raise UnavailableError(f"the registry hasn't answered within {limit_s:g} s") from None
 
-    def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], tasks: dict[asyncio.Task[None], None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        tasks[task] = None
+        task.add_done_callback(tasks.pop)

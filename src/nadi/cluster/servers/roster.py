@@ -77,7 +77,7 @@ class Roster:
     def questions(self, now: float) -> list[str]:
         """Whose entries have to be read, most urgent first: of those who may be gone or dead, or alive again, who are
         new, and of all others once in a while."""
-        unknown = [server for server in self._named if server not in self._watched]
+        unknown = [server for server in sorted(self._named) if server not in self._watched]
         doubtful = [server for server, watched in self._watched.items() if self._is_doubtful(watched, now)]
         old = [
             server

@@ -20,7 +20,7 @@ class Tasks:
     """Owner of the controller's background tasks: none outlives `close`."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -33,8 +33,8 @@ class Tasks:
             coroutine.close()
             raise ClosedError("the controller is being stopped: try again")
         task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -47,6 +47,9 @@ class Operated(Protocol):
 class Left(Protocol):
     """What the server of a data folder does so that its data can be moved elsewhere."""
 
+    async def refresh(self) -> None:
+        """Move what is in the log by now, and have the snapshots name it. ConflictError: writers are held."""
+
     async def hold(self, limit_s: float) -> HoldReport:
         """Hold all writers, for so long at most; return once tier 2 has everything. ConflictError: they are already."""
 

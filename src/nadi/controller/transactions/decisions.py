@@ -32,7 +32,6 @@ from nadi.errors import (
     NadiError,
     NotFoundError,
     StreamNotFoundError,
-    StreamSealedError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
@@ -99,8 +98,8 @@ class Transactions:
                 raise UnavailableError(f"{name} was scaled very often meanwhile: begin the transaction again")
             if now_there.created_ms != stream.created_ms:  # another of the name: what is written would go nowhere
                 raise StreamNotFoundError(*name)
-            if self._state(name, text) is not TxnState.OPEN:
-                raise StreamSealedError(name.key)
+            if self._state(name, text) is not TxnState.OPEN:  # its lease is over, or the stream is sealed by now
+                raise UnavailableError(f"a transaction of {name} ended while it was begun: begin it again")
         except BaseException:
             with contextlib.suppress(ClosedError):  # nobody will learn its id: don't let it wait for its lease
                 self._flow.tasks.spawn(self._give_up(name, txn_id, segments))

@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         container_of: Callable[[str], Container],
         service: SegmentService,
         reader: SegmentReader,
-        connections: set[Connection],
+        connections: dict[Connection, None],
         report: Callable[[object, object], None],
         budget: Budget,
         rota: Rota,
@@ -91,11 +91,11 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(made, self._flushed)
         self._unsent = Unsent(made)
         self._intake = Intake(self, self._budget, self._rota, self._access, made)
-        self._connections.add(self)
+        self._connections[self] = None
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._outgoing = self._unsent = None
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         if self._intake is not None:
             self._intake.close()
         self._budget.sending.forget(self._room_came)

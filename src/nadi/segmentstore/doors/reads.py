@@ -75,7 +75,7 @@ class ConnectionReads:
         self._reader = reader
         self._access = access
         self._rota = rota
-        self._waits: set[_Wait] = set()
+        self._waits: dict[_Wait, None] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # and what is held for the reply of each
         self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
         self._is_due = False
@@ -99,7 +99,7 @@ class ConnectionReads:
     def close(self) -> None:
         """End all reads: nobody waits for them any more."""
         self._ready.clear()
-        waits, self._waits = self._waits, set()
+        waits, self._waits = self._waits, {}
         for wait in waits:
             self._let_go(wait)
         for task in self._tasks:
@@ -169,12 +169,12 @@ class ConnectionReads:
         wait = _Wait(weakref.ref(self), weakref.ref(container), weakref.ref(record), command)
         container.state.record_cache.hold(record)
         record.waiters.add(wait)
-        self._waits.add(wait)
+        self._waits[wait] = None
 
     def wake(self, wait: _Wait) -> None:
         """Resume a read that waited: its segment has changed."""
         if wait in self._waits:
-            self._waits.discard(wait)
+            del self._waits[wait]
             self._let_go(wait)
             command = wait.command
             try:

@@ -42,7 +42,7 @@ class Transients:
             task.add_done_callback(_background.discard)
 
     async def _delete(self, names: set[str]) -> None:
-        for name in names:
+        for name in sorted(names):
             try:
                 await self._service.delete(name)
             except (SegmentNotFoundError, NotOwnerError):

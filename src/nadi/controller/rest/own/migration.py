@@ -52,6 +52,13 @@ async def hold(call: Call) -> Response:
     return reply(await _left(call).hold(call.body.limit_s))
 
 
+@endpoint("POST", f"{MIGRATION_PATH}/refresh", _CHANGES, status=204, codes={**_NONE, 409: "The writers are held."})
+async def refresh(call: Call) -> Response:
+    """Move what is in the log by now to tier 2, with new snapshots of the states; nobody is held."""
+    await _left(call).refresh()
+    return Response(status_code=204)
+
+
 @endpoint("POST", f"{MIGRATION_PATH}/go-on", _CHANGES, status=204, codes=_NONE)
 async def go_on(call: Call) -> Response:
     """Let the writers go on, if they are held."""
@@ -73,4 +80,4 @@ async def leave(call: Call) -> Response:
     return Response(status_code=204)
 
 
-ENDPOINTS = (hold, go_on, leave)
+ENDPOINTS = (refresh, hold, go_on, leave)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from .judging.history import History
-from .machine.process import Process
-from .world import World
+from ..judging.history import History
+from ..machine.process import Process
+from ..world import World
 
 Role = Callable[[str, Process], Coroutine[Any, Any, None]]
 """What a client does, by its name and in its process, for ever."""

@@ -1,0 +1,293 @@
+"""One server of a cluster, put together: a segment store with the containers that are its share, the controller if
+container 0 is among them, and what answers for the whole cluster. Its stores and its doors are handed in, so it is the
+same over a bucket and in a simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nadi.access.gate import Gate
+from nadi.client.control.channel import open_channel
+from nadi.client.control.security import Security
+from nadi.cluster.doors.forward import OpenChannel
+from nadi.cluster.doors.front import Front
+from nadi.cluster.doors.reach import Reach
+from nadi.cluster.doors.tokens import ClusterKey
+from nadi.cluster.health import cluster_health
+from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import Map
+from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
+from nadi.cluster.operating.figures import CountedEngine, Figures
+from nadi.cluster.operating.janitor import Janitor, clean_daily
+from nadi.cluster.operating.operator import Operator
+from nadi.cluster.parts import ClusterParts
+from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
+from nadi.cluster.seat import Seat
+from nadi.cluster.servers.members import Member
+from nadi.cluster.servers.membership import Membership
+from nadi.cluster.servers.pace import MembershipPace
+from nadi.controller.access import ControllerAccess, with_token
+from nadi.controller.controller import Controller
+from nadi.controller.scaling.profile import CLASSIC, Profile
+from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
+from nadi.engines.engine import LogEngine
+from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
+from nadi.engines.proof import prove
+from nadi.engines.registry import Registry
+from nadi.errors import RequestTimeoutError
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
+from nadi.observe.health import Component
+from nadi.runtime import Runtime
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+_LOOK_S = 0.05
+
+
+class Stores(NamedTuple):
+    """What a server's cluster stands on: the one store, as engine, as registry, and as what keeps chunks."""
+
+    engine: LogEngine
+    registry: Registry
+    chunks: ChunkStore
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """containers: of a new cluster; None: see `open_cluster`. open_log: opens the log that isn't in the store. gate:
+    for callers; with it, tokens that are valid for so long. security: how other servers' doors are reached. channels:
+    see `Front`. interval_s: see `ChainLog`. pace: of all servers of the cluster. version: of nadi, for people."""
+
+    containers: int | None = None
+    open_log: Callable[[], Awaitable[OwnLog]] | None = None
+    gate: Gate | None = None
+    token_lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S
+    security: Security = field(default_factory=Security)
+    channels: OpenChannel = open_channel
+    interval_s: float = 0.0
+    pace: MembershipPace = field(default_factory=MembershipPace)
+    scaling: Profile = CLASSIC
+    version: str = ""
+
+
+class Addresses(NamedTuple):
+    """Where a server answers, as clients are told. rest: "host:port", "" if there is none."""
+
+    store: tuple[str, int]
+    rpc: tuple[str, int]
+    rest: str = ""
+
+
+class ClusterNode:
+    """`open` it, let clients in at its `store` and its `front`, and `join`.
+
+    stores: the caller's to close. cache: a folder of this server's own, and empty.
+    """
+
+    def __init__(self, stores: Stores, cache: Path, settings: NodeSettings, runtime: Runtime) -> None:
+        self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
+        self._peer_tls: ssl.SSLContext | None = settings.security.ssl_context()
+        self.id = runtime.unique()[:16]
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    async def open(self, parts: AsyncExitStack) -> None:
+        """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
+
+        Raises:
+            StoreError: the store can't hold a cluster.
+            InvalidArgumentError: it has another number of containers, or another log.
+            UnavailableError: the store gives no answer for a long while.
+        """
+        (engine, registry, chunks), settings, runtime = self._stores, self._settings, self._runtime
+        await refuse_strangers(engine, runtime)  # before anything is written there
+        await prove(engine, registry, runtime)
+        own_log = await settings.open_log() if settings.open_log is not None else None
+        self._log = CountedEngine(own_log.engine if own_log is not None else engine, runtime)
+        self.cluster = await open_cluster(engine, settings.containers, runtime, own_log)
+        key = ClusterKey(await signing_key(engine, runtime))
+        self._tokens = key.token_key(settings.token_lifetime_s) if settings.gate is not None else None
+        self._records = Records(registry, runtime)
+        check_stays((await self._records.read(CONTROLLER_CONTAINER)).record)
+        self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
+        self.map = Map(self._watch, self.cluster.containers)
+        self.store = SegmentStore(
+            self._cache,
+            self.cluster.containers,
+            self._tokens,
+            runtime,
+            chunks,
+            parts=(),
+            owner_of=self.map.store_of,
+            mapping=container_of,
+            on_lost=lambda number: self.keeper.lost(number),
+        )
+        parts.push_async_callback(self.store.close)
+        await self.store.start()
+        gate, tokens = settings.gate, self._tokens
+        access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
+        endpoint_of, controllers = self.map.endpoint_of, self.map.controllers
+        self.front = Front(
+            endpoint_of, controllers, key, settings.security, access, settings.channels, self._may_control
+        )
+        parts.push_async_callback(self.front.close)
+
+    def join(self, addresses: Addresses, parts: AsyncExitStack) -> None:
+        """Say that this server is there, and take what is its share; `parts` has what ends that."""
+        self.addresses, runtime = addresses, self._runtime
+        me = Member(
+            id=self.id,
+            store=_joined(addresses.store),
+            controller=_joined(addresses.rpc),
+            rest=addresses.rest,
+            version=self._settings.version,
+            started_ms=runtime.now_ms(),
+        )
+        self.membership = Membership(
+            self._stores.registry,
+            me,
+            runtime=runtime,
+            pace=self._settings.pace,
+            load=lambda: self.keeper.load(),
+            on_change=lambda: self.keeper.wake(),
+        )
+        self.map.membership = self.membership
+        self.seat = Seat(self._make_controller, self.front.active, runtime)
+        self.keeper = Keeper(
+            self.id,
+            self.store,
+            self.membership,
+            self._records,
+            self._watch,
+            self._parts_of,
+            self.cluster.containers,
+            runtime,
+            on_taken=self.seat.taken,
+            on_leaving=self.seat.leaving,
+            on_looked=self._follow,
+        )
+        self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
+        self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
+        self.membership.start()
+        self.keeper.start()
+        parts.push_async_callback(self._leave)
+
+    async def settled(self, where: str) -> None:
+        """Wait until the cluster has a controller that this server reaches. where: its store, for people.
+
+        RequestTimeoutError: it has none for a long while.
+        """
+        try:
+            async with asyncio.timeout(CLUSTER_START_S):
+                while self.seat.controller is None and not self.map.controller(self.id):
+                    await self._runtime.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise RequestTimeoutError(
+                f"no server of the cluster in {where} has an active controller after {CLUSTER_START_S:.0f} s: see "
+                "the messages above, and those of the other servers"
+            ) from error
+
+    async def drain(self, limit_s: float = CLUSTER_DRAIN_S - CLUSTER_LEAVE_S - CLUSTER_BREAK_S) -> None:
+        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it has taken so
+        long: by default, what a stop within CLUSTER_DRAIN_S leaves for it."""
+        self.membership.drain()
+        self.keeper.wake()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.keeper.drained()
+        except TimeoutError:
+            log.warning("not all containers could be handed over in time: others take over what is left")
+
+    async def _leave(self) -> None:
+        """What waits for a store that doesn't answer isn't waited for: the others take over from what is stored."""
+        self._janitor.cancel()
+        await asyncio.wait([self._janitor])
+        try:
+            async with asyncio.timeout(CLUSTER_LEAVE_S if self.membership.lease_is_valid() else CLUSTER_CALL_S):
+                await self.keeper.stop()
+                await self.seat.stop()
+                await self.keeper.give_back()
+                await self.membership.leave()
+        except TimeoutError:
+            log.warning("the containers that are still here can't be closed in time: others take them over as they are")
+            self.store.forsake()
+
+    # --- what is asked of it -------------------------------------------------------------------------
+
+    def figures(self) -> Figures:
+        """This server's own, now."""
+        return Figures(
+            len(self.store.containers),
+            [peer.is_alive for peer in self.membership.members.values()],
+            self.membership.lease_is_valid(),
+            self.membership.term,
+            self.seat.controller is not None,
+            self.keeper.moves,
+            self._log,
+        )
+
+    def health(self) -> Component:
+        """What it sees of its cluster."""
+        return cluster_health(self.membership, self._watch, self.id)
+
+    def controller_elsewhere(self) -> str:
+        """The address of the active controller, if that is another server's; "" otherwise, and if it isn't known."""
+        elsewhere = self.map.controller(self.id)
+        return elsewhere.rpc if elsewhere is not None else ""
+
+    def janitor(self, **how: Any) -> Janitor:
+        """For the store, as long as cleaning it is this server's. how: see `Janitor`."""
+        (engine, registry, chunks), count = self._stores, self.cluster.containers
+        return Janitor(engine, registry, chunks, count, self._runtime, goes_on=self._cleans, **how)
+
+    def _cleans(self) -> bool:
+        """Whether this server is the one that cleans the store."""
+        return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
+
+    # --- what its parts ask ----------------------------------------------------------------------------
+
+    def _parts_of(self, number: int, seen: Stored) -> ClusterParts:
+        return ClusterParts(
+            number,
+            self._cache / f"container-{number}",
+            self.id,
+            seen,
+            self._log,
+            self._records,
+            self._stores.chunks,
+            self._runtime,
+            self._settings.interval_s,
+            lambda: self.keeper.may_answer(number),
+        )
+
+    def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
+        own = _joined(self.addresses.store)
+        reach = Reach(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
+        exchange = reach if self._tokens is None else with_token(reach, self._tokens.master())
+        controller = Controller(
+            exchange,
+            clock=self._runtime,
+            endpoint_of=self.map.endpoint_of,
+            rpc_endpoint=self.addresses.rpc,
+            scaling=self._settings.scaling,
+        )
+        return controller, reach.close
+
+    def _may_control(self) -> bool:
+        return self.keeper.may_answer(CONTROLLER_CONTAINER)
+
+    def _follow(self) -> None:
+        self.front.follow(self.map.controller(self.id))
+
+
+def _joined(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,161 @@
+"""Clusters that break one rule each (docs/decisions/0023), to see whether simulations find that out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from nadi.cluster import records
+from nadi.cluster.doors.active import Active
+from nadi.cluster.keeper import Keeper
+from nadi.cluster.operating import garbage
+from nadi.cluster.parts import ClusterParts
+from nadi.cluster.records import Records, Stored
+from nadi.controller.engine import hold, workflows
+from nadi.segmentstore.chain.layout import Place
+from nadi.segmentstore.chain.log import ChainLog
+from nadi.segmentstore.chain.objects import ChainObjects
+from nadi.segmentstore.chain.walk import Walk
+
+from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_append_twice
+
+
+@contextmanager
+def acknowledges_before_it_is_in_the_store() -> Iterator[None]:
+    store, under_way = ChainObjects.store, set()
+
+    async def hasty(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> None:
+        task = asyncio.create_task(store(self, place, parts))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+    with mock.patch.object(ChainObjects, "store", hasty):
+        yield
+
+
+@contextmanager
+def takes_what_another_has_stored_for_its_own() -> Iterator[None]:
+    store = ChainObjects.store
+
+    async def trusting(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> None:
+        await store(self, place, parts)
+
+    with mock.patch.object(ChainObjects, "store", trusting):
+        yield
+
+
+@contextmanager
+def takes_a_log_over_without_sealing_it() -> Iterator[None]:
+    async def unsealed(self: Walk, place: Place, sequence: int) -> None:
+        return None
+
+    with mock.patch.object(Walk, "_seal", unsealed):
+        yield
+
+
+@contextmanager
+def claims_whatever_the_record_says_by_now() -> Iterator[None]:
+    async def bold(self: Any, container: int, server: str, seen: Stored) -> Stored:
+        nonce = self._runtime.unique()
+        claimed = replace(
+            seen.record, epoch=seen.record.epoch + 1, owner=server, target="", released=False, nonce=nonce
+        )
+        version = await self._registry.put(records.name_of(container), records._encode(claimed))
+        return Stored(claimed, version)
+
+    with mock.patch.object(Records, "claim", bold):
+        yield
+
+
+@contextmanager
+def lets_the_snapshot_of_an_overtaken_owner_count() -> Iterator[None]:
+    async def bold(self: Any, container: int, epoch: int, **changes: Any) -> None:
+        record, version = await self.read(container)
+        value = records._encode(replace(record, nonce=self._runtime.unique(), **changes))
+        await self._registry.compare_and_set(records.name_of(container), value, version)
+
+    with mock.patch.object(Records, "_change", bold):
+        yield
+
+
+@contextmanager
+def asks_not_again_whether_its_claim_stands() -> Iterator[None]:
+    async def confident(self: ClusterParts) -> None:
+        pass
+
+    with mock.patch.object(ClusterParts, "_still_claimed", confident):
+        yield
+
+
+@contextmanager
+def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
+    with mock.patch.object(Keeper, "may_answer", lambda self, number: number in self._parts):
+        yield
+
+
+@contextmanager
+def goes_on_as_the_controller_without_asking() -> Iterator[None]:
+    """What a controller has begun isn't given only if the work's record is still its own."""
+    nothing = contextlib.nullcontext()
+    with (
+        mock.patch.object(workflows, "only_if", return_value=nothing),
+        mock.patch.object(hold, "only_if", return_value=nothing),
+    ):
+        yield
+
+
+@contextmanager
+def answers_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
+    with mock.patch.object(Active, "check"):
+        yield
+
+
+@contextmanager
+def releases_the_log_before_the_record_says_so() -> Iterator[None]:
+    truncate = ChainLog.truncate
+
+    def early(self: ChainLog, before_sequence: int, keep: Any = ()) -> None:
+        self._safe = self.last_sequence
+        truncate(self, before_sequence, keep)
+
+    with mock.patch.object(ChainLog, "truncate", early):
+        yield
+
+
+@contextmanager
+def cleans_frames_that_the_log_still_needs() -> Iterator[None]:
+    def past(record: Any, place: Place) -> bool:
+        return place < Place(record.start.epoch, record.start.number + 3)
+
+    with mock.patch.object(garbage, "_is_past", past):
+        yield
+
+
+@contextmanager
+def cleans_chunks_that_no_snapshot_knows_yet() -> Iterator[None]:
+    with mock.patch.object(garbage, "is_lost_chunk", lambda record, known, name, planned_by: name not in known):
+        yield
+
+
+CLUSTER_MUTATIONS: list[Mutation] = [
+    acknowledges_before_it_is_in_the_store,
+    takes_what_another_has_stored_for_its_own,
+    takes_a_log_over_without_sealing_it,
+    claims_whatever_the_record_says_by_now,
+    lets_the_snapshot_of_an_overtaken_owner_count,
+    asks_not_again_whether_its_claim_stands,
+    answers_reads_though_it_may_have_been_replaced,
+    goes_on_as_the_controller_without_asking,
+    answers_as_a_controller_that_may_have_been_replaced,
+    releases_the_log_before_the_record_says_so,
+    cleans_frames_that_the_log_still_needs,
+    cleans_chunks_that_no_snapshot_knows_yet,
+    forgets_what_a_writer_has_stored,
+    takes_an_append_twice,
+]

@@ -1,0 +1,74 @@
+"""Tier 2 of a simulated cluster: chunks and snapshots in the one object store, past `obstore`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from obstore.store import MemoryStore
+
+from nadi.errors import NotFoundError, UnavailableError
+from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
+from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.wire.fields import Buffer
+
+from ..machine.process import BEGIN_MS, Process
+from ..machine.store import Line, SimulatedStore
+
+T = TypeVar("T")
+_TRIES = 4  # as obstore's, by itself
+_PAGE = 100
+
+
+class StoredChunks(ChunkStore):
+    """For one process."""
+
+    def __init__(self, store: SimulatedStore, process: Process) -> None:
+        super().__init__(MemoryStore(), None, process.runtime)
+        self._line = Line(store, process)
+
+    async def _ask(self, what: str, do: Callable[[], T], *, changes: bool = True) -> T:
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._line.ask(what, do, changes=changes)
+            except UnavailableError:
+                pass  # an earlier try may still be carried out, later
+        return await self._line.ask(what, do, changes=changes)
+
+    async def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        await self._ask(f"put {name}", lambda: self._line.store.put(name, data))
+
+    async def _object(self, name: str) -> bytes:
+        found = await self._ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
+        if found is None:
+            raise NotFoundError(f"chunk {name} is not in tier 2")
+        return found.value
+
+    async def read(self, name: str, position: int, length: int) -> memoryview:
+        return memoryview(await self._object(name))[position : position + length]
+
+    async def description(self, name: str, length: int) -> ChunkDescription | None:
+        return ChunkDescription.decode(name, memoryview(await self._object(name))[length:])
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        raise NotImplementedError("it blocks")
+
+    async def listed(self, folder: str) -> dict[str, int]:
+        return {one.name: one.size_bytes async for page in self.pages(folder) for one in page}
+
+    async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+        found = await self._ask(f"list {folder}", lambda: self._line.store.listed(folder), changes=False)
+        for first in range(0, len(found), _PAGE):
+            if first:
+                await self._ask(f"list more of {folder}", lambda: None, changes=False)
+            yield [
+                Listed(name, len(one.value), BEGIN_MS + int(one.since * 1000))
+                for name, one in found[first : first + _PAGE]
+            ]
+
+    async def rename(self, name: str, new: str) -> None:
+        raise NotImplementedError("only a repair renames")
+
+    async def delete(self, name: str) -> None:
+        await self._ask(f"delete {name}", lambda: self._line.store.delete(name))

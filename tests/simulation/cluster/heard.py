@@ -1,0 +1,56 @@
+"""What the servers of a simulation log: warnings are for whoever reads what happened, and an error that nobody foresaw
+is a fault by itself."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from nadi.errors import NadiError
+
+from ..machine.process import current
+
+_FORESEEN = (NadiError, OSError, TimeoutError)
+
+
+class Ear(logging.Handler):
+    """lines: get what is heard. errors: those that nobody foresaw. is_open: until a simulation ends, for what dies with
+    it says much."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: deque[str] = deque()
+        self.errors: list[BaseException] = []
+        self.now: Callable[[], float] = lambda: 0.0
+        self.is_open = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.is_open:
+            return
+        process = current.get()
+        name = "" if process is None else process.name
+        self.lines.append(f"{self.now():.6f} {name} {record.levelname}: {record.getMessage()}")
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _FORESEEN):
+            self.lines += traceback.format_exception(error)
+            self.errors.append(error)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        logger, manager = logging.getLogger("nadi"), logging.root.manager
+        before = logger.handlers, logger.propagate, logger.level, manager.disable
+        logger.handlers, logger.propagate = [self], False
+        logger.setLevel(logging.WARNING)
+        logging.disable(logging.NOTSET)
+        others = logging.getLogger("asyncio")
+        before_of_others, others.disabled = others.disabled, True  # of who dies with what nobody waited for
+        try:
+            yield
+        finally:
+            others.disabled = before_of_others
+            logger.handlers, logger.propagate = before[:2]
+            logger.setLevel(before[2])
+            logging.disable(before[3])

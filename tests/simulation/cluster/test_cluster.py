@@ -1,0 +1,43 @@
+"""A whole cluster under simulated clocks, stores and networks: whatever happens to it, it keeps its word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..seeds import DENSE_CLUSTER, quiet
+from .work import simulate
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("first", range(3_000, 3_100, 20))
+def test_a_cluster_keeps_its_word(first: int) -> None:
+    with quiet():
+        for seed in range(first, first + 20):
+            simulate(seed, DENSE_CLUSTER.seconds, pace=DENSE_CLUSTER.pace)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("first", range(3_100, 3_300, 25))
+def test_it_does_for_ten_minutes(first: int) -> None:
+    with quiet():
+        for seed in range(first, first + 25):
+            simulate(seed, 600.0)
+
+
+def test_the_same_seed_does_the_same_in_every_process() -> None:
+    code = "import sys; from tests.simulation.cluster.work import simulate; print(simulate(sys.argv[1], 20.0).trace)"
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+
+    def trace(hashing: int) -> str:
+        environment = os.environ | {"PYTHONHASHSEED": f"{hashing}", "PYTHONPATH": path}
+        command = [sys.executable, "-c", code, "4"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert trace(1) == trace(2)

@@ -1,0 +1,133 @@
+"""A simulation of a cluster from start to end: clients at work on it, while everything goes wrong, and what they saw
+judged. To see what happened at a seed: script/simulate --cluster SEED --log FILE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+from nadi.cluster.records import ContainerRecord, name_of
+from nadi.cluster.records import _record as decoded
+
+from .. import fate
+from ..days import Outcome, at_work, judged, outcome_of
+from ..judging.history import BrokenWordError, History
+from ..machine.loop import SimulatedLoop, run
+from .fate import Fate
+from .heard import Ear
+from .host import lives
+from .world import ClusterWorld
+
+_CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
+
+
+def simulate(seed: int | str, seconds: float = 600.0, *, pace: float = 1.0, log_file: Path | None = None) -> Outcome:
+    """Raises BrokenWordError, or whatever else nobody should meet.
+
+    pace: how many times longer than half a minute it takes from one thing that goes wrong to the next, and so from call
+    to call. log_file: gets the last that happened, whether it went well or not.
+    """
+    ear = Ear()
+    try:
+        with ear.open():
+            return run(lambda loop: _simulate(loop, f"{seed}", seconds, pace, ear))
+    finally:
+        if log_file is not None:
+            log_file.write_text("\n".join(ear.lines) + "\n")
+
+
+async def _simulate(loop: SimulatedLoop, seed: str, seconds: float, pace: float, ear: Ear) -> Outcome:
+    async with ClusterWorld(loop, seed) as world:
+        ear.lines, ear.now = world.last_lines, lambda: loop.now
+        try:
+            with mock.patch.object(tempfile, "tempdir", str(world.folder)):
+                outcome = await _lived(world, seconds, pace)
+            if ear.errors:
+                raise ear.errors[0]
+            return outcome
+        except BaseException as error:
+            again = f"script/simulate --cluster {seed} --minutes {seconds / 60:g} --pace {pace:g} --log {seed}.log"
+            error.add_note(f"again: {again}")
+            world.note(type(error).__name__, error)
+            raise
+        finally:
+            ear.is_open = False
+
+
+async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
+    history, own = History(), Fate(world)
+    await at_work(
+        world,
+        history,
+        seconds,
+        pace,
+        lambda crowd: [
+            own.run(30.0 * pace),
+            fate.network(world, crowd.living, 30.0 * pace),
+            fate.clients(world, crowd.living, 30.0 * pace),
+        ],
+    )
+    world.rest()
+    await own.rest()
+    world.chance("last").choice(world.hosts).kill()
+    await judged(world, history, "judge-1")
+    await _come_to_rest(world)
+    await asyncio.gather(*(host.restart(drains=False) for host in world.hosts))
+    watermarks = await judged(world, history, "judge-2")
+    await _come_to_rest(world)
+    return outcome_of(world, history, watermarks, _figures(world, own))
+
+
+async def _come_to_rest(world: ClusterWorld) -> None:
+    """Each container has one owner, which lives and has it."""
+    try:
+        async with asyncio.timeout(_CALM_S):
+            while _restless(world):  # noqa: ASYNC110
+                await asyncio.sleep(1.0)
+    except TimeoutError:
+        raise BrokenWordError(f"{_restless(world)} after {_CALM_S:.0f} s in which nothing went wrong") from None
+    if world.failure is not None:
+        raise world.failure
+
+
+def _restless(world: ClusterWorld) -> str:
+    living = {host.life.node.id: host.life for host in world.hosts if host.life is not None and host.life.is_ready}
+    for number in range(world.containers):
+        record = _record(world, number)
+        owner = living.get(record.owner)
+        if record.released or owner is None:
+            return f"container {number} has no owner: {record}"
+        if number not in {container.number for container in owner.node.store.containers if container.started}:
+            return f"{owner.process.name} has claimed container {number}, and doesn't have it open"
+        if not owner.node.keeper.may_answer(number):
+            return f"{owner.process.name} doesn't answer reads of container {number}"
+    return "" if world._active() else "there is no controller"
+
+
+def _record(world: ClusterWorld, number: int) -> ContainerRecord:
+    found = world.store.objects.get(name_of(number))
+    return ContainerRecord() if found is None else decoded(number, found.value)
+
+
+def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
+    store, hosts = world.store, world.hosts
+    moves = [*world.moved, *(life.node.keeper.moves for life in lives(hosts, lambda life: True))]
+    found: Counter[str] = Counter({what.replace("_", " "): count for what, count in own.done.items()})
+    found["servers"] = len(hosts)
+    found["starts"], found["stops"] = sum(host.starts for host in hosts), sum(host.stops for host in hosts)
+    found["taken over"] = sum(each.taken_over for each in moves)
+    found["handed over"] = sum(each.handed_over for each in moves)
+    found["fenced"] = sum(each.fenced for each in moves)
+    found["epochs"] = sum(_record(world, number).epoch for number in range(world.containers))
+    found["requests"], found["requests lost"] = store.requests, store.lost
+    found["puts that came late"], found["answers lost"], found["throttled"] = (
+        store.came_late,
+        store.unanswered,
+        store.refused,
+    )
+    return found

@@ -1,0 +1,112 @@
+"""A world whose servers are a cluster: which of them a client asks, and where it finds the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from nadi.cluster.mapping import CONTROLLER_CONTAINER
+from nadi.cluster.operating.moves import Moves
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
+
+from ..machine.loop import SimulatedLoop
+from ..machine.process import Process
+from ..machine.store import StoreFaults
+from ..world import Serving, World
+from .host import RPC_PORT, ClusterHost, Life, lives
+from .rpc import Channels, RpcDoor
+
+T = TypeVar("T")
+
+
+class ClusterWorld(World):
+    """As a `World`; how many servers there are, and how the store is, the seed says too."""
+
+    def __init__(self, loop: SimulatedLoop, seed: str) -> None:
+        super().__init__(loop, seed)
+        chance = self.chance("cluster")
+        self.containers = chance.randrange(2, 6)
+        self.interval_s = chance.choice([0.0, 0.0, 0.05, 0.25])
+        self.faults = StoreFaults(  # every day's
+            request_lost=chance.choice([0.0, 0.002, 0.01]),
+            answer_lost=chance.choice([0.0, 0.002, 0.01]),
+            late=chance.choice([0.0, 0.002, 0.01]),
+            busy=chance.choice([0.0, 0.005]),
+            repeated=chance.choice([0.0, 0.005]),
+            throttled=chance.choice([0.0, 0.0, 0.01]),
+            unlisted_s=chance.choice([0.0, 0.5, 1.5]),
+            timeout_s=chance.choice([1.0, 5.0, 10.0]),
+        )
+        self.channels = Channels(self.network, self._door)
+        self._hosts = [ClusterHost(self, f"server-{number}") for number in range(chance.randrange(3, 6))]
+        self._asked = self.chance("asked")
+        self.moved: list[Moves] = []  # by lives that have ended
+
+    @property
+    def hosts(self) -> list[ClusterHost]:
+        return self._hosts
+
+    def _door(self, address: str) -> tuple[RpcDoor, Process] | None:
+        name = address.partition(":")[0]
+        host = next(host for host in self._hosts if host.name == name)
+        process = host.process()
+        return None if process is None or host.life is None else (host.life.rpc, process)
+
+    # --- what its clients reach ---------------------------------------------------------------------------
+
+    async def endpoint_of(self, segment: str) -> tuple[str, int]:
+        async def answered(life: Life) -> tuple[str, int]:
+            return life.node.map.endpoint_of(segment)
+
+        return await self._call(self._asked.choice(self._hosts), answered)
+
+    async def reach(self, work: Callable[[Serving], Awaitable[T]]) -> T:
+        """Of any server, which says who has the controller, or does it."""
+
+        async def done(life: Life) -> T:
+            async with life.node.front._active.call():
+                life.controller  # noqa: B018 - or it is elsewhere
+                answer = await work(life)
+                life.node.front._active.check()
+                return answer
+
+        async def where(life: Life) -> str:
+            return life.node.controller_elsewhere()
+
+        host = self._asked.choice(self._hosts)
+        if told := await self._call(host, where):
+            host = next(host for host in self._hosts if told.startswith(f"{host.name}:"))
+        return await self._call(host, done)
+
+    async def _call(self, host: ClusterHost, work: Callable[[Life], Awaitable[T]]) -> T:
+        async def done() -> T:
+            assert host.life is not None
+            return await work(host.life)
+
+        return await self.network.call(host.process, host.name, done)
+
+    async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
+        """Of any server: a load balancer stands before them."""
+        channel = self.channels.to(f"{self._asked.choice(self._hosts).name}:{RPC_PORT}")
+        kind = (OWN_METHODS.get(name) or METHODS[name])[1]
+        reply = await channel.unary_unary(path(name))(request.SerializeToString(), timeout=timeout_s)
+        return kind.FromString(reply)
+
+    # --- what needs no network ------------------------------------------------------------------------------
+
+    async def until_ready(self) -> None:
+        while not self._active():
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.sleep(0.5)
+
+    async def run(self, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+        await self.until_ready()
+        life = self._active()[-1]
+        return await life.process.start(work(life))
+
+    def _active(self) -> list[Life]:
+        """Who has the controller. A deposed one that hasn't noticed yet isn't meant."""
+        found = lives(self._hosts, lambda life: life.node.seat.controller is not None)
+        return [life for life in found if life.node.keeper.may_answer(CONTROLLER_CONTAINER)]
