@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.judges", description=__doc__)
     parser.add_argument("--faults", type=int, default=20, help="kills, pauses, cuts, stops and the like (default 20)")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="what the servers share (default s3)")
     parser.add_argument("--containers", type=int, default=8)
     parser.add_argument("--with", dest="judges", default=",".join(KINDS), help=f"of {', '.join(KINDS)} (default: all)")
     asked = parser.parse_args()
@@ -33,7 +34,8 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} {text}", flush=True)
 
-    for line in tell(folder, seed, asked.faults, names, containers=asked.containers, say=say).lines:
+    s3 = asked.store == "s3"
+    for line in tell(folder, seed, asked.faults, names, s3=s3, containers=asked.containers, say=say).lines:
         say(line)
 
 

@@ -23,7 +23,7 @@ class Judge(Protocol):
         """AssertionError if it has seen what may not be."""
 
     def progress(self) -> dict[str, float]:
-        """How much it has done, by what it does: "writes", "reads"."""
+        """How much it has done, by what it does: "writes", "reads"; and what befell it, by what: "given up"."""
 
     def settle(self) -> None:
         """Have it write no more, and wait until what it wrote is acknowledged, or given up."""
@@ -31,9 +31,6 @@ class Judge(Protocol):
     def judge(self, ledger: Ledger) -> list[Promised]:
         """Wait until it has read what `ledger` has, which is all that is in the stream; AssertionError if it was
         something else. Return what it was promised."""
-
-    def figures(self) -> dict[str, float]:
-        """What is to be told of it in the end."""
 
     def close(self) -> None: ...
 

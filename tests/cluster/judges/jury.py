@@ -19,6 +19,7 @@ from tests.cluster.judges.official_java import OfficialJava
 from tests.cluster.judges.official_python import OfficialPython
 from tests.cluster.judges.probes import Probes
 from tests.cluster.judges.spark import COPIES, Spark
+from tests.cluster.processes.client import Client
 from tests.cluster.processes.cluster import Cluster, running
 from tests.cluster.processes.history import Loads, check
 from tests.cluster.processes.story import SERVERS, Story
@@ -79,10 +80,13 @@ class Jury:
         streams = [STREAM, *(COPIES for judge in judges if judge.name == "spark")]
         self.scaling = Scaling(cluster.uri, streams, seed)
 
+    def did(self) -> list[tuple[str, dict[str, float]]]:
+        """By the names of all clients."""
+        all_of_them: list[Client | Judge] = [*self.loads.clients, *self.judges]
+        return [(one.name, one.progress()) for one in all_of_them]
+
     def _progress(self) -> dict[str, float]:
-        named = [(client.name, client.progress()) for client in self.loads.clients]
-        named += [(judge.name, judge.progress()) for judge in self.judges]
-        return {f"{name} {what}": progress[what] for name, progress in named for what in _DOES if what in progress}
+        return {f"{name} {what}": did[what] for name, did in self.did() for what in _DOES if what in did}
 
     def check(self) -> None:
         self.scaling.check()
@@ -90,7 +94,7 @@ class Jury:
             judge.check()
 
     def await_beginning(self) -> None:
-        """Until each does each of what it does."""
+        """Until each has done something, and nadi's clients have acknowledgements."""
         deadline = time.monotonic() + _BEGUN_S
         while any(not any(judge.progress().get(what) for what in _DOES) for judge in self.judges):
             self.check()
@@ -124,15 +128,16 @@ def tell(
     faults: int,
     names: Sequence[str],
     *,
+    s3: bool = True,
     containers: int = 8,
     pause_s: float = 0.1,
     say: Callable[[str], None] = print,
 ) -> Verdict:
     """Have so many things happen while the judges of these names are at work beside nadi's own clients, and have them
-    judge; raises AssertionError, which names the seed, and MissingError. pause_s: between a writer's bunches of
-    events."""
+    judge; raises AssertionError, which names the seed, and MissingError. s3: the store is the fake S3, not a folder.
+    pause_s: between a writer's bunches of events."""
     try:
-        with running(folder, SERVERS, s3=True, containers=containers, doors=True) as cluster, ExitStack() as stack:
+        with running(folder, SERVERS, s3=s3, containers=containers, doors=True) as cluster, ExitStack() as stack:
             loads = Loads(cluster, pause_s=pause_s)
             stack.callback(loads.close)
             judges: list[Judge] = []
@@ -166,7 +171,7 @@ def _verdict(story: Story, jury: Jury, probes: Probes, ledger: Ledger) -> Verdic
         f"hand-over, without an acknowledgement: {spread(hand_overs(moved, gaps))}",
         f"until each of nadi's clients had acknowledgements again: {spread(story.waited_s)}",
         *(f"longest stall of {name}: {longest:.1f} s" for name, longest in sorted(jury.stalls.longest.items())),
-        *(f"{judge.name}: {figures}" for judge in jury.judges if (figures := judge.figures())),
+        *(f"{name}: {', '.join(f'{value:,.0f} {what}' for what, value in did.items())}" for name, did in jury.did()),
         f"the machine's load: mean {statistics.mean(loads):.1f}, most {max(loads):.1f}",
     ]
     return Verdict(ledger.events, happened, lines)

@@ -45,10 +45,6 @@ class OfficialJava:
         self._transcript.await_all(ledger)
         return [self._client.promised()]
 
-    def figures(self) -> dict[str, float]:
-        progress = self.progress()
-        return {name: progress[name] for name in ("given up", "readers lost")}
-
     def close(self) -> None:
         self._client.close()
 

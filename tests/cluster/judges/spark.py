@@ -36,17 +36,17 @@ class Spark:
         command = [sys.executable, "-m", "tests.cluster.judges.spark_main", self._uri, COPIES, str(folder)]
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self._client = Client("the Spark query", command, folder, {"PYTHONPATH": path})
-        self.drivers, self._is_told = 1, False
+        self._drivers, self._rows, self._is_told = 1, 0, False
 
     def check(self) -> None:
         if self._client.has_ended:
             self._client.restart()
-            self.drivers += 1
+            self._drivers += 1
             if self._is_told:
                 self._client.tell()
 
     def progress(self) -> dict[str, float]:
-        return self._client.progress()
+        return self._client.progress() | {"drivers": self._drivers, "rows": self._rows}
 
     def settle(self) -> None:
         """It writes what others have written: see `judge`."""
@@ -60,11 +60,10 @@ class Spark:
             assert time.monotonic() < deadline, f"the Spark query doesn't come to the end:\n{self._client.said()}"
             time.sleep(0.1)
         with StreamManager(self._uri) as manager:
-            check_same(read_all(manager, COPIES), ledger, "the Spark query's stream")
+            copies = read_all(manager, COPIES)
+        check_same(copies, ledger, "the Spark query's stream")
+        self._rows = copies.events
         return []
-
-    def figures(self) -> dict[str, float]:
-        return {"drivers": self.drivers}
 
     def close(self) -> None:
         self._client.close()

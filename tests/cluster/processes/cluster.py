@@ -11,6 +11,7 @@ from pathlib import Path
 from nadi.cluster.records import Records
 from nadi.cluster.servers import members
 from nadi.engines.opening import open_engines
+from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.ports import PATIENCE_S
@@ -66,8 +67,16 @@ class Cluster:
             self.balancer.lead_to(("127.0.0.1", left.port))
 
     def owners(self) -> dict[int, Server]:
-        """Who has which container now, as the store says; those that are between two servers are missing."""
-        return asyncio.run(self._owners())
+        """Who has which container now, as the store says, which is asked again where it is slow and loses calls; those
+        that are between two servers are missing."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return asyncio.run(self._owners())
+            except UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     async def _owners(self) -> dict[int, Server]:
         engine, registry = await open_engines(self.store.url, REAL, **self.store.options(-1))

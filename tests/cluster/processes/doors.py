@@ -22,6 +22,7 @@ class Doors:
         self.host = f"127.0.1.{number + 1}"
         self._pids = pids
         self._wires = [wires.wire((_HERE, port), self.host, port, self._kind_of) for port in ports]
+        self.refuse()
 
     def cut(self, kind: str) -> None:
         """From clients, or from the other servers that ask it."""
@@ -31,6 +32,11 @@ class Doors:
     def mend(self) -> None:
         for wire in self._wires:
             wire.mend()
+
+    def refuse(self) -> None:
+        """Whoever connects, until the server listens."""
+        for wire in self._wires:
+            wire.refuse()
 
     def _kind_of(self, source: Address) -> str:
         inode = _inode_of(source[1])

@@ -125,6 +125,8 @@ class Server:
             if pipe is not None:
                 pipe.close()
         self.process, self.is_paused = None, False
+        if self.doors is not None:
+            self.doors.refuse()
 
     def said(self, most: int = 6000) -> str:
         return self.log.read_text()[-most:] if self.log.exists() else ""

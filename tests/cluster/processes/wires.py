@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 _PIECE_BYTES = 256 * 1024
+_LOOK_S = 0.02
 Address = tuple[str, int]
 ANYBODY = ""
 
@@ -63,12 +64,35 @@ class Wire:
         cls, loop: asyncio.AbstractEventLoop, target: Address, host: str, port: int, kind_of: Callable[[Address], str]
     ) -> Wire:
         wire = cls(loop, target, kind_of)
-        wire._server = await asyncio.start_server(wire._accepted, host, port, limit=_PIECE_BYTES)
-        wire.address = wire._server.sockets[0].getsockname()[:2]
+        await wire._listen((host, port))
         return wire
+
+    async def _listen(self, address: Address) -> None:
+        self._server = await asyncio.start_server(self._accepted, *address, limit=_PIECE_BYTES)
+        self.address = self._server.sockets[0].getsockname()[:2]
 
     address: Address
     _server: asyncio.Server
+
+    def refuse(self) -> None:
+        """New connections until something listens at the target, as the address of a process that has ended does: to be
+        refused isn't the same to clients as to be let in and thrown out. What is open ends with the target."""
+        self._loop.call_soon_threadsafe(self._refuse)
+
+    def _refuse(self) -> None:
+        if self._server.is_serving():
+            self._server.close()
+            self._start(self._accept_again())
+
+    async def _accept_again(self) -> None:
+        while True:
+            try:
+                _, probe = await asyncio.open_connection(*self._target)
+                break
+            except OSError:
+                await asyncio.sleep(_LOOK_S)
+        probe.transport.abort()
+        await self._listen(self.address)
 
     def cut(self, kind: str = ANYBODY) -> None:
         """For those of that kind."""
@@ -105,7 +129,10 @@ class Wire:
         return self._whole[kind]
 
     def _accepted(self, reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._start(self._serve(reader, writer))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
