@@ -8,6 +8,7 @@ A seed gives what happens, and for how long, but not when it happens to threads 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 import time
@@ -19,6 +20,7 @@ from tests.cluster.judges.jury import KINDS, tell
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.judges", description=__doc__)
     parser.add_argument("--faults", type=int, default=20, help="kills, pauses, cuts, stops and the like (default 20)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after these nothing more happens")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="what the servers share (default s3)")
     parser.add_argument("--containers", type=int, default=8)
@@ -34,8 +36,17 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} {text}", flush=True)
 
-    s3 = asked.store == "s3"
-    for line in tell(folder, seed, asked.faults, names, s3=s3, containers=asked.containers, say=say).lines:
+    verdict = tell(
+        folder,
+        seed,
+        asked.faults,
+        names,
+        s3=asked.store == "s3",
+        containers=asked.containers,
+        limit_s=60.0 * asked.minutes,
+        say=say,
+    )
+    for line in verdict.lines:
         say(line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import threading
@@ -28,6 +29,7 @@ from tests.spark.scaled import scale_somehow
 
 KINDS: dict[str, Callable[[Cluster, float], Judge]] = {"java": OfficialJava, "python": OfficialPython, "spark": Spark}
 _DOES = ("writes", "commits", "reads", "counts", "batches")
+_SCALED_S = 20.0, 60.0  # where the Java writer resends to segments that were replaced meanwhile, it pauses 20 s
 _BEGUN_S = 240.0  # Spark takes its time to start on a busy machine
 
 
@@ -63,7 +65,7 @@ class Scaling:
     def _run(self) -> None:
         try:
             with StreamManager(self._uri) as manager:
-                while not self._over.wait(self._random.uniform(5.0, 20.0)):
+                while not self._over.wait(self._random.uniform(*_SCALED_S)):
                     try:
                         scale_somehow(manager, self._random.choice(self._streams), self._random, SCOPE)
                         self.count += 1
@@ -130,12 +132,13 @@ def tell(
     *,
     s3: bool = True,
     containers: int = 8,
-    pause_s: float = 0.1,
+    limit_s: float = math.inf,
+    pause_s: float = 0.2,
     say: Callable[[str], None] = print,
 ) -> Verdict:
     """Have so many things happen while the judges of these names are at work beside nadi's own clients, and have them
     judge; raises AssertionError, which names the seed, and MissingError. s3: the store is the fake S3, not a folder.
-    pause_s: between a writer's bunches of events."""
+    limit_s: after it nothing more happens. pause_s: between a writer's bunches of events."""
     try:
         with running(folder, SERVERS, s3=s3, containers=containers, doors=True) as cluster, ExitStack() as stack:
             loads = Loads(cluster, pause_s=pause_s)
@@ -150,7 +153,7 @@ def tell(
             jury.await_beginning()
             say(f"all of {', '.join(['nadi', *names])} are at work")
             story = Story(cluster, loads, seed, say, jury.check)
-            story.tell(faults)
+            story.tell(faults, limit_s)
             say("nothing more happens")
             ledger = jury.finish()
             return _verdict(story, jury, probes, ledger)

@@ -5,7 +5,9 @@ Between two things that happen each load has an event acknowledged, so that each
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,9 +40,12 @@ class Story:
         self._check()
         self.loads.run_for(seconds)
 
-    def tell(self, number: int) -> None:
-        ways = self.faults.ways()
+    def tell(self, number: int, limit_s: float = math.inf) -> None:
+        """So many things happen, or as many as do within the limit."""
+        ways, began = self.faults.ways(), time.monotonic()
         for place in range(number):
+            if time.monotonic() > began + limit_s:
+                break
             way = self._random.choice(ways)
             self.say(f"{place}: {way.__name__}")
             self.happened[way.__name__] += 1
