@@ -1,7 +1,7 @@
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
-import java.util.ArrayDeque;
-import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
@@ -9,24 +9,22 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Writes events under keys of its own, numbered for each key, and counts those that were acknowledged, in order.
+ * Writes events under keys of its own, numbered for each key, and counts those that were acknowledged.
  *
- * <p>If the client gives up, nobody knows what became of the events that were under way, so their keys get no more of
- * them: a new writer goes on with new keys.
+ * <p>Of each key one event is under way: the client gives an event up after some tries to reach its segment, and sends
+ * the next all the same. If it does, nobody knows what became of those that were under way, so their keys get no more
+ * of them: a new writer goes on with new keys.
  */
 final class Writing extends Worker {
-    private static final int KEYS = 6;
-    private static final int MOST_PENDING = 5_000;
+    private static final int KEYS = 60;
     private static final long ACKNOWLEDGED_S = 150;
-
-    private record Pending(CompletableFuture<Void> answer, String key) {}
 
     final Map<String, Integer> written = new TreeMap<>();
     final Map<String, Integer> acknowledged = new TreeMap<>();
     private final Client client;
     private final String name;
     private final long pauseMs;
-    private final Deque<Pending> pending = new ArrayDeque<>();
+    private final Map<String, CompletableFuture<Void>> pending = new HashMap<>();
     private EventStreamWriter<String> writer;
     private volatile long acknowledgedEvents;
     private volatile int generation;
@@ -58,11 +56,13 @@ final class Writing extends Worker {
         int count = 1 + random.nextInt(20);
         for (int i = 0; i < count; i++) {
             String key = key(random.nextInt(KEYS));
-            String event = padded(key + ":" + written.get(key) + ":", 10 + random.nextInt(290));
-            pending.add(new Pending(writer.writeEvent(key, event), key));
-            written.merge(key, 1, Integer::sum);
+            if (!pending.containsKey(key)) {
+                String event = padded(key + ":" + written.get(key) + ":", 10 + random.nextInt(290));
+                pending.put(key, writer.writeEvent(key, event));
+                written.merge(key, 1, Integer::sum);
+            }
         }
-        collect(pending.size() > MOST_PENDING);
+        collect(false);
         Thread.sleep(pauseMs);
     }
 
@@ -73,18 +73,22 @@ final class Writing extends Worker {
     }
 
     private void collect(boolean wait) throws Exception {
-        while (!pending.isEmpty() && (wait || pending.peek().answer.isDone())) {
-            Pending first = pending.remove();
+        for (String key : List.copyOf(pending.keySet())) {
+            CompletableFuture<Void> answer = pending.get(key);
+            if (!wait && !answer.isDone()) {
+                continue;
+            }
             try {
-                first.answer.get(ACKNOWLEDGED_S, TimeUnit.SECONDS);
+                answer.get(ACKNOWLEDGED_S, TimeUnit.SECONDS);
             } catch (ExecutionException error) {
-                System.err.println("the writer has given up: " + error.getCause());
+                System.err.println("the writer has given up " + key + ": " + error.getCause());
                 pending.clear();
                 generation++;
                 begin();
                 return;
             }
-            acknowledged.merge(first.key, 1, Integer::sum);
+            pending.remove(key);
+            acknowledged.merge(key, 1, Integer::sum);
             acknowledgedEvents++;
         }
     }
