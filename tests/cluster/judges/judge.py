@@ -9,7 +9,7 @@ from typing import Protocol
 from tests.cluster.processes.client import Promised
 from tests.crash.load import Ledger
 
-TAIL_S = 240.0  # for a reader to come to the end of the stream; some clients wait a minute before they try again
+TAIL_S = 600.0  # for a reader to come to the end of the stream; others' readers take up segments again late, one by one
 
 
 class MissingError(Exception):
