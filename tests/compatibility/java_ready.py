@@ -1,4 +1,4 @@
-"""What the JUnit tests in `java` need, downloaded and compiled.
+"""What the JUnit tests in `java` need, downloaded and compiled; programs with the official client use its libraries.
 
 Maven's local repository and the compiled classes are shared by all processes of this user, and Maven guards neither:
 two that download at once can leave an artifact half known. So one process at a time gets ready.
@@ -10,6 +10,7 @@ import fcntl
 import functools
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -35,6 +36,13 @@ AWAY = re.compile(
 PATIENCE = ("-Daether.connector.connectTimeout=10000", "-Daether.connector.requestTimeout=60000")
 
 
+CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+
+
+class ClientMissingError(Exception):
+    """Java, Maven or the official client isn't to be had here; the text says which, and why."""
+
+
 class NotCompiled(Exception):
     """Maven has all it needs and doesn't get through; the text is what it said."""
 
@@ -43,6 +51,25 @@ class NotCompiled(Exception):
 def lacking() -> str:
     """Why the Java tests can't run here; "" once all they need is downloaded and they are compiled."""
     return get_ready(PROJECT)
+
+
+def classpath(work: Path) -> str:
+    """The official client's libraries, for `java -cp`. work: a folder for their list. Raises ClientMissingError."""
+    if shutil.which("mvn") is None or shutil.which("javac") is None:
+        raise ClientMissingError("the official Java client needs a JDK and Maven (`mvn`), which are not installed")
+    if reason := lacking():
+        raise ClientMissingError(reason)
+    file = work / "classpath"
+    arguments = [CLASSPATH, f"-Dmdep.outputFile={file.absolute()}", "-Dmdep.includeScope=test"]
+    try:
+        done = maven(arguments, PROJECT, DOWNLOAD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ClientMissingError(
+            f"Maven took longer than {DOWNLOAD_TIMEOUT_S} s to list the client's libraries"
+        ) from None
+    if done.returncode != 0:
+        raise ClientMissingError(f"Maven can't list the client's libraries:\n{done.stdout[-2000:]}")
+    return file.read_text().strip()
 
 
 def get_ready(project: Path, settings: Mapping[str, str] | None = None) -> str:

@@ -73,13 +73,14 @@ class Worker:
 class KeyedWriter(Worker):
     """Writes events under keys of its own; `acknowledged` counts by key, in order."""
 
-    def __init__(self, number: int, uri: str, seed: int) -> None:
+    def __init__(self, number: int, uri: str, seed: int, pause_s: float = 0.01) -> None:
         super().__init__(f"writer {number}", uri, seed)
         self.keys = [f"w{number}-{k}" for k in range(6)]
         self.written = dict.fromkeys(self.keys, 0)
         self.acknowledged = dict.fromkeys(self.keys, 0)
         self._pending: deque[tuple[Ack, str]] = deque()
         self._writer = self.manager.create_writer(SCOPE, STREAM, ack_timeout=ACK_TIMEOUT_S)
+        self._pause_s = pause_s
 
     def step(self) -> None:
         for _ in range(self.random.randrange(1, 40)):
@@ -89,7 +90,7 @@ class KeyedWriter(Worker):
             self._pending.append((self._writer.write_event(event, key), key))
             self.written[key] += 1
         self._collect(wait=len(self._pending) > 20_000)
-        self.pause(0.01)
+        self.pause(self._pause_s)
 
     def settle(self) -> None:
         self._writer.close(ACK_TIMEOUT_S)

@@ -15,7 +15,7 @@ import nadi
 from nadi.client import KeyValueTableConfiguration, StreamManager, TableKey
 from nadi.client.blocking.readergroup import ReaderGroup
 from nadi.standalone.embedded import EmbeddedServer
-from tests.cluster.processes.cluster import S3Store
+from tests.cluster.processes.stores import S3Store
 from tests.cluster.processes.wires import Wires
 
 KEYS = 5

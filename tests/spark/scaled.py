@@ -40,9 +40,9 @@ class ScaledStream:
         scale_somehow(self.manager, self.stream, self.chance)
 
 
-def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Random) -> None:
+def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Random, scope: str = "home") -> None:
     """All segments or some neighbours are replaced, at even places or any."""
-    active = manager.current_segments("home", stream)
+    active = manager.current_segments(scope, stream)
     first = chance.randrange(len(active)) if chance.random() < 0.4 else 0
     some = active[first : first + 3] if first else active
     low, high = some[0].low, some[-1].high
@@ -51,7 +51,7 @@ def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Rando
     if chance.random() < 0.4:
         places = sorted(chance.uniform(low, high) for _ in range(count - 1))
         ranges = list(pairwise([low, *places, high]))
-    manager.scale_stream("home", stream, [piece.segment_id for piece in some], ranges)
+    manager.scale_stream(scope, stream, [piece.segment_id for piece in some], ranges)
 
 
 def scaled_as_it_went_wrong(manager: nadi.StreamManager, stream: str, seed: int) -> int:

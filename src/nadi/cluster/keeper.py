@@ -1,10 +1,11 @@
 """Keeps what a server has in step with what it is to have: it claims containers, hands them over, and lets go of those
 that others have claimed.
 
-Each second, and as soon as a server comes or goes, it reads the records that have changed and does what `decisions`
-says. A hand-over is announced first, so that the target and all who send clients there look closely; the owner brings
-its snapshot up to date, stops, and releases the container, and the target claims it at once. Whatever a server gives
-away or takes over at one time is prepared side by side; only what closes a container, or opens it, goes one by one.
+Each second, more often while containers of a dead server are to be taken, and as soon as a server comes or goes, it
+reads the records that have changed and does what `decisions` says. A hand-over is announced first, so that the target
+and all who send clients there look closely; the owner brings its snapshot up to date, stops, and releases the
+container, and the target claims it at once. Whatever a server gives away or takes over at one time is prepared side by
+side; only what closes a container, or opens it, goes one by one.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from nadi.cluster.servers.membership import Load, Membership
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
 from nadi.limits import (
     CLUSTER_ANNOUNCE_S,
+    CLUSTER_ARRIVAL_S,
     CLUSTER_BEAT_S,
     CLUSTER_CLOSE_LOOK_S,
     CLUSTER_FAILED_TAKES,
     CLUSTER_HAND_OVER_S,
+    CLUSTER_ORPHAN_LOOK_S,
     CLUSTER_RETAKE_S,
     CLUSTER_STABLE_S,
     CLUSTER_TAKES_AT_ONCE,
@@ -167,10 +170,18 @@ class Keeper:
             else:
                 self._complaints.settled("the containers' records can't be read")
             try:
-                async with asyncio.timeout(CLUSTER_BEAT_S):
+                async with asyncio.timeout(CLUSTER_ORPHAN_LOOK_S if self._has_orphans() else CLUSTER_BEAT_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _has_orphans(self) -> bool:
+        """Whether containers of a server that has just died are to be another's at any moment: clients ask where they
+        are. Not forever, for it may be that nobody can open one."""
+        members, since = self._membership.members, self._runtime.monotonic() - CLUSTER_ARRIVAL_S
+        records = (seen.stored.record for seen in self._watch.seen.values())
+        owners = {record.owner for record in records if not record.released} & members.keys()
+        return any(not members[owner].is_alive and members[owner].since > since for owner in owners)
 
     async def _step(self) -> None:
         term = self._membership.term
@@ -230,8 +241,12 @@ class Keeper:
         async def moved() -> None:
             try:
                 await move
+            except (UnavailableError, TimeoutError) as error:  # decided anew, with what is seen then
+                self._complaints.tell(f"container {number} can't be moved now", error)
             except Exception:
                 log.exception("moving container %d failed", number)
+            else:
+                self._complaints.settled(f"container {number} can't be moved now")
             finally:
                 self._moving.pop(number, None)
                 self.wake()

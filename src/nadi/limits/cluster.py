@@ -35,6 +35,7 @@ CLUSTER_TAKES_AT_ONCE = 8  # containers that a server opens at one time, each wi
 CLUSTER_FAILED_TAKES = 3  # in a row, before a server gives a container on that it can't open
 CLUSTER_RETAKE_S = 5.0  # the longest pause before the next try of that server
 CLUSTER_CLOSE_LOOK_S = 0.05  # how often the record of a container that is about to change hands is read
+CLUSTER_ORPHAN_LOOK_S = 0.1  # how often all records are looked at while somebody is to take those of a dead server
 CLUSTER_ANNOUNCE_S = 1.5  # from saying so to doing it: until everybody has seen it
 CLUSTER_HAND_OVER_S = 60.0  # for all that comes before a container is closed to be handed over
 CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster

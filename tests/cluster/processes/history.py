@@ -4,28 +4,25 @@ counter counts what was acknowledged."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections import defaultdict
-from pathlib import Path
-
-import msgspec
+from collections.abc import Sequence
 
 from nadi.client import StreamManager
 from nadi.errors import UnavailableError
-from tests.cluster.processes.cluster import PATIENCE_S, Cluster
-from tests.cluster.processes.load import Progress, Promised
+from tests.cluster.processes.client import Client, Promised
+from tests.cluster.processes.cluster import Cluster
+from tests.cluster.processes.ports import PATIENCE_S
 from tests.crash.load import SCOPE, STREAM, TABLE, Ledger
 
-_ROOT = Path(__file__).parents[3]
 _SEGMENTS = 6
 
 
 class Loads:
-    """One for each of the servers at `places`; `finish` ends them and checks all."""
+    """One for each of the servers at `places`, which it alone knows; `finish` ends them and checks all."""
 
-    def __init__(self, cluster: Cluster, places: tuple[int, ...] = (0, 1)) -> None:
+    def __init__(self, cluster: Cluster, places: tuple[int, ...] = (0, 1), pause_s: float = 0.01) -> None:
         self._cluster = cluster
         with StreamManager(cluster.servers[places[0]].uri) as manager:
             manager.create_scope(SCOPE)
@@ -33,47 +30,36 @@ class Loads:
             table = manager.table(SCOPE, TABLE)
             table.create()
             table.put(b"count", b"0")
-        self.folders = [cluster.folder / f"load-{place}" for place in places]
-        self._processes = [
-            self._start(place, number, folder)
-            for number, (place, folder) in enumerate(zip(places, self.folders, strict=True))
+        self.clients = [
+            Client(f"load {number}", self._command(place, number, pause_s), cluster.folder / f"load-{place}")
+            for number, place in enumerate(places)
         ]
 
-    def _start(self, place: int, number: int, folder: Path) -> subprocess.Popen[str]:
-        folder.mkdir()
-        command = ["-m", "tests.cluster.processes.load", self._cluster.servers[place].uri, str(number), str(folder)]
-        with (folder / "said").open("w") as said:
-            return subprocess.Popen(
-                [sys.executable, *command], cwd=_ROOT, stdin=subprocess.PIPE, stderr=said, text=True, process_group=0
-            )
+    def _command(self, place: int, number: int, pause_s: float) -> list[str]:
+        uri, folder = self._cluster.servers[place].uri, self._cluster.folder / f"load-{place}"
+        module = "tests.cluster.processes.load"
+        return [sys.executable, "-m", module, uri, str(number), str(folder), str(pause_s)]
 
     # --- while they run --------------------------------------------------------------------------------
 
     def check(self) -> None:
         """AssertionError if one of them saw what may not be."""
-        for folder, process in zip(self.folders, self._processes, strict=True):
-            if process.poll() is not None:
-                said = (folder / "said").read_text()[-3000:]
-                raise AssertionError(f"a load ended with {process.returncode}:\n{said}")
-
-    def progress(self) -> list[Progress]:
-        self.check()
-        return [
-            msgspec.json.decode((folder / "progress").read_bytes(), type=Progress)
-            if (folder / "progress").exists()
-            else Progress()
-            for folder in self.folders
-        ]
+        for client in self.clients:
+            client.check()
 
     def await_acknowledgements(self, limit_s: float = PATIENCE_S) -> float:
         """Return how long it is until each load has another event acknowledged; events on all containers, so in each
         load, keys wait for each container."""
         began = time.monotonic()
-        before = [one.acknowledged for one in self.progress()]
-        while any(now.acknowledged <= then for now, then in zip(self.progress(), before, strict=True)):
+        before = self._acknowledged()
+        while any(now <= then for now, then in zip(self._acknowledged(), before, strict=True)):
             assert time.monotonic() < began + limit_s, f"no acknowledgement within {limit_s:.0f} s"
             time.sleep(0.01)
         return time.monotonic() - began
+
+    def _acknowledged(self) -> list[float]:
+        self.check()
+        return [client.progress().get("writes", 0) for client in self.clients]
 
     def run_for(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
@@ -83,43 +69,29 @@ class Loads:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-
-    def _await(self, name: str) -> None:
-        deadline = time.monotonic() + 2 * PATIENCE_S
-        while not all((folder / name).exists() for folder in self.folders):
-            for folder, process in zip(self.folders, self._processes, strict=True):
-                if process.poll() is not None and not (folder / name).exists():
-                    self.check()
-            assert time.monotonic() < deadline, f"a load has not {name} in time"
-            time.sleep(0.02)
-
     def finish(self) -> Ledger:
         """End them, read the stream from its beginning, and check everything; return what was read."""
-        self._tell()
-        self._await("settled")
-        ledger, value = self._read()
-        self._await_tails(ledger.events)
-        self._tell()
-        self._await("promised")
-        found = [msgspec.json.decode((folder / "promised").read_bytes(), type=Promised) for folder in self.folders]
-        check(ledger, value, found)
+        self.settle()
+        ledger, value = self.read()
+        self.await_tails(ledger.events)
+        check(ledger, value, self.promised())
         return ledger
 
-    def _read(self) -> tuple[Ledger, int]:
+    def settle(self) -> None:
+        """Have them write no more, and wait until all they wrote is acknowledged."""
+        for client in self.clients:
+            client.tell()
+        for client in self.clients:
+            client.await_file("settled")
+
+    def read(self) -> tuple[Ledger, int]:
+        """All that is in the stream, and the counter."""
         uri = next(server.uri for server in self._cluster.servers if server.is_running and not server.is_paused)
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            ledger = Ledger()
             try:
                 with StreamManager(uri) as manager:
-                    tail = manager.stream_info(SCOPE, STREAM).tail
-                    for event in manager.read_events(SCOPE, STREAM, end=tail):
-                        ledger.take(event.data)
+                    ledger = read_all(manager, STREAM)
                     found = manager.table(SCOPE, TABLE).get(b"count")
                     assert found is not None, "the counter is gone"
                     return ledger, int(found.value)
@@ -127,31 +99,46 @@ class Loads:
                 assert time.monotonic() < deadline, "the stream can't be read"
                 time.sleep(0.2)
 
-    def _await_tails(self, events: int) -> None:
+    def await_tails(self, events: int) -> None:
         """Each load's own reader has to see all; it says so by its progress."""
-        deadline = time.monotonic() + PATIENCE_S
-        while any(one.read < events for one in self.progress()):
-            assert time.monotonic() < deadline, f"a tail has {self.progress()} of {events:,} events"
-            time.sleep(0.02)
+        for client in self.clients:
+            deadline = time.monotonic() + PATIENCE_S
+            while (has := client.progress().get("reads", 0)) < events:
+                client.check()
+                assert time.monotonic() < deadline, f"the tail of {client.name} has {has:,} of {events:,} events"
+                time.sleep(0.02)
+
+    def promised(self) -> list[Promised]:
+        return [client.promised() for client in self.clients]
 
     def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+        for client in self.clients:
+            client.close()
 
 
-def check(ledger: Ledger, count: int, promised: list[Promised]) -> None:
-    """What was read at the end, the counter's value, and what each load was promised."""
+def read_all(manager: StreamManager, stream: str) -> Ledger:
+    """From the stream's beginning to its present end; AssertionError at the first event that can't be."""
+    ledger = Ledger()
+    for event in manager.read_events(SCOPE, stream, end=manager.stream_info(SCOPE, stream).tail):
+        ledger.take(event.data)
+    return ledger
+
+
+def check(ledger: Ledger, count: int, promised: Sequence[Promised]) -> None:
+    """What was read at the end, the counter's value, and what each client was promised."""
+    seen = dict(ledger.next_number)
     for one in promised:
         for key, written in one.written.items():
-            acknowledged, found = one.acknowledged[key], ledger.next_number[key]
+            acknowledged, found = one.acknowledged[key], seen.get(key, 0)
             assert acknowledged <= found <= written, f"{key}: {acknowledged} acknowledged, {found} found of {written}"
-        assert one.read == dict(ledger.next_number), "a reader at the tail has seen something else"
-        assert one.read_events == ledger.events, "a reader at the tail has seen transactions' events otherwise"
+        if one.read is not None:
+            assert one.read == seen, "a reader at the tail has seen something else"
+            assert one.read_events == ledger.events, "a reader at the tail has seen transactions' events otherwise"
         for number, committed in one.committed.items():
             _check_transactions(ledger, number, committed, one.uncertain[number])
+    known = {key for one in promised for key in one.written}
+    strangers = seen.keys() - known
+    assert not strangers, f"there are events under {sorted(strangers)}, and nobody wrote them"
     counted, doubtful = sum(one.counted for one in promised), sum(one.doubtful for one in promised)
     assert counted <= count <= counted + doubtful, f"the counter is {count}: {counted} counted, {doubtful} in doubt"
 

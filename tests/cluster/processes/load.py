@@ -1,10 +1,9 @@
 """What runs against a cluster, in a process of its own that nobody kills: writers, transactions, counters and a reader.
 
-    python -m tests.cluster.processes.load URI SEED FOLDER
+    python -m tests.cluster.processes.load URI NUMBER FOLDER PAUSE_S
 
-Every event carries its key and its number under that key, as in `tests.crash.load`, whose workers these are. While it
-runs, the file `progress` in its folder says how far it is. At a line on its standard input it settles what is under way
-and writes the file `settled`; at the next one its reader stops, and the file `promised` has all it was promised.
+Every event carries its key and its number under that key, as in `tests.crash.load`, whose workers these are. What it
+writes into its folder, and when, is in `client`. PAUSE_S is between the bunches of events that its writer writes.
 """
 
 from __future__ import annotations
@@ -13,35 +12,11 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
-
 from nadi.errors import ConditionFailedError, UnavailableError
+from tests.cluster.processes.client import Promised, put
 from tests.crash.load import SCOPE, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
 
 _LOOK_S = 0.02
-
-
-class Progress(msgspec.Struct):
-    """acknowledged: events so far. read: by its reader."""
-
-    acknowledged: int = 0
-    read: int = 0
-
-
-class Promised(msgspec.Struct):
-    """What one process was promised. written, acknowledged: events by key. committed, uncertain: numbers of events by
-    key, of each transaction, by the number of its writer. counted: updates of the counter that were acknowledged;
-    doubtful: those without an answer. read: by key, how many events its reader has seen."""
-
-    written: dict[str, int] = {}
-    acknowledged: dict[str, int] = {}
-    committed: dict[int, dict[int, dict[str, int]]] = {}
-    uncertain: dict[int, dict[int, dict[str, int]]] = {}
-    aborted: int = 0
-    counted: int = 0
-    doubtful: int = 0
-    read: dict[str, int] = {}
-    read_events: int = 0
 
 
 class Counter(Worker):
@@ -74,10 +49,10 @@ class Counter(Worker):
 
 
 class Load:
-    def __init__(self, uri: str, number: int, folder: Path) -> None:
+    def __init__(self, uri: str, number: int, folder: Path, pause_s: float) -> None:
         base = 10 * number
         self.folder = folder
-        self.writer = KeyedWriter(base, uri, base)
+        self.writer = KeyedWriter(base, uri, base, pause_s)
         self.transactions = TransactionalWriter(base, uri, base + 1)
         self.counter, self.tail = Counter(uri, base + 2), TailReader(uri, base + 3)
         self.workers: list[Worker] = [self.writer, self.transactions, self.counter, self.tail]
@@ -97,7 +72,7 @@ class Load:
         self._tell_until(told[0])
         for worker in self.workers[:-1]:
             worker.finish()
-        _put(self.folder / "settled", True)
+        put(self.folder / "settled", True)
         self._tell_until(told[1])  # the tail may have to be read to its end yet
         self.tail.finish()
         ledger = self.tail.ledger
@@ -112,22 +87,20 @@ class Load:
             dict(ledger.next_number),
             ledger.events,
         )
-        _put(self.folder / "promised", promised)
+        put(self.folder / "promised", promised)
 
     def _tell_until(self, over: threading.Event) -> None:
         while not over.wait(_LOOK_S):
             for worker in self.workers:
                 worker.check()
-            count = sum(self.writer.acknowledged.values())
-            _put(self.folder / "progress", Progress(count, self.tail.ledger.events))
-
-
-def _put(file: Path, what: object) -> None:
-    """Whole, or not at all."""
-    new = file.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(what))
-    new.replace(file)
+            progress = {
+                "writes": sum(self.writer.acknowledged.values()),
+                "commits": len(self.transactions.committed),
+                "counts": self.counter.counted,
+                "reads": self.tail.ledger.events,
+            }
+            put(self.folder / "progress", progress)
 
 
 if __name__ == "__main__":
-    Load(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])).run()
+    Load(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])).run()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.processes.cluster import Cluster, Server, running
+from tests.cluster.processes.cluster import Cluster, running
 from tests.cluster.processes.history import Loads
+from tests.cluster.processes.server import Server
 
 TAKEN_OVER_S = 20.0  # on a machine that does other things too; `script/bench cluster-takeover` measures it
 CONTAINERS = 4

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from nadi.limits import CLUSTER_DEAD_S, CLUSTER_DRAIN_S
-from tests.cluster.processes.cluster import S3Store
 from tests.cluster.processes.scene import Scene, scene
+from tests.cluster.processes.stores import S3Store
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(240)]  # both cores are busy for minutes
 

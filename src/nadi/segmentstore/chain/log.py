@@ -178,7 +178,11 @@ class ChainLog:
         self._check_open()
         self._appended_at = self._runtime.monotonic()
         self._writing = asyncio.create_task(self._append(parts), name=f"log-{self._objects.container}")
-        return await asyncio.shield(self._writing)
+        try:
+            return await asyncio.shield(self._writing)
+        except asyncio.CancelledError:
+            self._writing.add_done_callback(_abandoned)
+            raise
 
     async def _append(self, parts: Sequence[bytes]) -> Appended:
         place, sequence = Place(self.epoch, self._number + 1), self._next_sequence
@@ -338,3 +342,9 @@ class ChainLog:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+def _abandoned(append: asyncio.Task[Appended]) -> None:
+    """Nobody waits for it any more. That it was fenced, the log knows."""
+    if not append.cancelled() and (error := append.exception()) is not None and not isinstance(error, FencedError):
+        log.error("an append for which nobody waits has failed", exc_info=error)

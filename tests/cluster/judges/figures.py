@@ -1,0 +1,89 @@
+"""Figures of a story: how long clients waited for a takeover and for a hand-over, and each client's longest stall."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tests.cluster.judges.probes import Gaps
+from tests.cluster.processes.faults import Moved
+
+_LOOK_S = 0.05
+_SURELY_S = 0.5  # after a kill, nobody can have taken over yet: that it is dead takes three seconds
+
+
+def takeovers(moved: Iterable[Moved], gaps: Gaps) -> list[float]:
+    """From each kill to the first acknowledgement of each container that the killed server had, in seconds.
+
+    >>> takeovers([Moved(True, (1, 2), 10.0, 20.0)], {1: [(3.0, 3.1), (9.9, 13.5)], 2: [(9.9, 14.0), (15.0, 15.3)]})
+    [3.5, 4.0]
+    """
+    found = []
+    for one in moved:
+        if one.is_takeover:
+            at = one.began + _SURELY_S
+            ends = (end for number in one.containers for start, end in gaps.get(number, []) if start < at < end)
+            found += [end - one.began for end in ends]
+    return found
+
+
+def hand_overs(moved: Iterable[Moved], gaps: Gaps) -> list[float]:
+    """Of each container that was handed over, the longest time without an acknowledgement meanwhile.
+
+    >>> hand_overs([Moved(False, (1,), 10.0, 12.0)], {1: [(9.0, 9.5), (10.1, 10.2), (10.8, 11.2)]})
+    [0.4]
+    """
+    found = []
+    for one in moved:
+        if not one.is_takeover:
+            for number in one.containers:
+                inside = (end - start for start, end in gaps.get(number, []) if end > one.began and start < one.ended)
+                found.append(round(max(inside, default=0.0), 3))
+    return found
+
+
+def spread(values: Sequence[float]) -> str:
+    """
+    >>> spread([0.1, 0.3, 0.2])
+    'p50 0.20, p99 0.30, most 0.30 s of 3'
+    """
+    if not values:
+        return "none"
+    ordered = sorted(values)
+    late = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    return f"p50 {statistics.median(ordered):.2f}, p99 {late:.2f}, most {ordered[-1]:.2f} s of {len(ordered)}"
+
+
+class Stalls:
+    """Looks at what clients say of themselves, and keeps the longest time in which each did nothing more; and what the
+    machine's load was.
+
+    progress: returns, by name, numbers that only grow.
+    """
+
+    def __init__(self, progress: Callable[[], Mapping[str, float]]) -> None:
+        self.longest: dict[str, float] = {}
+        self.loads: list[float] = []
+        self._progress = progress
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: dict[str, tuple[float, float]] = {}
+        while not self._over.wait(_LOOK_S):
+            now = time.monotonic()
+            self.loads.append(os.getloadavg()[0])
+            for name, value in self._progress().items():
+                then, since = before.get(name, (value, now))
+                if value != then:
+                    since = now
+                before[name] = value, since
+                self.longest[name] = max(self.longest.get(name, 0.0), now - since)

@@ -1,0 +1,69 @@
+"""A Spark query that copies the stream to another by nadi's source and sink, exactly once. Its driver is started again
+if it fails, as those do who run a system; the checkpoint is what it goes on from."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import time
+
+from nadi.client import StreamManager
+from tests.cluster.judges.judge import TAIL_S, MissingError, check_same
+from tests.cluster.processes.client import Client, Promised
+from tests.cluster.processes.cluster import Cluster
+from tests.cluster.processes.history import read_all
+from tests.cluster.processes.ports import ROOT
+from tests.crash.load import SCOPE, Ledger
+
+COPIES = "copies"
+_SEGMENTS = 3
+
+
+class Spark:
+    """It goes through the balancer."""
+
+    name = "spark"
+
+    def __init__(self, cluster: Cluster, pause_s: float) -> None:
+        if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
+            raise MissingError("Spark needs pyspark and Java, which aren't both installed")
+        self._uri = cluster.uri
+        with StreamManager(self._uri) as manager:
+            manager.create_stream(SCOPE, COPIES, _SEGMENTS)
+        folder = cluster.folder / self.name
+        command = [sys.executable, "-m", "tests.cluster.judges.spark_main", self._uri, COPIES, str(folder)]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        self._client = Client("the Spark query", command, folder, {"PYTHONPATH": path})
+        self._drivers, self._rows, self._is_told = 1, 0, False
+
+    def check(self) -> None:
+        if self._client.has_ended:
+            self._client.restart()
+            self._drivers += 1
+            if self._is_told:
+                self._client.tell()
+
+    def progress(self) -> dict[str, float]:
+        return self._client.progress() | {"drivers": self._drivers, "rows": self._rows}
+
+    def settle(self) -> None:
+        """It writes what others have written: see `judge`."""
+
+    def judge(self, ledger: Ledger) -> list[Promised]:
+        self._client.tell()
+        self._is_told = True
+        deadline = time.monotonic() + TAIL_S
+        while not (self._client.folder / "settled").exists():
+            self.check()
+            assert time.monotonic() < deadline, f"the Spark query doesn't come to the end:\n{self._client.said()}"
+            time.sleep(0.1)
+        with StreamManager(self._uri) as manager:
+            copies = read_all(manager, COPIES)
+        check_same(copies, ledger, "the Spark query's stream")
+        self._rows = copies.events
+        return []
+
+    def close(self) -> None:
+        self._client.close()

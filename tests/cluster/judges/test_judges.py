@@ -1,0 +1,32 @@
+"""The story before judges, in short: some faults that the seed chooses, and all of nadi's and others' clients."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.judges.judge import MissingError
+from tests.cluster.judges.jury import KINDS, tell
+from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S
+
+FAULTS = int(os.environ.get("NADI_CLUSTER_FAULTS", "4"))
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.compatibility,
+    pytest.mark.slow,  # a minute or two, on both cores
+    pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S + 900 + 60 * FAULTS),
+]
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_whatever_happens_each_event_is_there_once_and_in_order(tmp_path: Path, name: str) -> None:
+    seed = int(os.environ.get("NADI_CLUSTER_SEED", random.randrange(1 << 32)))
+    try:
+        verdict = tell(tmp_path, seed, FAULTS, [name], containers=6)
+    except MissingError as error:
+        pytest.skip(str(error))
+    print(*verdict.lines, sep="\n")
+    assert sum(verdict.happened.values()) == FAULTS

@@ -1,0 +1,148 @@
+"""A server of the cluster: a process, and the next one at its place after it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from nadi.standalone.embedded import Ready, Settings
+from nadi.standalone.security import ServerSecurity
+from tests.cluster.processes.doors import Doors
+from tests.cluster.processes.ports import PATIENCE_S, free_port
+from tests.cluster.processes.stores import FolderStore, S3Store
+
+
+class Server:
+    """It listens at the same addresses each time, so that its clients find it again."""
+
+    def __init__(self, number: int, folder: Path, store: FolderStore | S3Store, containers: int) -> None:
+        self.number, self.port, self.store_port, self.rest_port = number, free_port(), free_port(), free_port()
+        self.log = folder / f"server-{number}.log"
+        self._folder, self._store, self._containers = folder / f"cache-{number}", store, containers
+        self.environment: dict[str, str] = {}
+        self.doors: Doors | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+        self.ready = Ready()
+
+    @property
+    def host(self) -> str:
+        """By which clients and the other servers know it."""
+        return "127.0.0.1" if self.doors is None else self.doors.host
+
+    @property
+    def uri(self) -> str:
+        return f"tcp://{self.host}:{self.port}"
+
+    def begin(self) -> None:
+        """Start a process; `await_ready` says when it serves."""
+        assert self.process is None
+        settings = Settings(
+            host="127.0.0.1",
+            controller_port=self.port,
+            store_port=self.store_port,
+            rest_port=self.rest_port,
+            containers=self._containers,
+            advertised_host=self.host,
+            security=ServerSecurity(),
+            store=self._store.url,
+            store_options=self._store.options(self.number),
+        )
+        with self.log.open("a") as log:
+            log.write(f"--- started at {time.time():.3f}\n")
+            log.flush()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nadi.standalone", str(self._folder), msgspec.json.encode(settings).decode()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "NADI_LOG": "INFO", **self.environment},
+                process_group=0,
+            )
+
+    def await_ready(self) -> None:
+        line = _line(self._process.stdout, PATIENCE_S)
+        assert line, f"server {self.number} said nothing within {PATIENCE_S:.0f} s:\n{self.said()}"
+        self.ready = msgspec.json.decode(line, type=Ready)
+        assert not self.ready.error, f"server {self.number} didn't start: {self.ready.error}\n{self.said()}"
+
+    def start(self) -> None:
+        self.begin()
+        self.await_ready()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        assert self.process is not None, f"server {self.number} isn't running"
+        return self.process
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._ended(PATIENCE_S)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def terminate(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = PATIENCE_S) -> float:
+        """A clean stop; return how many seconds it took."""
+        began = time.monotonic()
+        self.terminate()
+        self._ended(timeout_s)
+        return time.monotonic() - began
+
+    def ask(self, what: str) -> None:
+        """An operator's "drain" or "rebalance", by REST."""
+        url = f"http://127.0.0.1:{self.rest_port}/v1/cluster/{what}"
+        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=PATIENCE_S).close()
+
+    def _ended(self, timeout_s: float) -> None:
+        process = self._process
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"server {self.number} still runs after {timeout_s:.0f} s:\n{self.said()}") from None
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process, self.is_paused = None, False
+        if self.doors is not None:
+            self.doors.refuse()
+
+    def said(self, most: int = 6000) -> str:
+        return self.log.read_text()[-most:] if self.log.exists() else ""
+
+    def last_said(self, what: str) -> str:
+        """The last line of its log with that in it, "" if there is none."""
+        found = [line for line in self.log.read_text().splitlines() if what in line]
+        return found[-1] if found else ""
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self._ended(PATIENCE_S)
+
+
+def _line(pipe: IO[bytes] | None, timeout_s: float) -> bytes:
+    assert pipe is not None
+    readable, _, _ = select.select([pipe], [], [], timeout_s)
+    return pipe.readline() if readable else b""

@@ -1,0 +1,126 @@
+"""Containers of a server that died: whoever takes them, all others soon say so to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from nadi.cluster.keeper import Keeper
+from nadi.cluster.parts import ClusterParts
+from nadi.cluster.records import Records, RecordWatch, Stored
+from nadi.cluster.servers.membership import Membership
+from nadi.errors import UnavailableError
+from nadi.segmentstore.store import SegmentStore
+from tests.cluster.support import Cluster, Node, until
+from tests.simulation.machine.loop import SimulatedLoop, run
+
+CONTAINERS = 12
+
+
+class Parts:
+    """Of a container there is only its record."""
+
+    def __init__(self, number: int, seen: Stored, server: Server) -> None:
+        self.number, self.claimed, self.epoch, self._server = number, seen, 0, server
+
+    async def prepare(self) -> None:
+        self.claimed = await self._server.records.claim(self.number, self._server.node.name, self.claimed)
+        self.epoch = self.claimed.record.epoch
+
+    async def discard(self) -> None:
+        pass
+
+
+class Store:
+    containers: tuple[()] = ()
+
+    async def take(self, parts: Any) -> None:
+        pass
+
+
+class Server:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.records = Records(node.registry, node.clock)
+        self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
+        self.keeper = Keeper(
+            node.name,
+            cast("SegmentStore", Store()),
+            node.membership,
+            self.records,
+            self.watch,
+            lambda number, seen: cast("ClusterParts", Parts(number, seen, self)),
+            CONTAINERS,
+            node.clock,
+        )
+        node.on_change = self.keeper.wake
+        node.process.start(self._start())
+
+    async def _start(self) -> None:
+        self.keeper.start()
+
+    def owners(self) -> dict[int, str]:
+        return {number: self.watch.owner(number) for number in range(CONTAINERS)}
+
+
+async def three(loop: SimulatedLoop, seed: int) -> dict[str, Server]:
+    """That look at different moments, and each have some containers."""
+    cluster, servers = Cluster(loop, seed), {}
+    for name in ("a", "b", "c"):
+        servers[name] = Server(cluster.add(name, before_s=0.01, after_s=0.01)[0])
+        await asyncio.sleep(0.3)
+    await until(lambda: all(set(one.owners().values()) == servers.keys() for one in servers.values()))
+    return servers
+
+
+def test_all_soon_know_who_has_taken_the_containers_of_a_server_that_died() -> None:
+    """They learnt it within a second, for which clients waited."""
+    for seed in range(5):
+        run(partial(_a_server_dies, seed=seed))
+
+
+async def _a_server_dies(loop: SimulatedLoop, seed: int) -> None:
+    servers = await three(loop, seed)
+    had = [number for number, owner in servers["a"].owners().items() if owner == "c"]
+    servers.pop("c").node.kill()
+    taken: dict[int, float] = {}
+    known: dict[int, float] = {}
+
+    def is_known() -> bool:
+        for number in had:
+            owners = {one.owners()[number] for one in servers.values()}
+            if owners != {"c"}:
+                taken.setdefault(number, loop.time())
+                if "c" not in owners:
+                    known.setdefault(number, loop.time())
+        return len(known) == len(had)
+
+    await until(is_known)
+    assert max(known[number] - taken[number] for number in had) < 0.35
+
+
+def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told with a traceback, as what nobody foresaw."""
+    is_dead, answers = Membership.is_dead, iter([False] * 3)
+
+    async def asked(self: Membership, server: str) -> bool:
+        if not next(answers, True):
+            raise UnavailableError("the store wants fewer requests")
+        return await is_dead(self, server)
+
+    monkeypatch.setattr(Membership, "is_dead", asked)
+    run(_claims_fail)
+    assert "can't be moved now" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def _claims_fail(loop: SimulatedLoop) -> None:
+    servers = await three(loop, 1)
+    servers.pop("c").node.kill()
+    await until(lambda: all("c" not in one.owners().values() for one in servers.values()))
