@@ -126,6 +126,7 @@ async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path
         nadi.embedded(store=url)
 
 
+@pytest.mark.slow
 def test_taking_it_back(tmp_path: Path) -> None:
     data, store = tmp_path / "data", Store(f"file://{tmp_path}/store")
     with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
