@@ -87,6 +87,16 @@ async def test_a_controller_that_may_have_been_replaced_answers_nothing(tmp_path
         assert (await call(made.other, "checkScopeExists", scope)).exists
 
 
+async def test_nor_does_it_say_that_something_is_not_there(tmp_path: Path) -> None:
+    """It woke from a long pause, and told a writer that a stream which others had made since doesn't exist."""
+    async with cluster(tmp_path) as made:
+        stream = pb.StreamInfo(scope="home", stream="later")
+        for is_leased, expected in ((False, grpc.StatusCode.UNAVAILABLE), (True, grpc.StatusCode.NOT_FOUND)):
+            made.active.is_leased = is_leased
+            for server in (made.active, made.other):
+                assert (await refused(server, "getCurrentSegments", stream))[0] is expected
+
+
 async def test_a_client_of_either_server_does_everything(tmp_path: Path) -> None:
     async with asyncio.timeout(60), cluster(tmp_path) as made:
         for server in made.servers:

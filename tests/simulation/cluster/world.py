@@ -67,9 +67,7 @@ class ClusterWorld(World):
         async def done(life: Life) -> T:
             async with life.node.front._active.call():
                 life.controller  # noqa: B018 - or it is elsewhere
-                answer = await work(life)
-                life.node.front._active.check()
-                return answer
+                return await life.node.front._active.checked(work(life))
 
         async def where(life: Life) -> str:
             return life.node.controller_elsewhere()

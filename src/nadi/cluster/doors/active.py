@@ -2,18 +2,22 @@
 
 What is being answered by one that no longer is, ends: a deposed controller's answers aren't to be trusted, and one
 whose server is dead would never answer. Nor is the own one's answer given once others may have taken its server for
-dead, and be active: it answers from memory, and knows nothing of what they have done.
+dead, and be active: it answers from memory, and knows nothing of what they have done. That something is not there is
+an answer, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nadi.controller.controller import Controller
 from nadi.errors import UnavailableError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,16 @@ class Active:
         """Before an answer of `here` is given, after it was made; UnavailableError if it may be an old one."""
         if not self._may_answer():
             raise UnavailableError("another server may have the active controller by now: try again")
+
+    async def checked(self, answer: Awaitable[T]) -> T:
+        """An answer that `here` makes, or its error, if that is to be trusted: see `check`."""
+        try:
+            made = await answer
+        except Exception:
+            self.check()
+            raise
+        self.check()
+        return made
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:

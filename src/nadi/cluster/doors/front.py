@@ -120,9 +120,7 @@ class Front:
             return await self._own.answer(call)
         async with self._active.call():
             if self._local is not None:
-                answer = await self._local.answer(call)
-                self._active.check()
-                return answer
+                return await self._active.checked(self._local.answer(call))
             if _forwarded(call) is not None:
                 raise UnavailableError("the active controller was here and is elsewhere now: try again")
             if self._forward is None:
