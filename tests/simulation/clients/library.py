@@ -223,8 +223,10 @@ class LibraryTables(LibraryClient):
     async def read(self) -> None:
         """All keys, once."""
         async with self.manager() as manager:
+            table = Table(manager._stores, self.stream.scope, self.NAME)
+            await table.create()  # whoever was to make it may have been killed before that
             for key in self.KEYS:
-                await self._get(Table(manager._stores, self.stream.scope, self.NAME), key)
+                await self._get(table, key)
 
     async def _get(self, table: Table, key: bytes) -> int:
         call = self.history.register(key).begin("get", self.world.loop.now)
