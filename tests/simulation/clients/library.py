@@ -34,6 +34,7 @@ from ..world import World
 from .base import Client
 
 _AT_ONCE = 20  # events under way
+_JUDGE_S = 60.0  # of patience: a server may have died just now
 ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
 
@@ -75,8 +76,9 @@ class LibraryClient(Client):
         self.stream = stream
 
     @asynccontextmanager
-    async def manager(self) -> AsyncIterator[StreamManager]:
-        async with StreamManager(controller=SimulatedController(self.world, self.patience_s)) as manager:
+    async def manager(self, patience_s: float | None = None) -> AsyncIterator[StreamManager]:
+        controller = SimulatedController(self.world, patience_s or self.patience_s)
+        async with StreamManager(controller=controller) as manager:
             manager._stores.key_reports = _KeyReports(self.process.runtime)
             yield manager
 
@@ -148,7 +150,7 @@ class LibraryReader(LibraryClient):
         """From the head to where the stream ends now."""
         seen: set[bytes] = set()
         last: dict[str, int] = {}
-        async with self.manager() as manager:
+        async with self.manager(_JUDGE_S) as manager:
             info = await manager.stream_info(self.stream.scope, self.stream.stream)
             reader = await manager.create_reader(self.stream.scope, self.stream.stream, end=info.tail)
             while (found := await reader.next_block()) is not None:
@@ -222,7 +224,7 @@ class LibraryTables(LibraryClient):
 
     async def read(self) -> None:
         """All keys, once."""
-        async with self.manager() as manager:
+        async with self.manager(_JUDGE_S) as manager:
             table = Table(manager._stores, self.stream.scope, self.NAME)
             await table.create()  # whoever was to make it may have been killed before that
             for key in self.KEYS:
