@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.limits import override
+from nadi.limits.given import override
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,15 @@ from nadi.limits import override
         ("foo=1", "there is no limit FOO"),
         ("peers_bytes=abc", "PEERS_BYTES is to be a whole number above 0, such as 268435456, not 'abc'"),
         ("peers_bytes=-5", "PEERS_BYTES is to be a whole number above 0, such as 268435456, not '-5'"),
+        ("run_least_bytes=4095", "RUN_LEAST_BYTES is to be a whole number not below 4096, such as 131072, not '4095'"),
+        (
+            "log_file_bytes=10000000",
+            "LOG_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 67108864, not '10000000'",
+        ),
+        (
+            "log_first_file_bytes=4096",
+            "LOG_FIRST_FILE_BYTES is to be a multiple of 4096 not below 8192, such as 8388608, not '4096'",
+        ),
     ],
 )
 def test_a_wrong_limit_ends_the_command_with_one_line(tmp_path: Path, text: str, wrong: str) -> None:

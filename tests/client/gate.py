@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from nadi.client import StreamManager
@@ -19,7 +19,8 @@ class Gate:
         self.answers, self.requests = threading.Event(), threading.Event()
         self.answers.set()
         self.requests.set()
-        self.changed: Callable[[bytes], list[bytes]] = lambda data: [data]  # what becomes of an answer, piece by piece
+        self.changed: Callable[[bytes], Iterable[bytes]] = lambda data: [data]  # the pieces of an answer
+        self.changed_request: Callable[[bytes], Iterable[bytes]] = lambda data: [data]
         self._store = store
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -53,7 +54,8 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
                 self.requests.wait()
-                store.sendall(data)
+                for piece in self.changed_request(data):
+                    store.sendall(piece)
         _end(store)
 
     def _pass_answers(self, store: socket.socket, client: socket.socket) -> None:

@@ -49,6 +49,11 @@ class Peer:
         self.send(command)
         return await self.receive()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._writer.is_closing()
+
     async def closed(self) -> bool:
         return await asyncio.wait_for(self._reader.read(1 << 16), 10) == b""
 

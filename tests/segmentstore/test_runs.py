@@ -308,6 +308,41 @@ async def test_a_disk_that_fails_acknowledges_nothing(
         again.close()
 
 
+async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes it one is done with it while all files are closed."""
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.05)
+    async with open_store(tmp_path, 1) as (store, peer):
+        container = store.containers[0]
+        writers = [await Writer(peer, segment).begin() for segment in (S, T)]
+        await warm(writers[0], tmp_path)
+        for writer in writers:
+            await writer.append(LARGE)
+        runs, loop, abandon = container.runs, asyncio.get_running_loop(), RunFile.abandon
+        assert runs is not None
+        assert len(runs._written) == 2
+
+        async def forget(file: RunFile) -> None:
+            runs.forget(file)
+
+        def abandoned(file: RunFile) -> None:
+            asyncio.run_coroutine_threadsafe(forget(file), loop).result(10)
+            abandon(file)
+
+        with monkeypatch.context() as patches:
+            patches.setattr(RunFile, "abandon", abandoned)
+            container._recover_from(OSError(errno.EIO, "the disk fails"))
+            await until(lambda: container.failure is not None)
+            await until(lambda: container.failure is None)
+        assert container.runs is not runs
+        again = await connect(store.address)
+        for writer in writers:
+            await (await writer.go_on(again)).append(LARGE)
+            await assert_read(store, writer.segment, writer.data)
+        again.close()
+
+
 async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "_ROOM_FILES", 1 << 40)
     async with open_store(tmp_path, 1) as (store, peer):

@@ -6,11 +6,10 @@ NADI_LIMITS="chunk_flush_age_s=0.2,chunk_flush_bytes=65536".
 
 from __future__ import annotations
 
-import math
 import os
-from typing import Any
 
 from nadi.limits.cluster import *  # noqa: F403 - they are limits like all others, and set like them
+from nadi.limits.given import override
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -361,30 +360,6 @@ SPARK_MIRRORED_BYTES = 256 * MIB  # of a checkpoint; a mirror of it holds them i
 SPARK_HANDOVER_EVERY_S = 1.0  # how often a query looks whether another is to take over from it
 SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
 SPARK_FOLLOWED_STREAMS = 100  # whose segments one loop counts to request executors: a question each, every few seconds
-
-
-def override(limits: dict[str, Any], text: str) -> None:
-    """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that isn't a number above 0.
-
-    >>> limits = {"QUEUE_MAX_BYTES": 10, "CHUNK_FLUSH_AGE_S": 10.0}
-    >>> override(limits, "chunk_flush_age_s=0.5,queue_max_bytes=7")
-    >>> limits
-    {'QUEUE_MAX_BYTES': 7, 'CHUNK_FLUSH_AGE_S': 0.5}
-    """
-    for item in filter(None, text.split(",")):
-        name, _, value = item.partition("=")
-        name = name.strip().upper()
-        if not isinstance(limits.get(name), int | float):
-            raise ValueError(f"NADI_LIMITS: there is no limit {name}")
-        kind = type(limits[name])
-        try:
-            number = kind(value)
-        except ValueError:
-            number = kind(0)
-        if not 0 < number < math.inf:
-            what = "whole number" if kind is int else "number"
-            raise ValueError(f"NADI_LIMITS: {name} is to be a {what} above 0, such as {limits[name]}, not {value!r}")
-        limits[name] = number
 
 
 override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module imports a limit

@@ -262,17 +262,18 @@ class RunFiles(RunReader):
     async def close(self) -> None:
         """Let go of everything; nothing is written."""
         self._stopped = True
-        await self._runtime.in_thread(self._stop)
+        written, self._written = list(self._written.values()), {}  # meanwhile others may `forget` some of them
+        self._open.clear()
+        await self._runtime.in_thread(self._stop, written)
 
-    def _stop(self) -> None:
+    def _stop(self, written: Sequence[RunFile]) -> None:
         self._pool.shutdown()
         self._maker.shutdown()
-        for file in self._written.values():
+        for file in written:
             file.abandon()
         for ready in self._ready:
             os.close(ready.fd)
             ready.path.unlink(missing_ok=True)
-        self._open.clear()
         self._ready.clear()
 
     # --- the thread that prepares them -----------------------------------------------------------------
