@@ -19,6 +19,7 @@ from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import ChunksDropped
 from nadi.segmentstore.tier1.files import FileLog
 from tests.segmentstore.harness import open_store
+from tests.segmentstore.test_scrub import until
 
 
 async def break_log(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +79,26 @@ async def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypa
             while not await answers(container):
                 assert not container.ended
         assert next(refusals, None) is None
+
+
+async def test_it_recovers_whatever_kept_it_from_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also what is no error of a disk, which is told in full."""
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
+
+    def fails(*_: object, **__: object) -> FileLog:
+        raise RuntimeError("can't start new thread")
+
+    async with open_store(tmp_path, containers=1) as (store, _):
+        container = store.containers[0]
+        await break_log(container, monkeypatch)
+        with monkeypatch.context() as patches:
+            patches.setattr("nadi.segmentstore.tier1.files.FileLog.open", fails)
+            await until(lambda: "again yet: can't start new thread" in str(container.failure))
+        await until(lambda: container.failure is None)
+    (told,) = [record for record in caplog.records if "can't be opened again" in record.message]
+    assert (told.levelname, told.exc_info is None) == ("ERROR", False)
 
 
 async def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mended(

@@ -343,6 +343,40 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
         again.close()
 
 
+async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a disk that failed is read only for a while; and none is closed twice: its number may be another's."""
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
+    async with open_store(tmp_path, 1) as (store, peer):
+        container = store.containers[0]
+        await warm(await Writer(peer, S).begin(), tmp_path)
+        assert container.runs is not None
+        prepared, closed, close, unlink = (
+            [ready.fd for ready in container.runs._ready],
+            list[int](),
+            os.close,
+            Path.unlink,
+        )
+
+        def closes(fd: int) -> None:
+            closed.append(fd)
+            close(fd)
+
+        def fails(path: Path, missing_ok: bool = False) -> None:
+            if path.name.startswith("run-"):
+                raise OSError(errno.EROFS, "read-only file system")
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(runs_module, "os", SimpleNamespace(**{**vars(os), "close": closes}))
+        monkeypatch.setattr(Path, "unlink", fails)
+        container._recover_from(OSError(errno.EIO, "the disk fails"))
+        await until(lambda: container.failure is not None)
+        await until(lambda: container.failure is None)
+        assert sorted(closed) == sorted(prepared)
+        monkeypatch.undo()
+
+
 async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "_ROOM_FILES", 1 << 40)
     async with open_store(tmp_path, 1) as (store, peer):

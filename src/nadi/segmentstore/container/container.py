@@ -16,10 +16,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-import lmdb
-
 from nadi import limits
-from nadi.errors import ClosedError, DamagedStateError, FencedError, NadiError, NotOwnerError, UnavailableError
+from nadi.errors import ClosedError, DamagedStateError, FencedError, NotOwnerError, UnavailableError
 from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache, place_in_log
@@ -352,7 +350,7 @@ class Container:
             await self._open()
         except FencedError as error:
             self._fail(error)
-        except (OSError, lmdb.Error, NadiError) as error:  # a full or failing disk, a damaged file: it may be repaired
+        except Exception as error:  # a full or failing disk, a damaged file, no threads left: it may be repaired
             if isinstance(error, DamagedStateError):
                 self.parts.distrust_state()
             self._failure = still_closed(error, self.number, self._failure)

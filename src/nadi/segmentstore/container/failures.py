@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from nadi.errors import DamagedStateError, FencedError, StorageFullError, UnavailableError
+import lmdb
+
+from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError, UnavailableError
 from nadi.segmentstore.container.request_queue import Answers
 from nadi.segmentstore.container.requests import again
 
@@ -36,7 +38,8 @@ def still_closed(error: Exception, number: int, before: UnavailableError | None)
     """Log why the container can't be opened again, unless that is what it was before; return what requests are told."""
     said = f"container {number} can't be opened again yet: {error}"
     if str(before) != said:
-        log.warning("%s", said)
+        is_known = isinstance(error, OSError | lmdb.Error | NadiError)
+        log.log(logging.WARNING if is_known else logging.ERROR, "%s", said, exc_info=None if is_known else error)
     return StorageFullError(said) if isinstance(error, StorageFullError) else UnavailableError(said)
 
 

@@ -186,5 +186,5 @@ class RunFile:
             os.ftruncate(self._fd, self.end)  # about 50 us; it may be long until the file is a chunk, or deleted
         except OSError as error:  # nothing is lost but room: `complete` tries again
             log.warning("%s keeps room that it doesn't need: %s", self.path, error)
-        os.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        os.close(fd)

@@ -271,10 +271,10 @@ class RunFiles(RunReader):
         self._maker.shutdown()
         for file in written:
             file.abandon()
-        for ready in self._ready:
+        while self._ready:  # none twice, whatever fails: a descriptor's number may be another file's by then
+            ready = self._ready.pop()
             os.close(ready.fd)
-            ready.path.unlink(missing_ok=True)
-        self._ready.clear()
+            self._delete([ready.number])
 
     # --- the thread that prepares them -----------------------------------------------------------------
 
