@@ -50,6 +50,28 @@ async def test_only_what_is_due_is_moved(tmp_path: Path, monkeypatch: pytest.Mon
         assert (small.log_bytes, len(state.frames)) == (0, 0)
 
 
+async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow frames are: else the log would grow until writers wait."""
+    monkeypatch.setattr(storage_writer, "LOG_MAX_BYTES", 40_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", -1.0)
+    monkeypatch.setattr(storage_writer, "FLUSH_ROUND_S", 60.0)
+    segments = [f"scope/paced/{number}.#epoch.0" for number in range(3 * STORAGE_WRITER_RUNS)]
+    async with open_store(tmp_path, 1) as (store, peer):
+        container, tier2 = store.containers[0], store.storage_writers[0]
+        await tier2.stop()
+        monkeypatch.setattr(container.courtesy, "pause", lambda what, work_s: 3600.0)
+        for number, segment in enumerate(segments):
+            await peer.create(segment)
+            await peer.setup(segment, bytes([number]) * 16)
+            await peer.append([bytes(4_000)], 1, bytes([number]) * 16)
+        assert container.logged_bytes >= 10_000
+        async with asyncio.timeout(20):
+            await tier2._flush()
+        assert not container.state.frames
+
+
 async def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         state, tier2 = store.containers[0].state, store.storage_writers[0]
