@@ -4,7 +4,7 @@ the active controller. They share folders, as servers share an object store; who
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
 from nadi.cluster.doors.active import Addresses
+from nadi.cluster.doors.directory import Address, Directory, Presence
 from nadi.cluster.doors.front import Front
 from nadi.cluster.doors.reach import Reach
 from nadi.cluster.doors.tokens import ClusterKey
@@ -28,6 +29,7 @@ from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
+from nadi.runtime import REAL
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -44,6 +46,11 @@ class Guards:
 
     users: Path | None = None
     tls: Certificate | None = None
+
+
+def directory(find: Callable[[str], Address | None], controllers: Callable[[], Sequence[Address]] = list) -> Directory:
+    """Whose servers are all there."""
+    return Directory(find, controllers, Presence(lambda: (HOST, 0), lambda *_: False, REAL), REAL)
 
 
 class ServerOfCluster:
@@ -67,8 +74,7 @@ class ServerOfCluster:
         self.security = Security(tls=guards.tls is not None, trust_store=authority)
         self.is_leased = True
         self.front = Front(
-            cluster.endpoint_of,
-            lambda: [one.rpc_address for one in cluster.servers],
+            directory(cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers]),
             key,
             self.security,
             self.access,

@@ -7,6 +7,7 @@ from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
 from nadi.cluster.records import RecordWatch
 from nadi.cluster.servers.members import Member
 from nadi.cluster.servers.membership import Membership
+from nadi.cluster.servers.roster import Peer
 from nadi.errors import UnavailableError
 
 
@@ -25,15 +26,28 @@ class Map:
     def store_of_segment(self, segment: str) -> str:
         return self.store_of(container_of(segment, self._count))
 
-    def endpoint_of(self, segment: str) -> tuple[str, int]:
-        """For clients; UnavailableError if it isn't known, or if what is known may be old."""
+    def find(self, segment: str) -> tuple[str, int] | None:
+        """For clients; None while it is between two servers. UnavailableError if what is known may be old."""
         if self.membership is None or not self.membership.lease_is_valid():
             raise UnavailableError("this server can't reach the cluster's store: try again, or ask another server")
         address = self.store_of_segment(segment)
-        if not address:
+        return _endpoint(address) if address else None
+
+    def endpoint_of(self, segment: str) -> tuple[str, int]:
+        """For clients; UnavailableError if it isn't known, or if what is known may be old."""
+        found = self.find(segment)
+        if found is None:
             number = container_of(segment, self._count)
             raise UnavailableError(f"container {number} is between two servers: try again")
-        return _endpoint(address)
+        return found
+
+    def lives_since(self, store: tuple[str, int], since: float) -> bool:
+        """Whether a server with that store was surely alive after that time of the monotonic clock: it was seen to
+        beat once more than by a look that came late."""
+        if self.membership is None:
+            return False
+        here = (one for one in self.membership.members.values() if one.member and _endpoint(one.member.store) == store)
+        return any(one.is_alive and one.heard > since + 2 * self.membership.beat_s for one in here)
 
     def stores(self) -> set[str]:
         """The addresses of all stores that have containers."""
@@ -51,8 +65,18 @@ class Map:
         return None if owner == me or member is None else Addresses(member.controller, member.rest)
 
     def _alive(self, server: str) -> Member | None:
-        peer = self.membership.members.get(server) if self.membership is not None else None
-        return peer.member if peer is not None and peer.is_alive else None
+        members = self.membership.members if self.membership is not None else {}
+        peer = members.get(server)
+        if peer is None or not peer.is_alive or peer.member is None:
+            return None
+        return None if any(_succeeds(one, peer) for one in members.values()) else peer.member
+
+
+def _succeeds(one: Peer, other: Peer) -> bool:
+    """Whether it was started where the other was, which is dead then, though others haven't noticed yet."""
+    if one.member is None or other.member is None or one.id == other.id or one.since <= other.since:
+        return False
+    return one.is_alive and one.member.store == other.member.store
 
 
 def _endpoint(address: str) -> tuple[str, int]:

@@ -42,6 +42,10 @@ CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster
 CLUSTER_DRAIN_S = 25.0  # for a server to stop, whatever is broken: orchestrators kill after 30 s
 CLUSTER_LEAVE_S = 8.0  # of these, for closing what it couldn't hand over before,
 CLUSTER_BREAK_S = 6.0  # and for what is left once it doesn't wait for the store any more
+CLUSTER_WHERE_S = 10.0  # that an answer waits which says where a segment is, while that isn't settled,
+CLUSTER_WHERE_LOOK_S = 0.05  # and how often it is looked up meanwhile
+CLUSTER_RING_S = 0.5  # for a store to take a connection, before its address is told
+CLUSTER_RUNG_AGAIN_S = 10.0  # one that lives and took none isn't tried again for so long
 
 # --- looking and cleaning, for an operator -------------------------------------------------------
 CLUSTER_LOGS_AT_ONCE = 8  # containers whose objects are listed at one time

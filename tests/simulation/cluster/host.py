@@ -89,7 +89,11 @@ class ClusterHost:
         cache = world.folder / self.name / f"life-{self.starts}"
         engine, registry = SimulatedEngine(world.store, process), SimulatedRegistry(world.store, process)
         settings = NodeSettings(
-            containers=world.containers, channels=world.channels.open, interval_s=world.interval_s, scaling=FAST
+            containers=world.containers,
+            channels=world.channels.open,
+            ring=world.ring,
+            interval_s=world.interval_s,
+            scaling=FAST,
         )
         stores = Stores(engine, registry, StoredChunks(world.store, process))
         life = self.life = Life(process, ClusterNode(stores, cache, settings, process.runtime))

@@ -8,7 +8,7 @@ made the call. Where segments and servers are, each server says by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.doors.active import Active, Addresses
+from nadi.cluster.doors.directory import Directory
 from nadi.cluster.doors.forward import Forward, OpenChannel
 from nadi.cluster.doors.rest import RestFront
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
@@ -25,43 +26,20 @@ from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import Answers, Call, add_answers, answers_of
 from nadi.controller.rest.endpoint import Api
 from nadi.errors import UnavailableError
-from nadi.naming import segment_name
-from nadi.wire.rpc import controller_pb2 as pb
-
-Address = tuple[str, int]
-
-
-class Directory:
-    """What any server answers by itself, whichever is the active one."""
-
-    def __init__(self, endpoint_of: Callable[[str], Address], controllers: Callable[[], Sequence[Address]]) -> None:
-        self._endpoint_of, self._controllers = endpoint_of, controllers
-
-    async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
-        """Where a segment lives."""
-        stream = request.streamInfo
-        host, port = self._endpoint_of(segment_name(stream.scope, stream.stream, request.segmentId))
-        return pb.NodeUri(endpoint=host, port=port)
-
-    async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
-        """All servers: each answers for all."""
-        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])
 
 
 class Front:
     """Of one server. `add_to` its gRPC server, put `rest` around its REST application, and say which controller is
     active whenever that changes.
 
-    endpoint_of: returns (host, port) of the store that has a segment, for clients; raises UnavailableError if that is
-    unknown. controllers: returns (host, port) of the gRPC doors of all servers. key: the cluster's. security: how other
-    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over. may_answer:
-    whether an active controller that is here may answer.
+    directory: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
+    access: as for a controller. channels: opens what calls are passed on over. may_answer: whether an active controller
+    that is here may answer.
     """
 
     def __init__(
         self,
-        endpoint_of: Callable[[str], Address],
-        controllers: Callable[[], Sequence[Address]],
+        directory: Directory,
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
@@ -70,7 +48,7 @@ class Front:
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
         self._channels = channels
-        self._own = Answers([Directory(endpoint_of, controllers)], access)
+        self._own = Answers([directory], access)
         self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None

@@ -118,9 +118,14 @@ class Membership:
     # --- the others ---------------------------------------------------------------------------------
 
     @property
+    def beat_s(self) -> float:
+        return self._pace.beat_s
+
+    @property
     def members(self) -> dict[str, Peer]:
         """All that have an entry, and those that `name` asked for, dead ones too; this one once it has joined."""
-        mine = {self._me.id: Peer(self._me.id, self._me, True, self._since)} if self.term else {}
+        me, now = self._me, self._runtime.monotonic()
+        mine = {me.id: Peer(me.id, me, True, self._since, now)} if self.term else {}
         return mine | self._roster.peers()
 
     def has_takers(self) -> bool:

@@ -34,12 +34,14 @@ from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_FORGET_S, CLUSTER_VALUE_S
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Another server, as it was seen last. member: None while its value hasn't been read, or can't be understood.
-    since: when it was first seen to be alive, or dead, by this server's monotonic clock."""
+    since: when it was first seen to be alive, or dead, by this server's monotonic clock. heard: when its entry was last
+    seen to have changed, by the same."""
 
     id: str
     member: Member | None
     is_alive: bool
     since: float
+    heard: float
 
 
 class _Watched:
@@ -173,7 +175,7 @@ class Roster:
 
     def peers(self) -> dict[str, Peer]:
         return {
-            server: Peer(server, watched.member, watched.is_alive, watched.since)
+            server: Peer(server, watched.member, watched.is_alive, watched.since, watched.heard)
             for server, watched in self._watched.items()
         }
 

@@ -1,0 +1,128 @@
+"""Where segments and servers are: what each server tells clients by itself, whichever has the active controller.
+
+Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds,
+and its readers ask it again after one, ten and thirty. Other servers notice a death three seconds later. So the store
+that has a segment is rung first, and named once it takes a connection. If it doesn't, or if a container is between two
+servers, the answer waits until that is settled.
+
+A store that can't be reached from here and goes on to beat is named as well: a client may reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from cachetools import LRUCache
+
+from nadi.errors import UnavailableError
+from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_RING_S, CLUSTER_RUNG_AGAIN_S, CLUSTER_WHERE_LOOK_S, CLUSTER_WHERE_S
+from nadi.naming import segment_name
+from nadi.runtime import Runtime
+from nadi.wire.rpc import controller_pb2 as pb
+
+Address = tuple[str, int]
+
+
+async def takes_connections(address: Address) -> bool:
+    """Whether a server listens there; one that stands still does, too."""
+    try:
+        async with asyncio.timeout(CLUSTER_RING_S):
+            _, writer = await asyncio.open_connection(*address)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+class Presence:
+    """Whether the stores of other servers are there.
+
+    own: this server's. lives_since: whether the server at an address was surely alive after a time of the monotonic
+    clock. ring: see `takes_connections`.
+    """
+
+    def __init__(
+        self,
+        own: Callable[[], Address],
+        lives_since: Callable[[Address, float], bool],
+        runtime: Runtime,
+        ring: Callable[[Address], Awaitable[bool]] = takes_connections,
+    ) -> None:
+        self._own, self._lives_since, self._runtime, self._ring = own, lives_since, runtime, ring
+        self._silent: LRUCache[Address, float] = LRUCache(CLUSTER_DEAD_KEPT)  # since when they were rung in vain
+        self._ringing: dict[Address, asyncio.Task[bool]] = {}
+        self._next: dict[Address, asyncio.Task[bool]] = {}  # for who comes while it is being rung
+
+    async def is_there(self, address: Address) -> bool:
+        """Whether it takes connections, or lives and can't be reached from here."""
+        if address == self._own():
+            return True
+        now, since = self._runtime.monotonic(), self._silent.get(address)
+        if since is not None and self._lives_since(address, since):
+            if now < since + CLUSTER_RUNG_AGAIN_S:
+                return True
+            del self._silent[address]
+        if await self._rung(address):
+            self._silent.pop(address, None)
+            return True
+        self._silent.setdefault(address, now)
+        return False
+
+    async def _rung(self, address: Address) -> bool:
+        """The answer to a ring that begins now, or after the one under way: many may ask at once."""
+        ring = self._next.get(address)
+        if ring is None:
+            ring = asyncio.create_task(self._after(self._ringing.get(address), address), name="ring")
+            self._next[address] = ring
+            if address not in self._ringing:
+                self._begin(address)
+        return await asyncio.shield(ring)
+
+    async def _after(self, before: asyncio.Task[bool] | None, address: Address) -> bool:
+        if before is not None:
+            await asyncio.wait([before])
+            self._begin(address)
+        try:
+            return await self._ring(address)
+        finally:
+            self._ringing.pop(address, None)
+
+    def _begin(self, address: Address) -> None:
+        self._ringing[address] = self._next.pop(address)
+
+
+class Directory:
+    """find: returns (host, port) of the store that has a segment, for clients, or None while it is between two servers;
+    raises UnavailableError if this server can't know. controllers: returns (host, port) of the gRPC doors of all
+    servers."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Address | None],
+        controllers: Callable[[], Sequence[Address]],
+        presence: Presence,
+        runtime: Runtime,
+    ) -> None:
+        self._find, self._controllers, self._presence, self._runtime = find, controllers, presence, runtime
+
+    async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
+        """Where a segment lives."""
+        stream = request.streamInfo
+        segment = segment_name(stream.scope, stream.stream, request.segmentId)
+        limit = self._runtime.monotonic() + CLUSTER_WHERE_S
+        while True:
+            address = self._find(segment)
+            if address is not None and await self._presence.is_there(address) and self._find(segment) == address:
+                return pb.NodeUri(endpoint=address[0], port=address[1])
+            if self._runtime.monotonic() >= limit:
+                said = "takes no connections" if address is not None else "is between two servers"
+                raise UnavailableError(f"the store that has {segment} {said}: try again")
+            await self._runtime.sleep(CLUSTER_WHERE_LOOK_S)
+
+    async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
+        """All servers: each answers for all."""
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])

@@ -1,0 +1,117 @@
+"""Where a segment is, is told of servers that are there: a client may keep the answer for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nadi.cluster.doors import directory as directories
+from nadi.cluster.doors.directory import Address, Directory, Presence, takes_connections
+from nadi.errors import UnavailableError
+from nadi.runtime import REAL
+from nadi.wire.rpc import controller_pb2 as pb
+
+OWN, OTHER, THIRD = ("own", 1), ("other", 2), ("third", 3)
+SEGMENT = pb.SegmentId(streamInfo=pb.StreamInfo(scope="home", stream="meters"), segmentId=0)
+
+
+class Servers:
+    """owner: of all segments. up: which take connections. lives: which are heard of."""
+
+    def __init__(self) -> None:
+        self.owner: Address | None = OTHER
+        self.up, self.lives = {OWN, OTHER, THIRD}, set[Address]()
+        self.rings = self.at_once = self.most_at_once = 0
+        self.answers_after_s = 0.0
+        presence = Presence(lambda: OWN, lambda address, since: address in self.lives, REAL, self._ring)
+        self.directory = Directory(lambda segment: self.owner, list, presence, REAL)
+
+    async def _ring(self, address: Address) -> bool:
+        self.rings += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(self.answers_after_s)
+        self.at_once -= 1
+        return address in self.up
+
+    async def where(self) -> Address:
+        found = await self.directory.get_uri(SEGMENT)
+        return found.endpoint, found.port
+
+
+async def test_one_that_was_just_killed_is_not_named_and_its_successor_is_at_once() -> None:
+    servers = Servers()
+    assert await servers.where() == OTHER
+    servers.up.remove(OTHER)
+    asked = asyncio.create_task(servers.where())
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    servers.owner = None
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    servers.owner = THIRD
+    async with asyncio.timeout(1.0):
+        assert await asked == THIRD
+
+
+async def test_one_that_is_back_is_named() -> None:
+    servers = Servers()
+    servers.up.remove(OTHER)
+    asked = asyncio.create_task(servers.where())
+    await asyncio.sleep(0.1)
+    servers.up.add(OTHER)
+    async with asyncio.timeout(1.0):
+        assert await asked == OTHER
+
+
+async def test_one_that_lives_and_is_cut_off_from_here_is_named_and_not_rung_each_time() -> None:
+    servers = Servers()
+    servers.up.remove(OTHER)
+    asked = asyncio.create_task(servers.where())
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    servers.lives.add(OTHER)
+    async with asyncio.timeout(1.0):
+        assert await asked == OTHER
+    before = servers.rings
+    assert {await servers.where() for _ in range(100)} == {OTHER}
+    assert servers.rings == before
+
+
+async def test_what_lies_here_is_told_without_asking_anybody() -> None:
+    servers = Servers()
+    servers.owner = OWN
+    assert await servers.where() == OWN
+    assert servers.rings == 0
+
+
+async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "CLUSTER_WHERE_S", 0.2)
+    servers = Servers()
+    servers.owner = None
+    with pytest.raises(UnavailableError, match=r"home/meters/0\.#epoch\.0 is between two servers: try again"):
+        await servers.where()
+    servers.owner = OTHER
+    servers.up.remove(OTHER)
+    with pytest.raises(UnavailableError, match=r"home/meters/0\.#epoch\.0 takes no connections: try again"):
+        await servers.where()
+
+
+async def test_who_ask_together_ring_once_and_each_learns_what_was_so_after_it_asked() -> None:
+    servers = Servers()
+    servers.answers_after_s = 0.05
+    first = asyncio.create_task(servers.where())
+    await asyncio.sleep(0.02)
+    late = [asyncio.create_task(servers.where()) for _ in range(100)]
+    assert {*await asyncio.gather(first, *late)} == {OTHER}
+    assert (servers.rings, servers.most_at_once) == (2, 1)
+
+
+async def test_a_port_that_listens_takes_connections() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    assert await takes_connections(address)
+    server.close()
+    await server.wait_closed()
+    assert not await takes_connections(address)
