@@ -38,7 +38,7 @@ from bench import (
     structures,
     transactions,
 )
-from bench.cluster import model, moves, writes
+from bench.cluster import million, model, moves, writes
 from bench.java import spread as java_spread
 from bench.measure import Figure, LeftOutError
 
@@ -74,6 +74,7 @@ BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run
     "amplification": amplification.amplification,
     "busy-streams": partial(busy.busy_streams, count=STREAMS),
     "cluster-handover": moves.hand_over,
+    "cluster-million": million.million,
     "cluster-takeover": moves.takeover,
     "cluster-model": model.model,
     "cluster-write": writes.writes,
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--runs", type=_natural, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    many = f"how many streams `streams` and `busy-streams` create (default {STREAMS})"
+    many = f"how many streams `streams` and `busy-streams` create (default {STREAMS}), or `cluster-million` ({million.STREAMS})"
     parser.add_argument("--streams", type=_natural, help=many)
     parser.add_argument("--epochs", type=_natural, help=f"how often `epochs` scales (default {EPOCHS})")
     parser.add_argument("--minutes", type=_natural, help=f"how long `long` takes (default {long.MINUTES})")
@@ -129,6 +130,7 @@ def main() -> None:
     benches["epochs"] = partial(epochs.epochs, count=options.epochs or EPOCHS)
     benches["streams"] = partial(streams.many_streams, count=options.streams or STREAMS)
     benches["busy-streams"] = partial(busy.busy_streams, count=options.streams or STREAMS)
+    benches["cluster-million"] = partial(million.million, count=options.streams or million.STREAMS)
     benches["long"] = partial(long.long, minutes=options.minutes or long.MINUTES)
     unknown = set(options.names) - set(benches)
     if unknown:
@@ -180,7 +182,7 @@ def _natural(text: str) -> int:
 def _refuse_without_effect(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """An option that none of the named benches heeds is a mistake of who gave it."""
     heeded = {
-        "streams": {"streams", "busy-streams"},
+        "streams": {"streams", "busy-streams", "cluster-million"},
         "epochs": {"epochs"},
         "minutes": {"long"},
         "only": {"peers"},

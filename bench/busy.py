@@ -14,7 +14,7 @@ from pathlib import Path
 import nadi
 from bench.measure import MEMORY_MB, Figure
 from bench.steady import Waits, steadily
-from bench.streams import SCOPE, create, name_of
+from bench.streams import PARALLEL, SCOPE, create, name_of
 
 BUSY = 1_000
 RATE, SECONDS, WARM_S, SIZE = 5_000, 20.0, 5.0, 100
@@ -47,7 +47,7 @@ def _run(folder: Path, count: int, busy: int, seconds: float, warm_s: float) -> 
     """The waits, and the server's memory in MB."""
     event, chance = os.urandom(SIZE), random.Random(1)
     with nadi.embedded(folder) as server:
-        asyncio.run(create(server.controller_uri, count))
+        asyncio.run(create(server.controller_uri, count, PARALLEL))
         with nadi.StreamManager(server.controller_uri) as manager:
             chosen = chance.sample(range(count), busy)
             writers = [manager.create_writer(SCOPE, name_of(number)) for number in chosen]

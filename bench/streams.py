@@ -35,7 +35,7 @@ _CONFIG = StreamConfiguration(ScalingPolicy.fixed(1), None, ())
 def many_streams(folder: Path, count: int) -> list[Figure]:
     figures: list[Figure] = []
     with nadi.embedded(folder) as server:
-        waits, rate = asyncio.run(create(server.controller_uri, count))
+        waits, rate = asyncio.run(create(server.controller_uri, count, PARALLEL))
         figures += [
             Figure("create a stream, one after another, p50", waits[len(waits) // 2] * 1e3, "ms", 20, at_most=True),
             Figure("create a stream, one after another, p99", waits[len(waits) * 99 // 100] * 1e3, "ms"),
@@ -44,7 +44,7 @@ def many_streams(folder: Path, count: int) -> list[Figure]:
         ]
         time.sleep(SETTLE_S)
         figures.append(Figure("memory after it", server.memory_bytes() / 1e6, "MB", MEMORY_MB, at_most=True))
-        seconds, grown_mb = asyncio.run(_list(server, count))
+        seconds, grown_mb = asyncio.run(listed(server, count))
         figures += [
             Figure(f"list {count:,} streams by pages", seconds, "s"),
             Figure("private memory that listing added", grown_mb, "MB", 20, at_most=True),
@@ -56,7 +56,7 @@ def many_streams(folder: Path, count: int) -> list[Figure]:
             Figure("restart after kill -9, until it takes clients", time.perf_counter() - began, "s"),
             Figure("memory after the restart", server.memory_bytes() / 1e6, "MB", MEMORY_MB, at_most=True),
         ]
-        seconds, grown_mb = asyncio.run(_list(server, count))
+        seconds, grown_mb = asyncio.run(listed(server, count))
         waits = sorted(_use(server.controller_uri, count))
         figures += [
             Figure("private memory that listing added after it", grown_mb, "MB", 20, at_most=True),
@@ -82,8 +82,8 @@ def _private_bytes(server: EmbeddedServer) -> int:
     raise AssertionError("this kernel doesn't tell RssAnon")
 
 
-async def create(uri: str, count: int) -> tuple[list[float], float]:
-    """Seconds of each single create, sorted, and streams per second of the others together."""
+async def create(uri: str, count: int, at_once: int) -> tuple[list[float], float]:
+    """Seconds of each single create, sorted, and streams per second of the others, so many at once."""
     controller = ControllerClient(uri.removeprefix("tcp://"))
     try:
         await controller.create_scope(SCOPE)
@@ -95,7 +95,7 @@ async def create(uri: str, count: int) -> tuple[list[float], float]:
             waits.append(time.perf_counter() - began)
         numbers = iter(range(singles, count))
         began = time.perf_counter()
-        await asyncio.gather(*(_create_each(controller, numbers) for _ in range(PARALLEL)))
+        await asyncio.gather(*(_create_each(controller, numbers) for _ in range(at_once)))
         seconds = time.perf_counter() - began
     finally:
         await controller.close()
@@ -107,7 +107,7 @@ async def _create_each(controller: ControllerClient, numbers: Iterator[int]) -> 
         assert await controller.create_stream(SCOPE, name_of(number), _CONFIG)
 
 
-async def _list(server: EmbeddedServer, count: int) -> tuple[float, float]:
+async def listed(server: EmbeddedServer, count: int) -> tuple[float, float]:
     """Seconds for all pages, and MB by which the server's own memory grew while it answered."""
     request_kind, reply_kind = METHODS["listStreamsInScope"]
     channel = grpc.aio.insecure_channel(server.controller_uri.removeprefix("tcp://"))
