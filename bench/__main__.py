@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--runs", type=_natural, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    many = f"how many streams `streams` and `busy-streams` create (default {STREAMS}), or `cluster-million` ({million.STREAMS})"
+    many = f"how many streams a bench creates (default {STREAMS}, and {million.STREAMS} of `cluster-million`)"
     parser.add_argument("--streams", type=_natural, help=many)
     parser.add_argument("--epochs", type=_natural, help=f"how often `epochs` scales (default {EPOCHS})")
     parser.add_argument("--minutes", type=_natural, help=f"how long `long` takes (default {long.MINUTES})")

@@ -1,9 +1,9 @@
 """Very many streams in a cluster: what it costs to create and list them, and to take them over.
 
 Two servers over a folder, sixteen containers. Streams are made over gRPC, by clients in this process, many at a time;
-each brings its `_MARK` stream along, so N streams are 2 N segments, an eighth of N in each container. Then every page of
-the list is read. For each container a writer writes one event after the other, and one server is killed: what counts is
-how long each of its containers goes without an acknowledgement, and how long it takes until a stream can be created.
+each brings its `_MARK` stream along, so N streams are 2 N segments, an eighth of N in each container. Then every page
+of the list is read. For each container a writer writes one event after the other, and one server is killed: what counts
+is how long each of its containers goes without an acknowledgement, and how long it takes until a stream can be created.
 At last all servers are killed, and started again.
 """
 

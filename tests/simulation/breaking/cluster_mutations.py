@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ from nadi.cluster.operating import garbage
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.records import Records, Stored
 from nadi.controller.engine import hold, workflows
+from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.log import ChainLog
 from nadi.segmentstore.chain.objects import ChainObjects
@@ -117,6 +118,26 @@ def answers_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
 
 
 @contextmanager
+def gives_errors_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
+    async def half_checked(self: Active, answer: Awaitable[Any]) -> Any:
+        made = await answer
+        self.check()
+        return made
+
+    with mock.patch.object(Active, "checked", half_checked):
+        yield
+
+
+@contextmanager
+def knows_only_the_transactions_that_it_began() -> Iterator[None]:
+    async def none(self: Transactions) -> None:
+        pass
+
+    with mock.patch.object(Transactions, "load", none):
+        yield
+
+
+@contextmanager
 def releases_the_log_before_the_record_says_so() -> Iterator[None]:
     truncate = ChainLog.truncate
 
@@ -153,6 +174,8 @@ CLUSTER_MUTATIONS: list[Mutation] = [
     answers_reads_though_it_may_have_been_replaced,
     goes_on_as_the_controller_without_asking,
     answers_as_a_controller_that_may_have_been_replaced,
+    gives_errors_as_a_controller_that_may_have_been_replaced,
+    knows_only_the_transactions_that_it_began,
     releases_the_log_before_the_record_says_so,
     cleans_frames_that_the_log_still_needs,
     cleans_chunks_that_no_snapshot_knows_yet,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.errors import NadiError
 
+from ..machine.process import Process
 from .host import ClusterHost, Life, lives
 from .world import ClusterWorld
 
 _DAY_MS = 24 * 3600 * 1000
-_OLD_S = 60.0  # what the janitor takes for old: a server whose entry is older than that is dead
+_OLD_S = 5.0, 60.0  # what the janitor takes for old
+_STOPS_S = 3.0, 10.0, 40.0  # of which the least is too short for another to notice
 
 
 class Fate:
@@ -26,6 +28,7 @@ class Fate:
         self._work: set[asyncio.Task[None]] = set()
         self._kinds: list[tuple[float, Callable[[ClusterHost], None]]] = [
             (20, self.kill),
+            (3, self.kill_all),
             (6, self.power),
             (20, self.pause),
             (10, self.cut_from_store),
@@ -47,6 +50,7 @@ class Fate:
         chance, world = self._chance, self.world
         weights = [weight * chance.choice([0.2, 1.0, 3.0]) for weight, _ in self._kinds]  # each seed has its own
         world.store.faults = world.faults
+        world.store.on_stop = self.stop
         while True:
             await asyncio.sleep(chance.expovariate(1 / mean_s))
             if world.failure is not None:
@@ -63,11 +67,29 @@ class Fate:
     def kill(self, host: ClusterHost) -> None:
         host.kill()
 
+    def kill_all(self, host: ClusterHost) -> None:
+        """At once, so that nobody is left who knows anything."""
+        for one in self.world.hosts:
+            one.kill(with_power=self._chance.random() < 0.5)
+
     def power(self, host: ClusterHost) -> None:
         host.kill(with_power=True)
 
     def pause(self, host: ClusterHost) -> None:
         host.pause(self._some_s(0.5, 6.0, 30.0))
+
+    def stop(self, process: Process, what: str) -> None:
+        """At the worst moment: it stands still, or dies."""
+        host = next((host for host in self.world.hosts if host.life is not None and host.life.process is process), None)
+        if host is None:
+            return
+        self.done["stop"] += 1
+        self.world.note("stops", host.name, what)
+        if self._chance.random() < 0.2:
+            self.world.loop.at(self.world.loop.now, host.kill)
+        else:
+            seconds = self._chance.choice(_STOPS_S) * (0.5 + self._chance.random())
+            self.world.loop.at(self.world.loop.now, process.pause, seconds)  # it is just running
 
     def cut_from_store(self, host: ClusterHost) -> None:
         self.world.store.cut_off(host.name, self._some_s(1.0, 6.0, 30.0))
@@ -139,10 +161,22 @@ class Fate:
 
     def clean(self, host: ClusterHost) -> None:
         """By whoever has container 0, or believes to."""
+        older_s = self._chance.choice(_OLD_S)
         for life in lives(self.world.hosts, lambda life: life.node.map.controller(life.node.id) is None):
             if CONTROLLER_CONTAINER in {container.number for container in life.node.store.containers}:
-                self.world.note("cleans", life.process.name)
-                life.process.start(_cleaned(life.node.janitor(older_s=_OLD_S).clean()))
+                self.world.note("cleans", life.process.name, older_s)
+                life.process.start(_cleaned(life.node.janitor(older_s=older_s).clean()))
+
+    async def last(self) -> None:
+        """What was begun ends; then everything that isn't needed is removed, and some or all servers die."""
+        if self._work:
+            await asyncio.wait(self._work)
+        await self.world.until_ready()
+        await self.world.run(lambda life: _cleaned(cast("Life", life).node.janitor(older_s=0.0).clean()))
+        if self._chance.random() < 0.5:
+            self.kill_all(self.world.hosts[0])
+        else:
+            self._chance.choice(self.world.hosts).kill()
 
     # --- what takes time ------------------------------------------------------------------------------------
 
@@ -155,11 +189,6 @@ class Fate:
         self._work.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.hosts[0].failure = error
-
-    async def rest(self) -> None:
-        """What was begun ends."""
-        if self._work:
-            await asyncio.wait(self._work)
 
 
 def _drain(life: Life) -> None:

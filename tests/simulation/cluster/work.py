@@ -13,6 +13,7 @@ from unittest import mock
 
 from nadi.cluster.records import ContainerRecord, name_of
 from nadi.cluster.records import _record as decoded
+from nadi.segmentstore.recovery import snapshotter
 
 from .. import fate
 from ..days import Outcome, at_work, judged, outcome_of
@@ -45,7 +46,10 @@ async def _simulate(loop: SimulatedLoop, seed: str, seconds: float, pace: float,
     async with ClusterWorld(loop, seed) as world:
         ear.lines, ear.now = world.last_lines, lambda: loop.now
         try:
-            with mock.patch.object(tempfile, "tempdir", str(world.folder)):
+            with (
+                mock.patch.object(tempfile, "tempdir", str(world.folder)),
+                mock.patch.object(snapshotter, "PACE", world.snapshots),
+            ):
                 outcome = await _lived(world, seconds, pace)
             if ear.errors:
                 raise ear.errors[0]
@@ -73,8 +77,7 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
         ],
     )
     world.rest()
-    await own.rest()
-    world.chance("last").choice(world.hosts).kill()
+    await own.last()
     await judged(world, history, "judge-1")
     await _come_to_rest(world)
     await asyncio.gather(*(host.restart(drains=False) for host in world.hosts))

@@ -10,6 +10,7 @@ from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.cluster.operating.moves import Moves
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_RING_S
+from nadi.segmentstore.recovery.snapshotter import SnapshotPace
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
 from ..machine.loop import SimulatedLoop
@@ -31,6 +32,7 @@ class ClusterWorld(World):
         chance = self.chance("cluster")
         self.containers = chance.randrange(2, 6)
         self.interval_s = chance.choice([0.0, 0.0, 0.05, 0.25])
+        self.snapshots = SnapshotPace(interval_s=chance.choice([0.5, 2.0, 10.0]), deltas=chance.choice([3, 64]))
         self.faults = StoreFaults(  # every day's
             request_lost=chance.choice([0.0, 0.002, 0.01]),
             answer_lost=chance.choice([0.0, 0.002, 0.01]),
@@ -38,6 +40,7 @@ class ClusterWorld(World):
             busy=chance.choice([0.0, 0.005]),
             repeated=chance.choice([0.0, 0.005]),
             throttled=chance.choice([0.0, 0.0, 0.01]),
+            stops=chance.choice([0.0, 0.02, 0.2]),
             unlisted_s=chance.choice([0.0, 0.5, 1.5]),
             timeout_s=chance.choice([1.0, 5.0, 10.0]),
         )
