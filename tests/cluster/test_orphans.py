@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ class Parts:
     async def prepare(self) -> None:
         self.claimed = await self._server.records.claim(self.number, self._server.node.name, self.claimed)
         self.epoch = self.claimed.record.epoch
+        await self._server.opens.wait()
 
     async def discard(self) -> None:
         pass
@@ -38,18 +40,28 @@ class Parts:
 class Store:
     containers: tuple[()] = ()
 
+    def __init__(self) -> None:
+        self.on_snapshot: Callable[[int], None] = lambda number: None
+
     async def take(self, parts: Any) -> None:
+        pass
+
+    async def bring_up_to_date(self, number: int) -> None:
+        self.on_snapshot(number)
+
+    async def give_up(self, number: int) -> None:
         pass
 
 
 class Server:
     def __init__(self, node: Node) -> None:
-        self.node = node
+        self.node, self.store, self.opens = node, Store(), asyncio.Event()
+        self.opens.set()
         self.records = Records(node.registry, node.clock)
         self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
         self.keeper = Keeper(
             node.name,
-            cast("SegmentStore", Store()),
+            cast("SegmentStore", self.store),
             node.membership,
             self.records,
             self.watch,
@@ -124,3 +136,55 @@ async def _claims_fail(loop: SimulatedLoop) -> None:
     servers = await three(loop, 1)
     servers.pop("c").node.kill()
     await until(lambda: all("c" not in one.owners().values() for one in servers.values()))
+
+
+def test_a_container_that_comes_while_the_lease_is_renewed_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was claimed before this server fell silent, and opened while the others' records were set anew. That they
+    were all set was noted after it, and reads of it had no answer until the next restart."""
+    run(partial(_one_comes_late, monkeypatch))
+
+
+async def _one_comes_late(monkeypatch: pytest.MonkeyPatch, loop: SimulatedLoop) -> None:
+    servers = await three(loop, 1)
+    servers.pop("c").node.kill()
+    one = servers["a"]
+    one.opens.clear()
+    mine = {number for number, owner in one.owners().items() if owner == "a"}
+    await until(lambda: any(seen.stored.record.owner == "a" for n, seen in one.watch.seen.items() if n not in mine))
+    renew, term = one.records.renew, one.node.membership.term
+
+    async def renewed(number: int, epoch: int) -> None:
+        await renew(number, epoch)
+        one.opens.set()
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(one.records, "renew", renewed)
+    await one.node.pause(2.5)
+    await until(lambda: one.node.membership.term == term + 1 and one.opens.is_set())
+    await until(lambda: "c" not in one.owners().values())
+    assert {number for number, owner in one.owners().items() if owner == "a"} > mine
+    await until(lambda: all(one.keeper.may_answer(n) for n, owner in one.owners().items() if owner == "a"), 10.0)
+
+
+def test_one_that_is_lost_while_it_is_handed_over_is_let_go_of(caplog: pytest.LogCaptureFixture) -> None:
+    """That failed with a KeyError."""
+    run(_one_is_lost)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def _one_is_lost(loop: SimulatedLoop) -> None:
+    servers = await three(loop, 1)
+    lost = list[int]()
+
+    def on_snapshot(number: int) -> None:
+        lost.append(number)
+        servers["a"].keeper.lost(number)
+
+    servers["a"].store.on_snapshot = on_snapshot
+    servers["a"].node.process.start(_drained(servers["a"]))
+    await until(lambda: len(lost) > 1)
+    await asyncio.sleep(10.0)
+
+
+async def _drained(server: Server) -> None:
+    server.node.membership.drain()

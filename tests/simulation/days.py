@@ -139,7 +139,9 @@ async def _judge(world: World, history: History, name: str, process: Process) ->
     seen = await LibraryReader(world, history, name, SCALED, process).read_all()
     if unseen := {payload for payload in history.found if history.events[payload].stream == SCALED.key} - seen:
         raise BrokenWordError(f"a reader of the whole stream was not given {min(unseen)!r}")
-    await TableUser(world, history, name, process).read(list(history.counters))
+    counting = TableUser(world, history, name, process)
+    await counting.create()  # it may be that nobody lived to
+    await counting.read(list(history.counters))
     await LibraryTables(world, history, name, SCALED, process).read()
     for register in history.registers.values():
         register.check()

@@ -126,6 +126,8 @@ class Keeper:
         await asyncio.gather(*(self._give_back(number) for number in list(self._parts)))
 
     async def _give_back(self, number: int) -> None:
+        if number not in self._parts:  # lost since
+            return
         order = self._membership.view({}, self._count).order()[number]
         target = next((server for server in order if server != self.me), "")
         try:
@@ -163,7 +165,7 @@ class Keeper:
             self._wake.clear()
             try:
                 await self._step()
-            except (UnavailableError, TimeoutError) as error:
+            except UnavailableError as error:
                 self._complaints.tell("the containers' records can't be read", error)
             except Exception:
                 log.exception("the keeper failed, and goes on")
@@ -187,7 +189,7 @@ class Keeper:
         term = self._membership.term
         await self._watch.look()
         self._look_closely()
-        if term != self._affirmed:
+        if term != self._affirmed or any(self._terms.get(number) != term for number in self._parts):
             await self._affirm(term)
         self._on_looked()
         records = {number: seen.stored.record for number, seen in self._watch.seen.items()}
@@ -218,8 +220,10 @@ class Keeper:
         return membership.lease_is_valid() and self._terms.get(number) == membership.term
 
     async def _affirm(self, term: int) -> None:
-        """After this server was silent for so long that others may have claimed what it has."""
+        """After this server was silent for so long that others may have claimed what it has, or is about to have."""
         for number, parts in list(self._parts.items()):
+            if self._terms.get(number) == term:
+                continue
             try:
                 await self._renew(number, parts.epoch)
             except FencedError:
@@ -287,8 +291,6 @@ class Keeper:
                 await parts.discard()
             self._failed.pop(number, None)
             self._parts[number] = parts
-            if term != self._membership.term:  # it may have been taken for dead meanwhile: its record is to be renewed
-                self._affirmed = 0
             self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
             took_s = self._runtime.monotonic() - began
             log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)
@@ -318,6 +320,8 @@ class Keeper:
             await self._runtime.sleep(CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
         async with self._closing:
+            if self._parts.get(number) is not parts:  # another server has claimed it meanwhile
+                return
             closing = self._runtime.monotonic()
             await self._close(number, release.target)
         self.moves.handed_over += 1
@@ -348,7 +352,7 @@ class Keeper:
             known = [self._watch.seen[number].stored for number in announced]
             try:
                 found = await asyncio.gather(*map(self._watch.look_at, announced))
-            except (UnavailableError, TimeoutError):
+            except UnavailableError:
                 continue  # the next `look` says what is wrong
             if found != known:
                 self._on_looked()

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ from nadi.engines.engine import LogEngine
 from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
 from nadi.engines.proof import prove
 from nadi.engines.registry import Registry
+from nadi.engines.starting import patiently
 from nadi.errors import RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
 from nadi.observe.health import Component
@@ -120,7 +122,8 @@ class ClusterNode:
         key = ClusterKey(await signing_key(engine, runtime))
         self._tokens = key.token_key(settings.token_lifetime_s) if settings.gate is not None else None
         self._records = Records(registry, runtime)
-        check_stays((await self._records.read(CONTROLLER_CONTAINER)).record)
+        first = await patiently("read a record", partial(self._records.read, CONTROLLER_CONTAINER), runtime)
+        check_stays(first.record)
         self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
         self.map = Map(self._watch, self.cluster.containers)
         self.store = SegmentStore(

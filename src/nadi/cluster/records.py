@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -95,7 +96,7 @@ class Records:
 
     async def read(self, container: int) -> Stored:
         """The newest record; raise UnavailableError if the store can't answer."""
-        async with asyncio.timeout(CLUSTER_CALL_S):
+        async with _answer_within(CLUSTER_CALL_S):
             entry = await self._registry.get(name_of(container))
         return Stored(_record(container, entry.value), entry.version) if entry is not None else _NONE
 
@@ -175,12 +176,12 @@ class Records:
         backoff, failure = Backoff(sleep=self._runtime.sleep), ""
         for _ in range(CLUSTER_RECORD_TRIES):
             try:
-                async with asyncio.timeout(2 * CLUSTER_CALL_S):  # two calls at most
+                async with _answer_within(2 * CLUSTER_CALL_S):  # two calls at most
                     return await attempt()
             except FencedError:
                 raise
-            except (UnavailableError, TimeoutError) as error:
-                failure = str(error) or "no answer"
+            except UnavailableError as error:
+                failure = str(error)
             await backoff.pause()
         raise UnavailableError(f"{failed}: {failure}")
 
@@ -202,8 +203,8 @@ class RecordWatch:
         self._complaints = Complaints(log, "the record of %s is damaged, and nobody can claim it until it is restored")
 
     async def look(self) -> None:
-        """Read what has changed; raise UnavailableError or TimeoutError if the store can't answer."""
-        async with asyncio.timeout(CLUSTER_CALL_S):
+        """Read what has changed; raise UnavailableError if the store can't answer."""
+        async with _answer_within(CLUSTER_CALL_S):
             listed = await self._registry.list(FOLDER)
         now = self._runtime.monotonic()
         versions: dict[int, str | None] = dict.fromkeys(range(self._count))
@@ -255,6 +256,16 @@ class RecordWatch:
 
 
 _NONE = Stored(ContainerRecord(), None)
+
+
+@asynccontextmanager
+async def _answer_within(seconds: float) -> AsyncIterator[None]:
+    """UnavailableError if there is none by then: whoever asked may have stood still, too."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise UnavailableError(f"the registry hasn't answered within {seconds:g} s") from error
 
 
 def check_stays(record: ContainerRecord) -> None:

@@ -18,10 +18,14 @@ class TableUser(Client):
     KEYS = (b"one", b"two", b"three", b"four")
 
     async def run(self, mean_s: float) -> None:
-        await self.sure(wire.CreateTableSegment(self.id(), self.SEGMENT, ""))
+        await self.create()
         while True:
             await self.pause(mean_s)
             await self._count(self.chance.sample(self.KEYS, 2), mean_s / 10)
+
+    async def create(self) -> None:
+        """The table, if it isn't there."""
+        await self.sure(wire.CreateTableSegment(self.id(), self.SEGMENT, ""))
 
     async def read(self, keys: list[bytes]) -> dict[bytes, TableEntry]:
         counters = [self.history.counters.setdefault(key, Counter()) for key in keys]
