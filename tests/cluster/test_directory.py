@@ -115,3 +115,17 @@ async def test_a_port_that_listens_takes_connections() -> None:
     server.close()
     await server.wait_closed()
     assert not await takes_connections(address)
+
+
+async def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls need room, too."""
+    monkeypatch.setattr(directories, "CLUSTER_WHERE_AT_ONCE", 3)
+    servers = Servers()
+    servers.owner = None
+    waiting = [asyncio.create_task(servers.where()) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    with pytest.raises(UnavailableError, match="is between two servers: try again"):
+        await servers.where()
+    servers.owner = THIRD
+    assert {*await asyncio.gather(*waiting)} == {THIRD}
+    assert await servers.where() == THIRD

@@ -43,6 +43,7 @@ CLUSTER_DRAIN_S = 25.0  # for a server to stop, whatever is broken: orchestrator
 CLUSTER_LEAVE_S = 8.0  # of these, for closing what it couldn't hand over before,
 CLUSTER_BREAK_S = 6.0  # and for what is left once it doesn't wait for the store any more
 CLUSTER_WHERE_S = 10.0  # that an answer waits which says where a segment is, while that isn't settled,
+CLUSTER_WHERE_AT_ONCE = 500  # such answers, half of all calls that may be in flight; more are refused,
 CLUSTER_WHERE_LOOK_S = 0.05  # and how often it is looked up meanwhile
 CLUSTER_RING_S = 0.5  # for a store to take a connection, before its address is told
 CLUSTER_RUNG_AGAIN_S = 10.0  # one that lives and took none isn't tried again for so long

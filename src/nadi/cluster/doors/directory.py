@@ -17,7 +17,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from cachetools import LRUCache
 
 from nadi.errors import UnavailableError
-from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_RING_S, CLUSTER_RUNG_AGAIN_S, CLUSTER_WHERE_LOOK_S, CLUSTER_WHERE_S
+from nadi.limits import (
+    CLUSTER_DEAD_KEPT,
+    CLUSTER_RING_S,
+    CLUSTER_RUNG_AGAIN_S,
+    CLUSTER_WHERE_AT_ONCE,
+    CLUSTER_WHERE_LOOK_S,
+    CLUSTER_WHERE_S,
+)
 from nadi.naming import segment_name
 from nadi.runtime import Runtime
 from nadi.wire.rpc import controller_pb2 as pb
@@ -108,6 +115,7 @@ class Directory:
         runtime: Runtime,
     ) -> None:
         self._find, self._controllers, self._presence, self._runtime = find, controllers, presence, runtime
+        self._waiting = 0
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
         """Where a segment lives."""
@@ -118,10 +126,14 @@ class Directory:
             address = self._find(segment)
             if address is not None and await self._presence.is_there(address) and self._find(segment) == address:
                 return pb.NodeUri(endpoint=address[0], port=address[1])
-            if self._runtime.monotonic() >= limit:
+            if self._runtime.monotonic() >= limit or self._waiting >= CLUSTER_WHERE_AT_ONCE:
                 said = "takes no connections" if address is not None else "is between two servers"
                 raise UnavailableError(f"the store that has {segment} {said}: try again")
-            await self._runtime.sleep(CLUSTER_WHERE_LOOK_S)
+            self._waiting += 1
+            try:
+                await self._runtime.sleep(CLUSTER_WHERE_LOOK_S)
+            finally:
+                self._waiting -= 1
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
         """All servers: each answers for all."""
