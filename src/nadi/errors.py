@@ -50,7 +50,9 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │       └── FencedError         another server has the container now: this one lets go of it
     ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
     ├── StoreError                  the object store can't be used as it is: the message says what to change
+    │   └── StoreTakenError         another data folder, or a cluster, has that store
     └── DataFolderError             the data folder can't be used as it is
+        ├── ChunksElsewhereError    its chunks aren't where the server was told to keep them
         ├── DataFolderLockedError   another server is using it
         ├── DataFolderTakenError    another server opened it while this one was running
         ├── DataFolderVersionError  it was written by another version of nadi
@@ -342,8 +344,16 @@ class StoreError(NadiError):
     """The object store breaks its conditions, is another cluster's, or refuses what a server needs."""
 
 
+class StoreTakenError(StoreError):
+    """The store has the chunks of another data folder, or a cluster; or a copy of this folder has opened it since."""
+
+
 class DataFolderError(NadiError):
     """The data folder can't be used as it is."""
+
+
+class ChunksElsewhereError(DataFolderError):
+    """The chunks of the data folder are in another place than the one that was named."""
 
 
 class DataFolderLockedError(DataFolderError):

@@ -80,6 +80,20 @@ def is_no_bucket(error: Exception) -> bool:
     return coded is not None and coded[1] in _NO_BUCKET
 
 
+def was_unanswered(error: Exception) -> bool:
+    """Whether the store said nothing: asking it more about the same thing would take as long again."""
+    return _KIND.search(str(error)) is not None and _STATUS.search(str(error)) is None
+
+
+def public(config: Mapping[str, str]) -> dict[str, str]:
+    """What of a store's configuration may be written down: no keys, tokens and the like.
+
+    >>> public({"endpoint": "http://store:9000", "secret_access_key": "x"})
+    {'endpoint': 'http://store:9000'}
+    """
+    return {name: value for name, value in config.items() if not _PRIVATE.search(name)}
+
+
 async def asked(what: str, work: Awaitable[T], secrets: tuple[str, ...]) -> T:
     """What the store answers, or `told`'s error. what: as in "the object store can't store log/0/1"."""
     try:

@@ -33,9 +33,13 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4  # 3: with a row for each extent in the states; 2: without files beside the log; 1: without checksums
+FORMAT = (
+    5  # 4: tier 2 is always in the folder; 3: with a row for each extent in the states; 2: without files beside the
+)
+# log; 1: without checksums
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
+ELSEWHERE = "tier2.json"  # says where tier 2 is, if it isn't in the folder: `tier2.whereabouts`
 _FILE = "format"
 _CLUSTER = "cluster.json"  # as `nadi.engines.identity` calls it
 _COUNTS = 1_000  # of containers that are considered
@@ -146,9 +150,10 @@ def read_format(folder: Path, containers: int | None) -> int:
     if found.format is None:
         if found.own == "missing" and all(map(_is_pristine, container_folders(folder).values())):
             stored = stored_containers(folder)
-            if not stored:
+            if not stored and not (folder / ELSEWHERE).exists():
                 return _create(folder, containers or DEFAULT_CONTAINERS)
-            what = f"{_FILE} and the containers are gone, and {TIER2} has data of {named(stored)}"
+            has = f"{TIER2} has data of {named(stored)}" if stored else f"{ELSEWHERE} says that there is data elsewhere"
+            what = f"{_FILE} and the containers are gone, and {has}"
             raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
         raise DataFolderVersionError(str(folder), found.own, FORMAT)
     counted = found.format

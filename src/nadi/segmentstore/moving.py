@@ -30,12 +30,19 @@ class Move(NamedTuple):
 
 
 def next_move(
-    record: SegmentRecord, moving: Container[Extent], runs: RunFiles | None, most_bytes: int, due_before: float
+    record: SegmentRecord,
+    moving: Container[Extent],
+    runs: RunFiles | None,
+    most_bytes: int,
+    due_before: float,
+    *,
+    adopts: bool = True,
 ) -> Move | None:
     """The segment's first extents in a row that can be moved; of those to be copied, up to `most_bytes`.
 
     due_before: files that were begun earlier, on the monotonic clock, take no more, so that they can be moved. Others
-    are left alone until they are full.
+    are left alone until they are full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied,
+    checked as they are read, once nothing is written to it any more.
     """
     copied: list[Extent] = []
     size, index, extents = 0, 0, record.extents
@@ -52,6 +59,9 @@ def next_move(
                 whole = extents[index:end]
                 if copied:
                     break
+                if file.is_settled and not adopts:
+                    runs.forget(file)
+                    continue
                 if file.is_settled and all(_is_movable(one, moving) for one in whole):
                     return Move(whole, file.length, file)
                 index = end

@@ -24,7 +24,6 @@ from nadi.limits import (
     CHUNK_FLUSH_BYTES,
     CHUNK_GARBAGE_DELAY_S,
     CHUNK_MAX_BYTES,
-    LOG_MAX_BYTES,
     STORAGE_WRITER_RUNS,
     STORAGE_WRITER_TICK_S,
 )
@@ -155,7 +154,8 @@ class StorageWriter:
     async def _give_way(self, began: float) -> None:
         """Pause after a move, unless the log needs the room."""
         container = self._container
-        if container.failure is None and not container.log.is_full and container.logged_bytes < LOG_MAX_BYTES // 4:
+        most_bytes = container.log_max_bytes // 4
+        if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
             pause = container.courtesy.pause("moving", self._runtime.monotonic() - began)
             if pause:
                 await asyncio.sleep(pause)
@@ -191,7 +191,7 @@ class StorageWriter:
         most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
         runs = self._container.runs
         for record, due_before in self._due(everything):
-            move = next_move(record, self._moving, runs, most_bytes, due_before)
+            move = next_move(record, self._moving, runs, most_bytes, due_before, adopts=self._chunks.is_here)
             if move is not None and (move.is_large or (due_before and record.id not in moving)):
                 return record, move
         return None
@@ -200,7 +200,7 @@ class StorageWriter:
         """Segments with bytes in the log's oldest frames, if those are due, and since when they would be; then those
         with enough to fill a chunk, with 0."""
         state = self._container.state
-        pressed = everything or self._container.logged_bytes > LOG_MAX_BYTES // 2
+        pressed = everything or self._container.logged_bytes > self._container.log_max_bytes // 2
         old = math.inf if pressed else self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
         for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
@@ -358,6 +358,7 @@ class StorageWriter:
             return
         # State runs ahead of the log: if the log fails now, these chunks may belong to a segment again.
         await self._container.call(lambda frame: None, own=True)
+        await self._chunks.check_ours()
         for name in due:
             if self._container.is_lost:
                 return

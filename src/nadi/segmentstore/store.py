@@ -10,6 +10,7 @@ DIR/moved, DIR/incoming     marks of migrations (`moved`)
 DIR/unfinished-repair       what a repair left for the controller to do (`repair.unfinished`)
 DIR/scrub                   how far the weekly scrub has come
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
+DIR/tier2.json              else where they are (`tier2.whereabouts`)
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pathlib import Path
 from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
-from nadi.errors import ClosedError
-from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
+from nadi.errors import ClosedError, StoreError
+from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
@@ -45,6 +46,8 @@ from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.opening import chunks_of
+from nadi.segmentstore.tier2.whereabouts import Tier2
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 
@@ -56,11 +59,12 @@ _LOOKS_A_TURN = 200
 class SegmentStore:
     """Open it, `listen`, and `close` it.
 
-    tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default a
-    folder beside the log. parts: the parts of the containers it has at first, if they are kept outside the folder;
-    by default it has all containers. owner_of: returns who has the others. mapping: says which one a segment is in.
-    on_lost: called with the number of a container that turned out to be another server's, once it is closed here;
-    without it the whole store must stop then, and `taken` is set.
+    tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default what
+    `tier2` says, and without that a folder beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the parts of the
+    containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
+    who has the others. mapping: says which one a segment is in. on_lost: called with the number of a container that
+    turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
+    set. So it is, and `taken_by` says why, if tier 2 turns out to be another's.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class SegmentStore:
         owner_of: Placement = lambda number: "",
         mapping: Mapping = container_number,
         on_lost: Callable[[int], None] | None = None,
+        tier2: Tier2 | None = None,
+        log_max_bytes: int = LOG_MAX_BYTES,
     ) -> None:
         self._folder = folder
         with explained(folder):
@@ -82,16 +88,20 @@ class SegmentStore:
                 moved.check(folder)
                 make_private(folder)
                 count = read_format(folder, containers)
-                chunks = chunks or ChunkStore.in_folder(folder / "tier2", runtime)
+                chunks = chunks or chunks_of(folder, tier2, runtime)
             except BaseException:
                 self._lock.release()
                 raise
         self.taken = asyncio.Event()  # another server has the folder: this one must stop
+        self.taken_by: StoreError | None = None
+        self.log_max_bytes = log_max_bytes
+        if chunks.claim is not None:
+            chunks.claim.on_lost = self._lost_tier2
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._coming: Container | None = None  # the one that is being taken
         self._forsaken = False
-        self._runtime, self._chunks, self._cache = runtime, chunks, BlockCache()
+        self._runtime, self.chunks, self._cache = runtime, chunks, BlockCache()
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
@@ -123,13 +133,14 @@ class SegmentStore:
 
     def _container(self, parts: ContainerParts) -> Container:
         container = Container(parts, self._cache, self._runtime)
+        container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
-            container.on_opened = partial(inventory.take, container, self._chunks)
+            container.on_opened = partial(inventory.take, container, self.chunks)
         container.on_taken = self.taken.set if self._on_lost is None else partial(self._lost, container)
         return container
 
     def _storage_writer(self, container: Container) -> StorageWriter:
-        return StorageWriter(container, self._chunks, self._reader, self._at_once, self._runtime)
+        return StorageWriter(container, self.chunks, self._reader, self._at_once, self._runtime)
 
     @property
     def containers(self) -> list[Container]:
@@ -149,6 +160,8 @@ class SegmentStore:
         """Recover all containers; raise StorageFullError or another NadiError if one can't be recovered."""
         try:
             with explained(self._folder):
+                if self.chunks.claim is not None:
+                    await self.chunks.claim.start()
                 for container in self.containers:
                     await container.start()
         except BaseException:
@@ -371,7 +384,13 @@ class SegmentStore:
                 await asyncio.gather(*(container.stop() for container in left))
             for container in left:
                 await container.stop()
+            if self.chunks.claim is not None:
+                await self.chunks.claim.close()
             self._lock.release()
+
+    def _lost_tier2(self, error: StoreError) -> None:
+        self.taken_by = error
+        self.taken.set()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

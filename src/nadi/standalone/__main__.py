@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
+from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError, StoreError
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
 
 if TYPE_CHECKING:
@@ -47,15 +47,7 @@ def _server(folder: str, settings: Settings) -> Server | ClusterServer:
     from nadi.standalone.clustered import ClusterServer
 
     return ClusterServer(
-        settings.store,
-        options=settings.store_options,
-        profile=settings.profile,
-        log=settings.log,
-        log_options=settings.log_options,
-        cache=folder or None,
-        shared=settings.shared,
-        drains=settings.drains,
-        **settings.server(),
+        settings.store, options=settings.store_options, cache=folder or None, **settings.cluster_server()
     )
 
 
@@ -87,6 +79,8 @@ def main() -> int:
         logging.error("%s", error)
         return 1
     except NadiError as error:
+        if isinstance(error, StoreError):  # nor may anybody wait for this
+            logging.error("%s", error)
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")
         _say(Ready(error=str(error), error_kind=kind))
         return 1

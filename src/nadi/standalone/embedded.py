@@ -21,18 +21,22 @@ import msgspec
 
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import (
+    ChunksElsewhereError,
     DataFolderError,
     InvalidArgumentError,
     RequestTimeoutError,
     StorageFullError,
     StoreError,
+    StoreTakenError,
     UnavailableError,
 )
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-ERROR_KINDS = {  # of a start
+ERROR_KINDS = {  # of a start, what is said more exactly first
+    "elsewhere": ChunksElsewhereError,
+    "taken": StoreTakenError,
     "folder": DataFolderError,
     "full": StorageFullError,
     "argument": InvalidArgumentError,
@@ -68,13 +72,23 @@ class Settings(msgspec.Struct, frozen=True):
     store_port: int = 0
     shared: SharedPorts | None = None
     drains: bool = True
+    tier2: str = ""
+    tier2_options: dict[str, str] = {}
+    log_max_bytes: int | None = None
 
     def server(self) -> dict[str, Any]:
         """The arguments of `Server`."""
-        arguments = msgspec.structs.asdict(self)
-        for name in ("store", "store_options", "profile", "log", "log_options", "shared", "drains"):
-            del arguments[name]
+        arguments = self._without("store", "store_options", "profile", "log", "log_options", "shared", "drains")
+        if self.log_max_bytes is None:
+            del arguments["log_max_bytes"]
         return arguments
+
+    def cluster_server(self) -> dict[str, Any]:
+        """Those of `ClusterServer` that are called the same."""
+        return self._without("store", "store_options", "tier2", "tier2_options", "log_max_bytes")
+
+    def _without(self, *names: str) -> dict[str, Any]:
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in names}
 
 
 class Ready(msgspec.Struct):
@@ -195,6 +209,9 @@ def embedded(
     profile: str | None = None,
     log: str = "",
     log_options: Mapping[str, str] | None = None,
+    tier2: str = "",
+    tier2_options: Mapping[str, str] | None = None,
+    log_max_bytes: int | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
@@ -205,8 +222,10 @@ def embedded(
     follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds). store: the URL of the
     store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
     store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
-    log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options.
-    Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
+    log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options. tier2: the URL of a store
+    that keeps the chunks of this one server (docs/tier2.md), with its tier2_options; log_max_bytes: what the log may
+    hold while that takes nothing.
+    Raises DataFolderError, StoreError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
     >>> with embedded(tempfile.mkdtemp()) as server:
@@ -215,6 +234,12 @@ def embedded(
     """
     if log and not store:
         raise InvalidArgumentError("a log of its own is for a cluster: give the URL of its store, too")
+    if store and (tier2 or tier2_options or log_max_bytes is not None):
+        raise InvalidArgumentError(
+            "tier2 and log_max_bytes are for a data folder: a cluster has its chunks in its store"
+        )
+    if not tier2 and tier2_options:
+        raise InvalidArgumentError("tier2_options are for a store of chunks: give its URL as tier2, too")
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
     settings = Settings(
         host,
@@ -229,5 +254,8 @@ def embedded(
         profile,
         log,
         dict(log_options or {}),
+        tier2=tier2,
+        tier2_options=dict(tier2_options or {}),
+        log_max_bytes=log_max_bytes,
     )
     return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)

@@ -13,6 +13,7 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.claim import Claim
 
 _DAMAGE_SHOWN = 20  # places of each container
 
@@ -31,6 +32,7 @@ def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: s
                 (
                     parent("containers", containers),
                     parent("storage-writers", writers),
+                    *([_tier2(store.chunks.claim)] if store.chunks.claim is not None else []),
                     _peers(store),
                     _scrub(store.scrub),
                 ),
@@ -80,11 +82,13 @@ def _container(container: Container) -> Component:
         "frame": container.state.sequence,
         "queued_bytes": container.queue.size_bytes,
         "log_bytes": container.logged_bytes,
+        "log_max_bytes": container.log_max_bytes,
         "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
         "snapshot": snapshots.sequence,
     }
     unusual: dict[str, Any] = {
         "paused_s": {what: round(seconds, 3) for what, seconds in container.courtesy.paused_s.items()},
+        "waits_for_tier2": container.logged_bytes > container.log_max_bytes,
         "snapshot_error": snapshots.error,
         "snapshot_damaged": snapshots.damage,
         "snapshot_renewed": snapshots.renewed,
@@ -96,6 +100,13 @@ def _container(container: Container) -> Component:
         details["damaged_places"] = len(damaged) + container.damage.unlisted
         details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
     return leaf(name, Status.UP, details)
+
+
+def _tier2(claim: Claim) -> Component:
+    """Where the chunks are, if not in the data folder."""
+    if claim.lost is not None:
+        return leaf("tier2", Status.FAILED, {"url": claim.url, "error": str(claim.lost)})
+    return leaf("tier2", Status.UP if claim.is_confirmed else Status.DOWN, {"url": claim.url})
 
 
 def _scrub(scrub: Scrub) -> Component:

@@ -25,7 +25,7 @@ from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, StorageFullError, UnavailableError
-from nadi.limits import THREAD_SWITCH_S
+from nadi.limits import LOG_MAX_BYTES, THREAD_SWITCH_S
 from nadi.observe.health import Component
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone import anew
@@ -33,6 +33,7 @@ from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.leaving import Leaving
 from nadi.standalone.security import ServerSecurity
+from nadi.standalone.tiers import log_bound, tier2_of
 
 if TYPE_CHECKING:
     import grpc
@@ -48,9 +49,10 @@ class Server:
 
     Ports of 0 are any free ones; `controller_uri` and `rest_uri` say which. A REST port of None: no REST.
     advertised_host: what clients are told to connect to, if not `host`. scaling: the profile by whose rules streams
-    follow their load. Raises DataFolderError where the
-    folder can't be used, UnavailableError where a port is taken, InvalidArgumentError where `security`
-    doesn't fit the address or its files.
+    follow their load. tier2: the URL of a store that has its chunks (docs/tier2.md), "" is the folder itself;
+    tier2_options: of it, such as `endpoint`. log_max_bytes: what the log of a container may hold while tier 2 takes
+    nothing; then writers wait. Raises DataFolderError where the folder can't be used, StoreError where tier 2 can't,
+    UnavailableError where a port is taken, InvalidArgumentError where `security` doesn't fit the address or its files.
     """
 
     def __init__(
@@ -65,8 +67,13 @@ class Server:
         advertised_host: str | None = None,
         security: ServerSecurity | None = None,
         scaling: str = DEFAULT_SCALING,
+        tier2: str = "",
+        tier2_options: dict[str, str] | None = None,
+        log_max_bytes: int = LOG_MAX_BYTES,
     ) -> None:
         self.folder = Path(folder)
+        self._tier2 = tier2_of(tier2, tier2_options or {})
+        self._log_max_bytes = log_bound(log_max_bytes)
         self._host = host
         self._store_port = store_port
         self._controller_port = controller_port
@@ -92,7 +99,9 @@ class Server:
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
         context = tls.ssl_context() if tls is not None else None
         async with AsyncExitStack() as parts:
-            self.store = SegmentStore(self.folder, self._containers, tokens)
+            self.store = SegmentStore(
+                self.folder, self._containers, tokens, tier2=self._tier2, log_max_bytes=self._log_max_bytes
+            )
             parts.push_async_callback(self.store.close)
             self.gate = gate_of(security)
             if self.gate is not None:
@@ -228,7 +237,8 @@ S = TypeVar("S", bound=Served)
 async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | None = None) -> None:
     """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect.
 
-    DataFolderTakenError: it has stopped, because another server has the data folder.
+    DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise, because
+    tier 2 is another's, or was emptied.
     """
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -245,5 +255,7 @@ async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | No
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
+    if server.store.taken_by is not None:
+        raise server.store.taken_by.with_traceback(None)
     if server.store.taken.is_set():
         raise DataFolderTakenError(server.where)

@@ -124,6 +124,9 @@ class SimulatedChunks(ChunkStore):
         self._objects[name] = data
         await self._step(name)
 
+    async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
+        await self.put(name, parts)
+
     async def _step(self, name: str) -> None:
         await self._faults.step()
         if self._faults.put_fails_now:

@@ -66,7 +66,7 @@ class Container:
         self.courtesy = Courtesy(runtime.monotonic)
         self._runtime = runtime
         self._told_full = False
-        self.log_full = False  # at its limit, because tier 2 takes no data; checked for each frame
+        self.log_max_bytes, self.log_full = LOG_MAX_BYTES, False  # because tier 2 takes no data; checked for each frame
         self.queue = RequestQueue()
         self._wake = asyncio.Event()
         self._failure: UnavailableError | None = None
@@ -268,7 +268,7 @@ class Container:
         frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
         answers: Answers = []
         self._in_flight = answers
-        self.log_full = self.logged_bytes > LOG_MAX_BYTES
+        self.log_full = self.logged_bytes > self.log_max_bytes
         self.queue.prepare(frame, answers)
         if not frame.empty:
             if self.parts.may_be_sealed:

@@ -36,10 +36,11 @@ async def take(container: Container, chunks: ChunkStore) -> None:
 
     sizes: dict[str, int] | None = None
     found: dict[int, set[int]] = {}
-    try:
-        sizes, found = await chunks.runtime.in_thread(missing_on_disk)
-    except UnavailableError as error:
-        log.warning("container %d: %s; readers are told if a chunk is missing", container.number, error)
+    if chunks.is_here:  # a listing elsewhere takes long, and whoever reads a chunk learns whether it is there
+        try:
+            sizes, found = await chunks.runtime.in_thread(missing_on_disk)
+        except UnavailableError as error:
+            log.warning("container %d: %s; readers are told if a chunk is missing", container.number, error)
     for record in in_memory.values():
         _note(container, record, (extent for extent in record.extents if _is_missing(container, extent, sizes)))
     for segment, offsets in found.items():

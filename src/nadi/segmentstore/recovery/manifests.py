@@ -100,6 +100,7 @@ class ObjectManifests:
             for name in snapshots.manifest_names(self._container, former.number):
                 await self._chunks.delete(name)
             return
+        await self._chunks.check_ours()
         needed = {part.name for part in manifest.parts}
         needed.update(snapshots.manifest_names(self._container, manifest.number))
         for name in await self._chunks.listed(snapshots.folder_of(self._container)):

@@ -208,7 +208,7 @@ async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
     wrong = await wrong_manifests(chunks, manifest)
     for name, what in wrong.items():
         try:
-            await chunks.put(name, [_stored_form(manifest)])
+            await chunks.replace(name, [_stored_form(manifest)])
         except NadiError as error:
             if len(wrong) == len(manifest_names(manifest.container, manifest.number)):
                 raise SnapshotError(f"{what}, and it can't be stored again: {error}", name) from error

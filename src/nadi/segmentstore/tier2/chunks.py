@@ -3,6 +3,10 @@ every store does.
 
 `obstore` renames a local object into place but never fsyncs it. So in a local store a chunk counts
 as stored only once its file and the folders that lead to it have been synced here.
+
+Elsewhere an object is put only if its name is free (`putting`), and in one request: parts of one that was begun and
+never ended would be paid for, and seen by nobody. A store that a data folder has claimed (`claim`) is written only
+while it is that folder's.
 """
 
 from __future__ import annotations
@@ -23,14 +27,15 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore
 
-from nadi.engines.failures import secrets_of, without_secrets
+from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
 from nadi.engines.urls import REMOTE, folder_of, remote_store
-from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.errors import NadiError, NotFoundError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
 from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
-from nadi.segmentstore.tier2 import localreads
+from nadi.segmentstore.tier2 import localfiles, localreads, putting
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
+from nadi.segmentstore.tier2.claim import Claim
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
@@ -40,6 +45,7 @@ _MARK, _MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _PAGE = 1_000
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
+_PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
 
 
 class DiskReadError(UnavailableError):
@@ -56,21 +62,40 @@ class Listed(NamedTuple):
 
 class ChunkStore:
     """Chunks by name. local: the folder when the store is one, for fsync. runtime: its threads wait for the disk, and
-    check what was read. Errors have no cause with them: what a store says may hold credentials."""
+    check what was read. secrets: what no text may have. patient: the same store, for puts, which may take longer.
+    claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with them:
+    what a store says may hold credentials."""
 
     def __init__(
-        self, store: ObjectStore, local: Path | None, runtime: Runtime = REAL, url: str = "memory:///"
+        self,
+        store: ObjectStore,
+        local: Path | None,
+        runtime: Runtime = REAL,
+        url: str = "memory:///",
+        *,
+        secrets: tuple[str, ...] = (),
+        patient: ObjectStore | None = None,
+        claim: Claim | None = None,
     ) -> None:
         self.runtime = runtime
         self.url = url  # without credentials: those that it takes come from the environment
+        self.claim = claim
         self._mark = ""
-        self._store = store
+        self._store, self._patient = store, patient if patient is not None else store
         self._local = local
+        self._secrets = secrets
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder, runtime, folder.absolute().as_uri())
+
+    @classmethod
+    def of(cls, claim: Claim, runtime: Runtime = REAL) -> ChunkStore:
+        """The store that a data folder claims. Errors: see `from_url`."""
+        store = cls.from_url(claim.url, **claim.options)
+        store.runtime, store.claim = runtime, claim
+        return store
 
     @classmethod
     def from_url(cls, url: str, **config: str) -> ChunkStore:
@@ -85,7 +110,11 @@ class ChunkStore:
         folder = folder_of(url, **config)
         if folder is not None:
             return cls.in_folder(folder)
-        return cls(remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config).store, None, url=url)
+        store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
+        patient = store
+        if scheme != "memory":
+            patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
+        return cls(store, None, url=url, secrets=secrets, patient=patient)
 
     @classmethod
     async def marked(cls, url: str, mark: str) -> ChunkStore:
@@ -104,17 +133,45 @@ class ChunkStore:
             raise NotFoundError(f"{url} is another server's store of chunks")
         return store
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the chunks are files of this machine."""
+        return self._local is not None
+
+    async def check_ours(self) -> None:
+        """Before deleting what a state doesn't need: that no copy of the data folder has opened the store since, which
+        may need it.
+
+        Raises:
+            StoreTakenError: one has.
+            UnavailableError: the store can't say.
+        """
+        if self.claim is not None:
+            self._check_mounted()
+            await self.claim.check()
+
+    async def _before_write(self) -> None:
+        if self.claim is not None:
+            await self.claim.confirm()
+            self._check_mounted()
+
+    def _check_mounted(self) -> None:
+        """Raise UnavailableError if a folder elsewhere isn't there now: nothing in it is missing for that."""
+        if self.claim is not None and self._local is not None and not self.claim.is_at(self._local):
+            raise UnavailableError(f"tier 2 isn't in {self._local} now: see whether it is mounted")
+
     async def mark(self) -> str:
         """What this store alone says of itself, so that no other is taken for it; made when it is first asked for."""
         if not self._mark:
+            await self._before_write()
             try:
                 await obstore.put_async(self._store, _MARK, self.runtime.unique().encode(), mode="create")
                 if self._local is not None:
-                    await self.runtime.in_thread(_sync, self._local, self._local / _MARK)
+                    await self.runtime.in_thread(localfiles.sync, self._local, self._local / _MARK)
             except AlreadyExistsError:
                 pass
             except Exception as error:
-                raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from None
+                raise self._failed("store its mark", error) from None
             self._mark = bytes(await self.read(_MARK, 0, _MARK_BYTES)).decode()
         return self._mark
 
@@ -131,12 +188,30 @@ class ChunkStore:
             raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
-        """Store a chunk that is `parts` end to end; it is durable when this returns."""
+        """Store a chunk that is `parts` end to end, whose name nobody has used; it is durable when this returns.
+
+        Raises:
+            StorageFullError, UnavailableError: it may be there all the same, or come to be there.
+        """
+        await self._before_write()
+        if self._local is None:
+            await putting.put_new(self._patient, name, parts, self._secrets)
+        else:
+            await self._put_here(self._local, name, parts)
+
+    async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
+        """`put`, in place of what has the name now."""
+        await self._before_write()
+        if self._local is None:
+            await putting.put_over(self._patient, name, parts, self._secrets)
+        else:
+            await self._put_here(self._local, name, parts)
+
+    async def _put_here(self, folder: Path, name: str, parts: Sequence[Buffer]) -> None:
         try:
             # an iterator: obstore puts them together in a thread of its own, while the loop continues
             await obstore.put_async(self._store, name, iter(parts), use_multipart=False)
-            if self._local is not None:
-                await self.runtime.in_thread(_sync, self._local, self._local / name)
+            await self.runtime.in_thread(localfiles.sync, folder, folder / name)
         except Exception as error:  # obstore raises its own family, mapped here once
             raise self._unwritten(error) from None
 
@@ -154,6 +229,19 @@ class ChunkStore:
             return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
         return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
 
+    def _failed(self, what: str, error: Exception) -> UnavailableError:
+        """what: that can't be done, as in "read a chunk"."""
+        if self._local is None:
+            return told(what, error, self._secrets)
+        return UnavailableError(f"tier 2 can't {what}: {_in_a_line(error)}")
+
+    def _missing(self, name: str, error: FileNotFoundError) -> NadiError:
+        """What isn't found is gone, unless nothing is found there now."""
+        if self._local is None and is_no_bucket(error):
+            return told(f"read {name}", error, self._secrets)
+        self._check_mounted()
+        return NotFoundError(f"chunk {name} is not in tier 2")
+
     async def adopt(self, name: str, file: Path, complete: Callable[[], None]) -> bool:
         """Store a file as a chunk, by giving it a second name; it is durable when this returns.
 
@@ -166,8 +254,9 @@ class ChunkStore:
         """
         if self._local is None:
             return False
+        await self._before_write()
         try:
-            await self.runtime.in_thread(_adopt, self._local, file, name, complete)
+            await self.runtime.in_thread(localfiles.adopt, self._local, file, name, complete)
         except FileNotFoundError as error:
             raise NotFoundError(f"{file} is gone") from error
         except OSError as error:
@@ -185,13 +274,13 @@ class ChunkStore:
         try:
             return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
         except FileNotFoundError as error:
-            raise NotFoundError(f"chunk {name} is not in tier 2") from error
+            raise self._missing(name, error) from None
         except Exception as error:
-            if "(os error 5)" in str(error):
+            if self._local is not None and "(os error 5)" in str(error):
                 raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
-            if await self._size(name) <= position:
+            if await self._size_after(name, error) <= position:
                 return memoryview(b"")
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
+            raise self._failed(f"read {name}", error) from None
 
     async def read_checked(
         self, name: str, position: int, length: int, checksums: bytes
@@ -205,11 +294,11 @@ class ChunkStore:
             try:
                 return await self.runtime.in_thread(localreads.read_checked, *arguments)
             except FileNotFoundError as error:
-                raise NotFoundError(f"chunk {name} is not in tier 2") from error
+                raise self._missing(name, error) from None
             except OSError as error:
                 if error.errno in (errno.EIO, errno.ELOOP):
                     raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
-                raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
+                raise self._failed(f"read {name}", error) from None
         data = await self.read(name, position, length)
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
@@ -234,11 +323,13 @@ class ChunkStore:
             tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
             return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
         except FileNotFoundError as error:
-            raise NotFoundError(f"chunk {name} is not in tier 2") from error
+            raise self._missing(name, error) from None
         except Exception as error:
-            if "(os error 5)" in str(error) or await self._size(name) <= length:
+            if self._local is not None and "(os error 5)" in str(error):
                 return None
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
+            if await self._size_after(name, error) <= length:
+                return None
+            raise self._failed(f"read {name}", error) from None
 
     def _check_is_file(self, name: str) -> None:
         """A pipe in its place would make whoever opens it wait forever."""
@@ -254,15 +345,19 @@ class ChunkStore:
         try:
             return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
         except Exception as error:
-            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from None
+            raise self._failed(f"list {prefix}", error) from None
 
-    async def _size(self, name: str) -> int:
+    async def _size_after(self, name: str, error: Exception) -> int:
+        """The size of a chunk of which a part can't be read: where it ends, a range that begins there is an error, to
+        each store another one."""
+        if was_unanswered(error):
+            raise self._failed(f"read {name}", error) from None
         try:
             return int((await obstore.head_async(self._store, name))["size"])
-        except FileNotFoundError as error:
-            raise NotFoundError(f"chunk {name} is not in tier 2") from error
-        except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
+        except FileNotFoundError as missing:
+            raise self._missing(name, missing) from None
+        except Exception as unread:
+            raise self._failed(f"read {name}", unread) from None
 
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
@@ -277,27 +372,29 @@ class ChunkStore:
             except StopAsyncIteration:
                 return
             except Exception as error:
-                raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
+                raise self._failed(f"list {folder}", error) from None
             yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""
+        await self._before_write()
         try:
             await obstore.rename_async(self._store, name, new)
             if self._local is not None:
-                await self.runtime.in_thread(_sync, self._local, self._local / new)
+                await self.runtime.in_thread(localfiles.sync, self._local, self._local / new)
                 await self.runtime.in_thread(sync_folder, (self._local / name).parent)
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be renamed: {_in_a_line(error)}") from None
+            raise self._failed(f"rename {name}", error) from None
 
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""
+        await self._before_write()
         try:
             await obstore.delete_async(self._store, name)
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be deleted: {_in_a_line(error)}") from None
+            raise self._failed(f"delete {name}", error) from None
 
 
 def _may_be_here(url: str) -> bool:
@@ -308,25 +405,3 @@ def _may_be_here(url: str) -> bool:
 
 def _in_a_line(error: Exception) -> str:
     return without_secrets(str(error), secrets_of({}))
-
-
-def _adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
-    complete()
-    path = root / name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.link(file, path)
-    _sync(root, path)
-
-
-def _sync(root: Path, file: Path) -> None:
-    for path in (file, *file.parents):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
-            if os.fstat(descriptor).st_mode & 0o777 != mode:
-                os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if path == root:
-            return
