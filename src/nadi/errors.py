@@ -45,6 +45,7 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │   ├── StorageFullError        the disk is full; writers continue automatically once there is room
     │   ├── TokenExpiredError       a delegation token expired: the client fetches another and continues
     │   ├── NotOwnerError           another store has the segment: the client asks which, and continues there
+    │   ├── ChunksUnavailableError  tier 2 doesn't answer: what was written lately can be read, and the rest later
     │   ├── RequestTimeoutError     no answer in time; the request may have taken effect all the same
     │   └── ClosedError             this client, writer or server was closed
     │       └── FencedError         another server has the container now: this one lets go of it
@@ -320,6 +321,10 @@ class NotOwnerError(UnavailableError):
     def __init__(self, segment: str, owner: str = "") -> None:
         super().__init__(f"another store has {segment or 'that segment'}: ask the controller which, and continue there")
         self.segment, self.owner = segment, owner  # "host:port", or "" where it isn't known
+
+
+class ChunksUnavailableError(UnavailableError):
+    """The store of a server's chunks doesn't give what was asked for: what isn't in its log can't be read now."""
 
 
 class RequestTimeoutError(UnavailableError, TimeoutError):

@@ -129,7 +129,7 @@ async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_pa
         await assert_read(store, S, writer.data)
         for extent in record_of(store, S).extents:
             assert await store._reader.verify(store.containers[0], record_of(store, S), extent)
-        description = await store._chunks.description(chunks[1], record_of(store, S).extents[1].length)
+        description = await store.chunks.description(chunks[1], record_of(store, S).extents[1].length)
         assert description is not None
         assert description.offset == LARGE + 8
         assert path.exists(), "a start may still replay what mentions it"

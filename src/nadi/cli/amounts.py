@@ -56,6 +56,18 @@ def age_s(text: str) -> float:
     return amount / 1000
 
 
+def size_bytes(text: str) -> int:
+    """A size in bytes; InvalidArgumentError if it isn't one.
+
+    >>> size_bytes("4GiB") == 4 << 30
+    True
+    """
+    is_age, amount = _amount(text)
+    if is_age:
+        raise InvalidArgumentError(f"{text!r} is an age: give a size, such as 4GiB or 500MB")
+    return amount
+
+
 def _amount(text: str) -> tuple[bool, int]:
     """Whether it is an age, and how many milliseconds or bytes."""
     match = _AMOUNT.fullmatch(text)

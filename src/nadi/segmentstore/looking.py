@@ -16,11 +16,12 @@ from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.doors.token_check import TokenCheck
 from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.repair.inspection import chunks_of, state_to_use
+from nadi.segmentstore.repair.inspection import state_to_use
 from nadi.segmentstore.repair.report import Report
 from nadi.segmentstore.repair.stopped import StoppedContainer
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import FrameRef
+from nadi.segmentstore.tier2 import opening
 from nadi.wire.commands import Command
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ async def looked_at(folder: Path) -> AsyncIterator[StoppedStore]:
         UnavailableError, OSError: it can't be read.
     """
     async with AsyncExitStack() as stack:
-        chunks = stack.enter_context(chunks_of(folder))
+        chunks = stack.enter_context(opening.looked_at(folder, REAL))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nadi-look-")))
         containers: list[StoppedContainer] = []
         for number, path in known_containers(folder).items():

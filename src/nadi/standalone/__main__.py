@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError, StoreError
+from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
 
 if TYPE_CHECKING:
@@ -24,8 +24,13 @@ def _say(ready: Ready) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _serve(folder: str, settings: Settings) -> None:
+async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
+    """served: gets the controller's URI once it is."""
     from nadi.standalone.server import serve
+
+    def ready(server: Server | ClusterServer) -> None:
+        _say(Ready(server.controller_uri, *server.store_address, server.rest_uri))
+        served.append(server.controller_uri)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -36,7 +41,7 @@ async def _serve(folder: str, settings: Settings) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    await serve(_server(folder, settings), lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
+    await serve(_server(folder, settings), ready, stop)
 
 
 def _server(folder: str, settings: Settings) -> Server | ClusterServer:
@@ -66,6 +71,7 @@ def _take_environment() -> None:
 
 def main() -> int:
     folder, settings = sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings)
+    served: list[str] = []
     try:
         _take_environment()
         if not settings.store:
@@ -74,13 +80,14 @@ def main() -> int:
             look_ahead(Path(folder))
         import uvloop
 
-        uvloop.run(_serve(folder, settings))
+        uvloop.run(_serve(folder, settings, served))
     except DataFolderTakenError as error:  # long after anybody waited for the start
         logging.error("%s", error)
         return 1
     except NadiError as error:
-        if isinstance(error, StoreError):  # nor may anybody wait for this
+        if served:  # likewise
             logging.error("%s", error)
+            return 1
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")
         _say(Ready(error=str(error), error_kind=kind))
         return 1

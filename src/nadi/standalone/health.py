@@ -22,7 +22,9 @@ def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: s
     """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
     cluster's active controller is, if another server of it has that."""
     containers = [_container(container) for container in store.containers]
-    writers = [_storage_writer(writer) for writer in store.storage_writers]
+    is_elsewhere = store.chunks.claim is not None
+    pairs = zip(store.containers, store.storage_writers, strict=True)
+    writers = [_storage_writer(writer, container, is_elsewhere=is_elsewhere) for container, writer in pairs]
     return parent(
         "nadi",
         (
@@ -103,10 +105,10 @@ def _container(container: Container) -> Component:
 
 
 def _tier2(claim: Claim) -> Component:
-    """Where the chunks are, if not in the data folder."""
+    """Where the chunks are, if not in the data folder. One that doesn't answer holds nobody up yet."""
     if claim.lost is not None:
         return leaf("tier2", Status.FAILED, {"url": claim.url, "error": str(claim.lost)})
-    return leaf("tier2", Status.UP if claim.is_confirmed else Status.DOWN, {"url": claim.url})
+    return leaf("tier2", Status.UP, {"url": claim.url, "claimed": claim.is_confirmed})
 
 
 def _scrub(scrub: Scrub) -> Component:
@@ -118,12 +120,19 @@ def _scrub(scrub: Scrub) -> Component:
     return leaf("scrub", Status.FAILED if scrub.ended else Status.UP, details)
 
 
-def _storage_writer(writer: StorageWriter) -> Component:
+def _storage_writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) -> Component:
+    """With tier 2 elsewhere, what it can't move holds nobody up before the log is at its bound; nor does a restart
+    help then."""
     name = f"storage-writer-{writer.number}"
     if not writer.started:
         return leaf(name, Status.STARTING)
     if writer.ended:
         return leaf(name, Status.FAILED)
     if writer.error is not None:
-        return leaf(name, Status.DOWN, {"error": str(writer.error)})
+        details = {"error": str(writer.error)}
+        if not is_elsewhere:
+            return leaf(name, Status.DOWN, details)
+        if container.logged_bytes <= container.log_max_bytes:
+            return leaf(name, Status.UP, details)
+        return Component(name, Status.DOWN, readiness=False, liveness=True, details=details, children={})
     return leaf(name, Status.UP)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from nadi.errors import (
     AlreadyExistsError,
+    ChunksUnavailableError,
     ConditionFailedError,
     DamagedDataError,
     DataFolderError,
@@ -71,6 +72,8 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.WrongHost(request_id, segment, error.owner)
         case StorageFullError():
             return wire.ErrorMessage(request_id, segment, str(error), wire.STORAGE_FULL)
+        case ChunksUnavailableError():
+            return wire.ErrorMessage(request_id, segment, str(error), wire.CHUNKS_UNAVAILABLE)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, str(error), wire.ILLEGAL_ARGUMENT)
         case DataFolderError():  # what the server keeps for itself: it recovers, or says in its health why not
@@ -112,6 +115,8 @@ def error_of(reply: wire.Command) -> NadiError | None:
         case wire.ErrorMessage(error_code=code, segment=name, message=message):
             if code == wire.STORAGE_FULL:
                 return StorageFullError(f"segment {name}: {message}")
+            if code == wire.CHUNKS_UNAVAILABLE:
+                return ChunksUnavailableError(f"segment {name}: {message}")
             if code == wire.ILLEGAL_ARGUMENT:
                 return InvalidArgumentError(f"segment {name}: {message}")
             return UnavailableError(f"segment {name}: {message}")

@@ -103,9 +103,7 @@ def _do(data: Path, reports: list[Report]) -> None:
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import known_containers, renew_format, write_format
     from nadi.segmentstore.repair import unfinished
-    from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier1.cut import cut
-    from nadi.segmentstore.tier2.chunks import ChunkStore
 
     with errors_told(OSError):
         if reports[0].containers:
@@ -122,9 +120,16 @@ def _do(data: Path, reports: list[Report]) -> None:
                     say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
             if report.healed or report.gives_up:
                 folder.mkdir(mode=0o700, exist_ok=True)
-                _say_done(
-                    report.name, asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
-                )
+                _say_done(report.name, asyncio.run(_repaired(folder, number)))
+
+
+async def _repaired(folder: Path, number: int, *, leaves_out: bool = True) -> Repaired | None:
+    from nadi.runtime import REAL
+    from nadi.segmentstore.repair.replacement import repair_container
+    from nadi.segmentstore.tier2.opening import taken_over
+
+    async with taken_over(folder.parent, REAL) as chunks:
+        return await repair_container(folder, number, chunks, leaves_out=leaves_out)
 
 
 def _say_done(name: str, done: Repaired | None) -> None:
@@ -142,13 +147,13 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import asyncio
     import tempfile
 
+    from nadi.runtime import REAL
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import renew_format
     from nadi.segmentstore.repair import unfinished
     from nadi.segmentstore.repair.inspection import cut_of, inspect_container
-    from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier1.cut import cut
-    from nadi.segmentstore.tier2.chunks import ChunkStore
+    from nadi.segmentstore.tier2.opening import looked_at
 
     folder = file.parent.parent
     number = folder.name.removeprefix("container-")
@@ -157,8 +162,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     with locked(folder.parent, changes=True):
         with errors_told(OSError):
             place = cut_of(file, at)
-            chunks = ChunkStore.in_folder(folder.parent / "tier2")
-            with reserve.in_words(Path(tempfile.gettempdir())):
+            with looked_at(folder.parent, REAL) as chunks, reserve.in_words(Path(tempfile.gettempdir())):
                 report = asyncio.run(inspect_container(folder, int(number), chunks, place))
         tell([report])
         if report.state_is_lost is not None or not report.segments:
@@ -171,7 +175,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
             renew_format(folder.parent)
             with reserve.in_words(folder):
                 say(cut(file.parent, file.name, at))
-            done = asyncio.run(repair_container(folder, int(number), chunks, leaves_out=False))
+            done = asyncio.run(_repaired(folder, int(number), leaves_out=False))
         _say_done(folder.name, done)
         say("the next server that starts rebuilds what tables lost with it, as far as it can be rebuilt, and logs it")
         if report.lost:

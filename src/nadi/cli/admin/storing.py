@@ -1,4 +1,4 @@
-"""The options of `nadi up` and `nadi cluster` that say which store a cluster shares."""
+"""The options of commands that say which store a cluster shares, or which one has the chunks of a data folder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ PANEL: Any = {"rich_help_panel": "A cluster (docs/cluster.md)"}
 STORE_HELP = "URL of the store that a cluster's servers share: s3://bucket/prefix, gs://…, az://… or file:///folder."
 OPTION_HELP = "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment."
 
+TIER2_PANEL: Any = {"rich_help_panel": "Chunks elsewhere (docs/tier2.md)"}
+TIER2_HELP = "URL of the store that keeps the folder's chunks: s3://bucket/prefix, gs://…, az://… or file:///folder."
+Tier2Options = Annotated[
+    list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP, **TIER2_PANEL)
+]
+
 StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=STORE_HELP)]
 StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=OPTION_HELP)]
 
@@ -22,7 +28,7 @@ _PUBLIC = re.compile(r"KMS_KEY_ID|BUCKET_KEY_ENABLED|SKIP_SIGNATURE")
 _OF_SCHEMES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
 
 
-def store_options(url: str, given: Sequence[str] | None) -> dict[str, str]:
+def store_options(url: str, given: Sequence[str] | None, name: str = "--store-option") -> dict[str, str]:
     """What `key=value` options say of a store.
 
     InvalidArgumentError: one has no value, is there twice, or is a secret, which everybody on this machine could read.
@@ -30,9 +36,9 @@ def store_options(url: str, given: Sequence[str] | None) -> dict[str, str]:
     >>> store_options("s3://bucket/nadi", ["endpoint=http://127.0.0.1:8333", "region=eu-central-1"])
     {'endpoint': 'http://127.0.0.1:8333', 'region': 'eu-central-1'}
     """
-    options = _parsed("--store-option", "endpoint=https://s3.example.com", given)
+    options = _parsed(name, "endpoint=https://s3.example.com", given)
     for key in options:
-        _check_public(url, key)
+        _check_public(name, url, key)
     return options
 
 
@@ -58,13 +64,13 @@ def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, s
     return options
 
 
-def _check_public(url: str, key: str) -> None:
+def _check_public(option: str, url: str, key: str) -> None:
     name = key.upper()
     if not _SECRET.search(name) or _PUBLIC.search(name):
         return
     prefix = _OF_SCHEMES.get(url.partition(":")[0], "")
     variable = name if name.startswith(prefix.partition("_")[0] + "_") else prefix + name
     raise InvalidArgumentError(
-        f"--store-option {key}: everybody on this machine can read the options of a command, and this is a secret: "
+        f"{option} {key}: everybody on this machine can read the options of a command, and this is a secret: "
         f"set the environment variable {variable} instead"
     )

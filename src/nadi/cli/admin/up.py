@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, log_options, store_options
+from nadi.cli.admin.storing import (
+    OPTION_HELP,
+    PANEL,
+    STORE_HELP,
+    TIER2_HELP,
+    TIER2_PANEL,
+    Tier2Options,
+    log_options,
+    store_options,
+)
+from nadi.cli.amounts import size_bytes
 from nadi.cli.printing import errors_told, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
@@ -84,6 +94,16 @@ def up(
             min=1,
         ),
     ] = None,
+    tier2: Annotated[str | None, typer.Option(envvar="NADI_TIER2", help=TIER2_HELP, **TIER2_PANEL)] = None,
+    tier2_option: Tier2Options = None,
+    log_max: Annotated[
+        str | None,
+        typer.Option(
+            help="What a container's log may hold while tier 2 takes nothing, such as 20GiB; then writers wait. "
+            "[default: 4GiB]",
+            **TIER2_PANEL,
+        ),
+    ] = None,
     store: Annotated[str | None, typer.Option(envvar="NADI_STORE", help=STORE_HELP, **PANEL)] = None,
     store_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP, **PANEL)] = None,
     cache: Annotated[
@@ -152,17 +172,20 @@ def up(
         "--tls-authority": tls_authority,
         "--store-option": store_option,
     }
+    of_one_server = {"--tier2": tier2, "--tier2-option": tier2_option, "--log-max": log_max}
     of_a_folder = {"--data": data, "--signing-key": signing_key}
     with errors_told():
         if store is None and workers is not None:
             _check_absent(of_a_cluster | {"--log-profile": None, "--cache": None}, "is for a server of a cluster")
             _check_absent({"--signing-key": signing_key}, "isn't for workers, whose key is in the folder: leave it out")
+            _check_absent(of_one_server, "is for one server of a data folder: leave --workers out")
             _serve_workers(workers, data or _DEFAULT_DATA, doors, cache, log_profile)
         elif store is None:
             _check_absent(of_a_cluster, "is for a server of a cluster: give its --store, too, or leave this out")
-            _serve_folder(data or _DEFAULT_DATA, doors)
+            _serve_folder(data or _DEFAULT_DATA, doors | _tiers(tier2, tier2_option, log_max))
         else:
             _check_absent({"--workers": workers}, "is for a folder: start several servers for one --store instead")
+            _check_absent(of_one_server, "is for a data folder: a cluster has its chunks, and its log, in its --store")
             _check_absent(
                 of_a_folder, "is for a data folder, and a cluster has all of that in its --store: leave it out"
             )
@@ -183,6 +206,16 @@ def up(
     say("stopped")
 
 
+def _tiers(tier2: str | None, options: list[str] | None, log_max: str | None) -> dict[str, Any]:
+    """What `Server` is told of its log and its chunks."""
+    if tier2 is None:
+        _check_absent({"--tier2-option": options}, "is for a store of chunks: give its --tier2, too")
+    told: dict[str, Any] = {} if log_max is None else {"log_max_bytes": size_bytes(log_max)}
+    if tier2 is not None:
+        told |= {"tier2": tier2, "tier2_options": store_options(tier2, options, "--tier2-option")}
+    return told
+
+
 def _check_absent(given: dict[str, Any], why: str) -> None:
     for name, value in given.items():
         if value:
@@ -199,6 +232,8 @@ def _serve_folder(data: Path, doors: dict[str, Any]) -> None:
 
     def ready(server: Server) -> None:
         say(f"nadi is serving {data.resolve()}")
+        if server.store.chunks.claim is not None:
+            say(f"  chunks         {server.store.chunks.claim.url}")
         _say_doors(server)
 
     uvloop.run(serve(Server(data, **doors), ready))

@@ -23,6 +23,7 @@ from nadi.client.segments.tokens import NO_TOKEN
 from nadi.errors import (
     ClosedError,
     DamagedDataError,
+    NadiError,
     PastEndError,
     PermissionDeniedError,
     ProtocolError,
@@ -69,6 +70,7 @@ async def read_bytes(
     size = READ_REPLY_MAX_BYTES
     backoff = Backoff()
     connection: SegmentStoreConnection | None = None
+    trouble: NadiError | None = None
     held = NO_TOKEN
     limit = time.monotonic() + stores.timeout_s  # when the next bytes are overdue
     try:
@@ -107,11 +109,11 @@ async def read_bytes(
                     raise ProtocolError(f"a read at {position:,} met damage that ends before it: {error}") from error
                 raise DamagedDataError(segment, position, error.end_offset, error.reason) from error
             except UnavailableError as error:
-                stores.trouble = error
+                stores.trouble = trouble = error
                 if not _is_early(asked_at) and not isinstance(error, RequestTimeoutError):
                     backoff, limit = Backoff(), time.monotonic() + stores.timeout_s
                 if time.monotonic() >= limit:
-                    raise _overdue(stores, segment, position) from error
+                    raise _overdue(stores, segment, position, trouble) from error
                 _drop(reads)
                 asked = position
                 connection = None
@@ -122,11 +124,11 @@ async def read_bytes(
                 if connection is not None:
                     known = min(known, (await segment_info(stores, segment)).write_offset)
                 if connection is None or known > position:
-                    raise _overdue(stores, segment, position) from error
+                    raise _overdue(stores, segment, position, trouble) from error
                 _drop(reads)  # an `end` that the segment has not reached: nothing is owed
                 asked = position
                 continue
-            stores.trouble = None
+            stores.trouble = trouble = None
             data, is_end = memoryview(reply.data), reply.end_of_segment
             most = read.size or (end - position if end is not None else len(data))
             if len(data) > most:  # servers give at least eight bytes: what follows is on its way or not wanted
@@ -157,8 +159,9 @@ def _is_early(asked_at: float | None) -> bool:
     return asked_at is None or time.monotonic() - asked_at < _TAKEN_S
 
 
-def _overdue(stores: SegmentStores, segment: str, position: int) -> RequestTimeoutError:
-    trouble = stores.waits_for()
+def _overdue(stores: SegmentStores, segment: str, position: int, trouble: NadiError | None) -> RequestTimeoutError:
+    """trouble: what the last read met; other requests may be answered meanwhile."""
+    trouble = trouble or stores.waits_for()
     return RequestTimeoutError(
         f"nothing of segment {segment} could be read at {position:,} for {stores.timeout_s:g} s"
         + (f": {trouble}" if trouble else ": its store keeps it back")

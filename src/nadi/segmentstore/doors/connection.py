@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import cast
 
 from nadi.access.budget import Budget
-from nadi.errors import NadiError, ProtocolError, StorageFullError, UnavailableError
+from nadi.errors import ChunksUnavailableError, NadiError, ProtocolError, StorageFullError, UnavailableError
 from nadi.limits import (
     CONNECTION_REPLIES_BYTES,
     CONNECTION_UNSENT_BYTES,
@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         except NadiError as unexpected:
             self.refuse(unexpected)
-        if isinstance(error, StorageFullError):
+        if isinstance(error, (StorageFullError, ChunksUnavailableError)):
             self.close()
 
     # --- commands ----------------------------------------------------------------------------------------

@@ -10,13 +10,16 @@ bytes go to the cache.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from typing import NamedTuple
 
 from cachetools import FIFOCache
 
 from nadi.access.shares import Places, Ticket
 from nadi.errors import (
+    ChunksUnavailableError,
     DamagedDataError,
     InvalidArgumentError,
     NotFoundError,
@@ -46,6 +49,7 @@ from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
 
+log = logging.getLogger(__name__)
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
 _EXTENTS_A_TURN = 500  # put together from the cache, for a reply or else: about 1 us each
@@ -61,7 +65,10 @@ class SegmentReader:
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, _Fetch] = {}
-        self._places = Places(FETCHES_AT_ONCE)
+        self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
+        if not chunks.is_here:  # what a slow store is asked for doesn't hold up what is in the log
+            self._of_logs = Places(FETCHES_AT_ONCE // 2)
+        self._is_away = False  # tier 2, as far as the last read of it knows
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def place_of_chunks(self) -> tuple[str, str]:
@@ -188,7 +195,7 @@ class SegmentReader:
         if extent.frame is not None:
             begin = 0
             place = place_in_log(container.number, extent)
-            task = self._start(place, lambda: self._of_log(container, record, extent), owner)
+            task = self._start(place, lambda: self._of_log(container, record, extent), self._of_logs, owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
             task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
@@ -227,30 +234,32 @@ class SegmentReader:
         """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
-        return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size), owner)
+        fetch = partial(self._of_chunk, extent, begin, size)
+        return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
-        self, place: Place, fetch: Callable[[], Coroutine[None, None, Fetched]], owner: Hashable
+        self, place: Place, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places, owner: Hashable
     ) -> asyncio.Task[Fetched]:
         """Have it fetched into the cache, in one of the owner's turns, unless a fetch is already in flight."""
         found = self._fetches.get(place)
         if found is None:
             ticket: Ticket = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self._in_turn(ticket, fetch))
+            task = asyncio.create_task(self._in_turn(ticket, fetch, places))
             task.add_done_callback(lambda done: self._fetched(place, done))
             found = self._fetches[place] = _Fetch(task, ticket, set())
         if not found.ticket.done() and owner not in found.owners:  # whose turn may come first
             found.owners.add(owner)
-            self._places.queue(owner, found.ticket)
+            places.queue(owner, found.ticket)
         return found.task
 
-    async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]]) -> Fetched:
+    @staticmethod
+    async def _in_turn(ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places) -> Fetched:
         try:
             await ticket
             return await fetch()
         finally:
             if ticket.done() and not ticket.cancelled():
-                self._places.leave()
+                places.leave()
 
     def _fetched(self, place: Place, task: asyncio.Task[Fetched]) -> None:
         self._fetches.pop(place, None)
@@ -298,6 +307,14 @@ class SegmentReader:
             damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
             whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
             return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+        except UnavailableError as error:
+            if not self._is_away:
+                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
+            self._is_away = True
+            raise ChunksUnavailableError(
+                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
+            ) from None
+        self._is_away = False
         reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
         return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
 

@@ -7,13 +7,12 @@ segments is read. Nothing in the folder is changed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from nadi.errors import DamagedStateError
+from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import (
     FORMAT,
     container_folders,
@@ -32,7 +31,9 @@ from nadi.segmentstore.repair.salvage import salvage
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.tier1.cut import check_place
+from nadi.segmentstore.tier2 import whereabouts
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.opening import looked_at
 
 _NAMED = 100  # segments named one by one in a report
 
@@ -47,7 +48,7 @@ async def inspect_folder(folder: Path) -> list[Report]:
     found = find_format(folder).format
     containers: dict[int, Report] = {}
     are_some_there = bool(container_folders(folder))
-    with chunks_of(folder) as chunks:
+    with looked_at(folder, REAL) as chunks:
         for number, container in known_containers(folder).items():
             if found is not None and number >= found.containers:
                 continue
@@ -78,16 +79,6 @@ def _tell_containers(report: Report, containers: dict[int, Report]) -> None:
         report.healed.append(f"`format` and its copies are gone: segment names show that there are {count} containers")
 
 
-@contextlib.contextmanager
-def chunks_of(folder: Path) -> Iterator[ChunkStore]:
-    """A data folder's chunks; an empty store elsewhere if it has lost all of tier 2."""
-    if (folder / "tier2").is_dir():
-        yield ChunkStore.in_folder(folder / "tier2")
-        return
-    with tempfile.TemporaryDirectory(prefix="nadi-no-chunks-") as temporary:
-        yield ChunkStore.in_folder(Path(temporary))
-
-
 def _inspect_format(folder: Path) -> Report:
     report = Report("data folder")
     found = find_format(folder)
@@ -110,6 +101,9 @@ def _inspect_format(folder: Path) -> Report:
         said = f"`format` says {count} containers, so no server reads it"
         report.lost.append(f"tier 2 has data of {named(others)}, from another folder or given up: {said}")
     report.sound.append(f"format {found.format.format}, {found.format.containers} containers")
+    where = whereabouts.find(folder)
+    if where is not None and where.claimed:
+        report.sound.append(f"chunks in {where.url}")
     return report
 
 

@@ -361,6 +361,8 @@ class ChunkStore:
 
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
+        if self.claim is not None:  # a start doesn't wait for a store that says nothing again
+            await self.claim.confirm()
         return await self.runtime.in_thread(self.sizes, folder)
 
     async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:

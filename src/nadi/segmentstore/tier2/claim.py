@@ -57,7 +57,7 @@ class Claim:
         self.on_lost: Callable[[StoreError], None] = lambda error: None
         self.lost: StoreError | None = None
         self.is_confirmed = False
-        self._folder, self._where, self._runtime = folder, where, runtime
+        self.folder, self._where, self._runtime = folder, where, runtime
         self._engines: tuple[LogEngine, Registry] | None = None
         self._confirming: asyncio.Task[None] | None = None
 
@@ -171,7 +171,7 @@ class Claim:
         if self._where.claimed:
             raise StoreError(
                 f"{self.url} doesn't have {NAME} any more, by which this folder knows its chunks: it was emptied, or "
-                f"is another one. Restore it; or, if the chunks are all there, `nadi tier2 claim {self._folder}`"
+                f"is another one. Restore it; or, if the chunks are all there, `nadi tier2 claim {self.folder}`"
             )
         async for page in engine.listed(""):
             found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
@@ -195,8 +195,8 @@ class Claim:
             return StoreError(f"{NAME} was removed from {self.url} while this server ran: restore it")
         if _held(entry).folder == self._where.folder:
             return StoreTakenError(
-                f"{self.url} was opened by a copy of the data folder {self._folder} since this one had it: use that "
-                f"one; or, if it is gone, `nadi tier2 claim {self._folder}`"
+                f"{self.url} was opened by a copy of the data folder {self.folder} since this one had it: use that "
+                f"one; or, if it is gone, `nadi tier2 claim {self.folder}`"
             )
         return StoreTakenError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
 
@@ -207,7 +207,7 @@ class Claim:
         return error
 
     async def _write(self, where: Whereabouts) -> None:
-        await self._runtime.in_thread(where.write, self._folder)
+        await self._runtime.in_thread(where.write, self.folder)
         self._where = where
 
     async def take_over(self) -> None:
