@@ -51,9 +51,7 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │       └── FencedError         another server has the container now: this one lets go of it
     ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
     ├── StoreError                  the object store can't be used as it is: the message says what to change
-    │   └── StoreTakenError         another data folder, or a cluster, has that store
     └── DataFolderError             the data folder can't be used as it is
-        ├── ChunksElsewhereError    its chunks aren't where the server was told to keep them
         ├── DataFolderLockedError   another server is using it
         ├── DataFolderTakenError    another server opened it while this one was running
         ├── DataFolderVersionError  it was written by another version of nadi
@@ -349,24 +347,13 @@ class StoreError(NadiError):
     """The object store breaks its conditions, is another cluster's, or refuses what a server needs."""
 
 
-class StoreTakenError(StoreError):
-    """The store has the chunks of another data folder, or a cluster; or a copy of this folder has opened it since."""
-
-
 class DataFolderError(NadiError):
     """The data folder can't be used as it is."""
 
 
-class ChunksElsewhereError(DataFolderError):
-    """The chunks of the data folder are in another place than the one that was named."""
-
-
 class DataFolderLockedError(DataFolderError):
     def __init__(self, folder: str, owner: str) -> None:
-        super().__init__(
-            f"the data folder {folder} is in use by another server ({owner}): "
-            "stop that one first, or give this one its own folder with --data"
-        )
+        super().__init__(f"{folder} is in use by another server ({owner}): stop it, or give another --data")
         self.folder = folder
 
 
@@ -374,8 +361,7 @@ class DataFolderTakenError(DataFolderError):
     def __init__(self, folder: str) -> None:
         super().__init__(
             f"another server has opened the data folder {folder}, whose file `lock` was removed while this one was "
-            "running, so this one stops; what it acknowledged is kept. Never remove that file: its existence means "
-            "nothing"
+            "running: it stops; what it acknowledged is kept. Never remove that file: its existence means nothing"
         )
         self.folder = folder
 
@@ -402,8 +388,7 @@ class CorruptLogError(DataFolderError):
 
 
 class DamagedStateError(DataFolderError):
-    """What a container knows about its segments is damaged or missing, and its snapshots and log don't have all of it;
-    nothing was changed on disk."""
+    """What a container knows of its segments is damaged, and its snapshots and log don't have all; nothing changed."""
 
     def __init__(self, folder: str, what: str, why_not: str = "") -> None:
         super().__init__(

@@ -12,6 +12,7 @@ import pytest
 from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.checksums import checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.marked import marked
 
 NAME = "container-0/a chunk"
 
@@ -66,10 +67,10 @@ async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path)
     assert await ChunkStore.in_folder(tmp_path / "another").mark() != mark
     if chunks.url.startswith("memory"):
         with pytest.raises(NotFoundError):
-            await ChunkStore.marked(chunks.url, mark)
+            await marked(chunks.url, mark)
         return
     await chunks.put(NAME, [b"data"])
-    same = await ChunkStore.marked(chunks.url, mark)
+    same = await marked(chunks.url, mark)
     assert bytes(await same.read(NAME, 0, 9)) == b"data"
     assert await same.mark() == mark
     for url, other, why in (
@@ -78,7 +79,7 @@ async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path)
         (tmp_path.as_uri(), mark, "no mark"),
     ):
         with pytest.raises(NotFoundError, match=why):
-            await ChunkStore.marked(url, other)
+            await marked(url, other)
     assert not (tmp_path / "none").exists()
 
 

@@ -15,6 +15,7 @@ from nadi.cli.admin.check import check
 from nadi.cli.admin.migrate import migrate
 from nadi.cli.admin.passwd import passwd
 from nadi.cli.admin.repair import repair
+from nadi.cli.admin.tier2 import tier2_app
 from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.cluster.commands import cluster_app
@@ -42,6 +43,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(function_app, name="function")
 app.add_typer(spark_app, name="spark")
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(tier2_app, name="tier2")
 
 
 def _print_version(asked: bool) -> None:

@@ -99,7 +99,7 @@ class Copier:
             checksums = await self._target.runtime.in_thread(checksums_of, piece.new, [data])
         described = await self._described(piece, checksums)
         self._target.check_room(piece.length)
-        await self._target.put(piece.new, [data, described.encode(piece.new)])
+        await self._target.replace(piece.new, [data, described.encode(piece.new)])
         self._names.add(piece.new)
         self.stored_bytes += piece.length
         if self._verifies and not await self._is_whole(piece, checksums):

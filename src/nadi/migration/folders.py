@@ -27,6 +27,7 @@ from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.repair import unfinished
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.whereabouts import check_within
 
 _LOCK = "migrating"
 _LOOK_S = 0.1
@@ -55,6 +56,7 @@ class _Folder:
 
     async def __aenter__(self) -> Self:
         check_version(self.folder)
+        check_within(self.folder, "moved")
         found = find_format(self.folder).format
         if found is None:
             if (self.folder / "cluster.json").exists():

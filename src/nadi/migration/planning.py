@@ -23,6 +23,7 @@ from nadi.segmentstore.datafolder import TIER2, check_version, find_format
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.stored import EXTENT
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.whereabouts import check_within
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ async def plan_of_folder(folder: Path) -> Plan:
     """DataFolderError: it isn't a data folder, or was moved before. UnavailableError: it can't be read."""
     check_version(folder)
     moved.check(folder)
+    check_within(folder, "moved")
     found = find_format(folder).format
     if found is None:
         raise DataFolderError(f"{folder} isn't a data folder: its file `format` is missing")

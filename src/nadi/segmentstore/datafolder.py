@@ -33,10 +33,8 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = (
-    5  # 4: tier 2 is always in the folder; 3: with a row for each extent in the states; 2: without files beside the
-)
-# log; 1: without checksums
+# 4: tier 2 is always in the folder; 3: a row for each extent in the states; 2: no files beside the log; 1: no checksums
+FORMAT = 5
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 ELSEWHERE = "tier2.json"  # says where tier 2 is, if it isn't in the folder: `tier2.whereabouts`

@@ -26,7 +26,7 @@ from pathlib import Path
 from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
-from nadi.errors import ClosedError, StoreError
+from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import moved
@@ -64,7 +64,7 @@ class SegmentStore:
     containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
     who has the others. mapping: says which one a segment is in. on_lost: called with the number of a container that
     turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
-    set. So it is, and `taken_by` says why, if tier 2 turns out to be another's.
+    set. So it is if tier 2 turns out to be another's.
     """
 
     def __init__(
@@ -93,10 +93,9 @@ class SegmentStore:
                 self._lock.release()
                 raise
         self.taken = asyncio.Event()  # another server has the folder: this one must stop
-        self.taken_by: StoreError | None = None
         self.log_max_bytes = log_max_bytes
         if chunks.claim is not None:
-            chunks.claim.on_lost = self._lost_tier2
+            chunks.claim.on_lost = self.taken.set
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._coming: Container | None = None  # the one that is being taken
@@ -387,10 +386,6 @@ class SegmentStore:
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()
             self._lock.release()
-
-    def _lost_tier2(self, error: StoreError) -> None:
-        self.taken_by = error
-        self.taken.set()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -21,13 +21,11 @@ import msgspec
 
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import (
-    ChunksElsewhereError,
     DataFolderError,
     InvalidArgumentError,
     RequestTimeoutError,
     StorageFullError,
     StoreError,
-    StoreTakenError,
     UnavailableError,
 )
 from nadi.standalone.security import ServerSecurity
@@ -35,8 +33,6 @@ from nadi.standalone.security import ServerSecurity
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 ERROR_KINDS = {  # of a start, what is said more exactly first
-    "elsewhere": ChunksElsewhereError,
-    "taken": StoreTakenError,
     "folder": DataFolderError,
     "full": StorageFullError,
     "argument": InvalidArgumentError,

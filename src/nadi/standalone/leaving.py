@@ -9,11 +9,10 @@ from pathlib import Path
 from nadi.observe.migration import HoldReport
 from nadi.runtime import REAL
 from nadi.segmentstore import moved
-from nadi.segmentstore.datafolder import TIER2
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.moved import Moved
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.whereabouts import check_within
 
 
 class Leaving:
@@ -21,13 +20,14 @@ class Leaving:
 
     def __init__(self, folder: Path, store: SegmentStore) -> None:
         self._folder = folder
-        self._chunks = ChunkStore.in_folder(folder / TIER2)
+        self._chunks = store.chunks
         self._hold = Hold(store)
 
     async def refresh(self) -> None:
         await self._hold.refresh()
 
     async def hold(self, limit_s: float) -> HoldReport:
+        check_within(self._folder, "moved")
         mark = await self._chunks.mark()
         held = await self._hold.begin(limit_s)
         return HoldReport(self._hold.id, mark, self._hold.left_s, held)

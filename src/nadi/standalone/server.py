@@ -255,7 +255,8 @@ async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | No
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
-    if server.store.taken_by is not None:
-        raise server.store.taken_by.with_traceback(None)
+    claim = server.store.chunks.claim
+    if claim is not None and claim.lost is not None:
+        raise claim.lost.with_traceback(None)
     if server.store.taken.is_set():
         raise DataFolderTakenError(server.where)

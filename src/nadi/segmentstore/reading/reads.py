@@ -10,7 +10,6 @@ bytes go to the cache.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from cachetools import FIFOCache
 
 from nadi.access.shares import Places, Ticket
 from nadi.errors import (
-    ChunksUnavailableError,
     DamagedDataError,
     InvalidArgumentError,
     NotFoundError,
@@ -32,6 +30,7 @@ from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FE
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
+from nadi.segmentstore.reading.chunked import Chunked
 from nadi.segmentstore.reading.fetched import Fetched
 from nadi.segmentstore.reading.logged import (
     AHEAD_BYTES,
@@ -45,11 +44,9 @@ from nadi.segmentstore.reading.logged import (
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
-from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.fields import Buffer
 
-log = logging.getLogger(__name__)
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
 _EXTENTS_A_TURN = 500  # put together from the cache, for a reply or else: about 1 us each
@@ -68,7 +65,7 @@ class SegmentReader:
         self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
         if not chunks.is_here:  # what a slow store is asked for doesn't hold up what is in the log
             self._of_logs = Places(FETCHES_AT_ONCE // 2)
-        self._is_away = False  # tier 2, as far as the last read of it knows
+        self._chunked = Chunked(chunks)
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def place_of_chunks(self) -> tuple[str, str]:
@@ -234,7 +231,7 @@ class SegmentReader:
         """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
-        fetch = partial(self._of_chunk, extent, begin, size)
+        fetch = partial(self._chunked.fetch, extent, begin, size)
         return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
@@ -288,36 +285,6 @@ class SegmentReader:
     def _has(self, container: Container) -> Callable[[Extent], bool]:
         return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
 
-    async def _of_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
-        """Part of a chunk, from a whole block on, checked."""
-        name, first = extent.chunk, begin // BLOCK_BYTES
-        try:
-            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
-        except NotFoundError:
-            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
-            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
-        except DiskReadError as error:
-            if size <= BLOCK_BYTES:
-                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
-            # one bad place fails the whole read: block by block, the others are recovered
-            pieces = [
-                await self._of_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
-                for at in range(begin, begin + size, BLOCK_BYTES)
-            ]
-            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
-            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
-        except UnavailableError as error:
-            if not self._is_away:
-                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
-            self._is_away = True
-            raise ChunksUnavailableError(
-                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
-            ) from None
-        self._is_away = False
-        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
-        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
-
     async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched) -> DamagedDataError:
         """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
@@ -367,7 +334,7 @@ class SegmentReader:
             if extent.offset in together:
                 fetched = together.pop(extent.offset)
             elif extent.frame is None:
-                fetched = await self._of_chunk(extent, 0, extent.length)
+                fetched = await self._chunked.fetch(extent, 0, extent.length)
             elif extent.run:
                 fetched = await of_run(container, extent)
             else:

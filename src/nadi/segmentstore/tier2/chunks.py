@@ -20,15 +20,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
-from nadi.engines.urls import REMOTE, folder_of, remote_store
+from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import NadiError, NotFoundError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
@@ -41,7 +39,7 @@ from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
-_MARK, _MARK_BYTES = "mark", 64
+MARK, MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _PAGE = 1_000
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
@@ -116,23 +114,6 @@ class ChunkStore:
             patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
         return cls(store, None, url=url, secrets=secrets, patient=patient)
 
-    @classmethod
-    async def marked(cls, url: str, mark: str) -> ChunkStore:
-        """The store of that URL and mark, to read from; NotFoundError if there is none here, or another.
-
-        UnavailableError or InvalidArgumentError if it can't be looked at.
-        """
-        if not _may_be_here(url):
-            raise NotFoundError(f"there is no {url} here")
-        store = cls.from_url(url)
-        try:
-            found = bytes(await store.read(_MARK, 0, _MARK_BYTES)).decode(errors="replace")
-        except NotFoundError:
-            raise NotFoundError(f"{url} is not the server's store of chunks: it has no mark") from None
-        if found != mark:
-            raise NotFoundError(f"{url} is another server's store of chunks")
-        return store
-
     @property
     def is_here(self) -> bool:
         """Whether the chunks are files of this machine."""
@@ -143,7 +124,7 @@ class ChunkStore:
         may need it.
 
         Raises:
-            StoreTakenError: one has.
+            StoreError: one has.
             UnavailableError: the store can't say.
         """
         if self.claim is not None:
@@ -165,14 +146,14 @@ class ChunkStore:
         if not self._mark:
             await self._before_write()
             try:
-                await obstore.put_async(self._store, _MARK, self.runtime.unique().encode(), mode="create")
+                await obstore.put_async(self._store, MARK, self.runtime.unique().encode(), mode="create")
                 if self._local is not None:
-                    await self.runtime.in_thread(localfiles.sync, self._local, self._local / _MARK)
+                    await self.runtime.in_thread(localfiles.sync, self._local, self._local / MARK)
             except AlreadyExistsError:
                 pass
             except Exception as error:
                 raise self._failed("store its mark", error) from None
-            self._mark = bytes(await self.read(_MARK, 0, _MARK_BYTES)).decode()
+            self._mark = bytes(await self.read(MARK, 0, MARK_BYTES)).decode()
         return self._mark
 
     def room_bytes(self) -> int:
@@ -219,7 +200,7 @@ class ChunkStore:
         """Make an object durable that a process has stored which may have been killed before that."""
         if self._local is not None:
             try:
-                await self.runtime.in_thread(_sync, self._local, self._local / name)
+                await self.runtime.in_thread(localfiles.sync, self._local, self._local / name)
             except OSError as error:
                 raise self._unwritten(error) from error
 
@@ -397,12 +378,6 @@ class ChunkStore:
             pass
         except Exception as error:
             raise self._failed(f"delete {name}", error) from None
-
-
-def _may_be_here(url: str) -> bool:
-    """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
-    parts = urlsplit(url)
-    return parts.scheme in REMOTE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
 
 
 def _in_a_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ from nadi.engines.proof import PROOF, prove
 from nadi.engines.registry import Entry, Registry
 from nadi.engines.starting import patiently
 from nadi.engines.urls import folder_of
-from nadi.errors import NadiError, StoreError, StoreTakenError, UnavailableError
+from nadi.errors import NadiError, StoreError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.tier2.whereabouts import Whereabouts
 
@@ -49,15 +49,24 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Claim:
     """Of a data folder, to the store of `where`. options: as that is reached. on_lost: called once it turns out that
-    the store isn't this folder's, or not any more; nothing is written there from then on.
+    the store isn't this folder's, or not any more; nothing is written there from then on. is_settled: if False, the
+    chunks are being moved, and whether the folder says that they are there is for whoever moves them.
     """
 
-    def __init__(self, folder: Path, where: Whereabouts, options: dict[str, str], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        where: Whereabouts,
+        options: dict[str, str],
+        runtime: Runtime,
+        *,
+        is_settled: bool = True,
+    ) -> None:
         self.options = options
-        self.on_lost: Callable[[StoreError], None] = lambda error: None
+        self.on_lost: Callable[[], None] = lambda: None
         self.lost: StoreError | None = None
         self.is_confirmed = False
-        self.folder, self._where, self._runtime = folder, where, runtime
+        self.folder, self._where, self._runtime, self._is_settled = folder, where, runtime, is_settled
         self._engines: tuple[LogEngine, Registry] | None = None
         self._confirming: asyncio.Task[None] | None = None
 
@@ -80,7 +89,7 @@ class Claim:
         """Claim the store, or leave that for later if it was this folder's before, and doesn't answer.
 
         Raises:
-            StoreTakenError: it is another's.
+            StoreError: it is another's.
             StoreError: it can't be used, or refuses.
             UnavailableError: it doesn't answer, and was never claimed.
         """
@@ -101,7 +110,7 @@ class Claim:
         """Make sure that the store was claimed by this process.
 
         Raises:
-            StoreTakenError: it is another's; `on_lost` was called.
+            StoreError: it is another's; `on_lost` was called.
             StoreError: it can't be used; likewise.
             UnavailableError: that isn't known.
         """
@@ -158,12 +167,16 @@ class Claim:
                 self._check_is_ours(entry)
         except StoreError as error:
             raise self._lose(error) from None
-        new = Held(self._where.folder, self._where.next or self._runtime.unique())
-        await self._write(msgspec.structs.replace(self._where, next=new.opening))  # first
+        await self._set(registry, Held(self._where.folder, self._where.next or self._runtime.unique()), entry)
+
+    async def _set(self, registry: Registry, new: Held, entry: Entry | None) -> None:
+        """Have the store say that it is this folder's, which knows before that it may."""
+        await self.say(msgspec.structs.replace(self._where, folder=new.folder, next=new.opening))
         value = msgspec.json.encode(new)
         if await outcomes.was_set(registry, NAME, value, entry.version if entry is not None else None) is None:
             raise UnavailableError(f"somebody else is just opening {self.url}")
-        await self._write(msgspec.structs.replace(self._where, opening=new.opening, next="", claimed=True))
+        is_there = self._where.claimed or self._is_settled
+        await self.say(msgspec.structs.replace(self._where, opening=new.opening, next="", claimed=is_there))
         self.is_confirmed = True
 
     async def _before_first(self, engine: LogEngine, registry: Registry) -> None:
@@ -176,7 +189,7 @@ class Claim:
         async for page in engine.listed(""):
             found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
             if _CLUSTER in page:
-                raise StoreTakenError(f"{self.url} is the store of a cluster: give tier 2 a prefix of its own")
+                raise StoreError(f"{self.url} is the store of a cluster: give tier 2 a prefix of its own")
             if found and await registry.get(NAME) is None:
                 raise StoreError(
                     f"{self.url} holds {', '.join(found)} and no {NAME}: give tier 2 a URL of its own, such as "
@@ -194,19 +207,20 @@ class Claim:
         if entry is None:
             return StoreError(f"{NAME} was removed from {self.url} while this server ran: restore it")
         if _held(entry).folder == self._where.folder:
-            return StoreTakenError(
+            return StoreError(
                 f"{self.url} was opened by a copy of the data folder {self.folder} since this one had it: use that "
                 f"one; or, if it is gone, `nadi tier2 claim {self.folder}`"
             )
-        return StoreTakenError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
+        return StoreError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
 
     def _lose(self, error: StoreError) -> StoreError:
         if self.lost is None:
             self.lost = error
-            self.on_lost(error)
+            self.on_lost()
         return error
 
-    async def _write(self, where: Whereabouts) -> None:
+    async def say(self, where: Whereabouts) -> None:
+        """Have the folder say so, durably."""
         await self._runtime.in_thread(where.write, self.folder)
         self._where = where
 
@@ -214,22 +228,16 @@ class Claim:
         """Claim the store whoever had it, for an operator who knows that nobody else needs it.
 
         Raises:
-            StoreTakenError: it is a cluster's.
+            StoreError: it is a cluster's.
             StoreError: nothing is there, or it can't be used.
             UnavailableError: it isn't known whether it was claimed; it may be done again.
         """
         _, registry = await self._opened()
         if await registry.get(_CLUSTER) is not None:
-            raise StoreTakenError(f"{self.url} is the store of a cluster: it can't be claimed")
+            raise StoreError(f"{self.url} is the store of a cluster: it can't be claimed")
         entry = await registry.get(NAME)
         folder = _held(entry).folder if entry is not None else self._where.folder
-        new = Held(folder, self._runtime.unique())
-        await self._write(msgspec.structs.replace(self._where, folder=folder, next=new.opening))
-        value = msgspec.json.encode(new)
-        if await outcomes.was_set(registry, NAME, value, entry.version if entry is not None else None) is None:
-            raise UnavailableError(f"somebody else is just opening {self.url}: stop that server")
-        await self._write(msgspec.structs.replace(self._where, opening=new.opening, next="", claimed=True))
-        self.is_confirmed = True
+        await self._set(registry, Held(folder, self._runtime.unique()), entry)
 
 
 def _held(entry: Entry) -> Held:

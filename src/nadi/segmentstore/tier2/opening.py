@@ -20,7 +20,7 @@ def chunks_of(folder: Path, given: Tier2 | None, runtime: Runtime) -> ChunkStore
     """For a server that was told `given`, which then starts the store's `claim`, if there is one. Blocking.
 
     Raises:
-        ChunksElsewhereError: the chunks are in another place.
+        DataFolderError: the chunks are in another place.
         DataFolderError: the folder doesn't say where they are.
         InvalidArgumentError: it isn't a store's URL, or its options lack something.
         UnavailableError: they are in a folder that isn't there now.

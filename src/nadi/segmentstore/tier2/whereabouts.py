@@ -15,7 +15,7 @@ import msgspec
 
 from nadi.engines.failures import public
 from nadi.engines.urls import folder_of
-from nadi.errors import ChunksElsewhereError, DataFolderError, InvalidArgumentError
+from nadi.errors import DataFolderError, InvalidArgumentError
 from nadi.segmentstore.datafolder import ELSEWHERE, TIER2
 from nadi.segmentstore.tier1 import disk
 
@@ -74,19 +74,19 @@ def chosen(folder: Path, given: Tier2 | None, unique: str) -> Whereabouts | None
     unique: the folder's id, if it has none.
 
     Raises:
-        ChunksElsewhereError: they are in another place.
+        DataFolderError: they are in another place.
         DataFolderError: the folder doesn't say so.
         InvalidArgumentError: it isn't such a URL.
     """
     found = find(folder)
     if found is not None and found.claimed:
         if given is None:
-            raise ChunksElsewhereError(
+            raise DataFolderError(
                 f"the data folder {folder} keeps its chunks in {found.url}: start it with --tier2 {found.url}; "
                 f"`nadi tier2 move {folder} --back` moves them into the folder"
             )
         if normal(given.url) != found.url:
-            raise ChunksElsewhereError(
+            raise DataFolderError(
                 f"the data folder {folder} keeps its chunks in {found.url}, not in {normal(given.url)}: start it with "
                 f"--tier2 {found.url}, or move them by `nadi tier2 move {folder} --to {normal(given.url)}`"
             )
@@ -96,12 +96,22 @@ def chosen(folder: Path, given: Tier2 | None, unique: str) -> Whereabouts | None
     url = normal(given.url)
     check_outside(folder, url)
     if has_chunks(folder):
-        raise ChunksElsewhereError(
+        raise DataFolderError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move them "
             f"first by `nadi tier2 move {folder} --to {url}`"
         )
     known = found.folder if found is not None and found.url == url else unique
     return Whereabouts(url, {}, known).told(given.options)
+
+
+def check_within(folder: Path, what: str) -> None:
+    """DataFolderError if the chunks of a folder are elsewhere, for what can't be done then."""
+    found = find(folder)
+    if found is not None and found.claimed:
+        raise DataFolderError(
+            f"{folder} keeps its chunks in {found.url}, and is {what} only with its chunks in it: stop its server, and "
+            f"`nadi tier2 move {folder} --back` first"
+        )
 
 
 def normal(url: str) -> str:

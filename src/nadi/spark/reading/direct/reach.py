@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nadi.errors import NadiError
 from nadi.model.chunks import Located
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.marked import marked
 
 _LOOK_S = 10.0  # an object store that doesn't answer by then is none to read from
 _AGAIN_S = 60.0
@@ -46,7 +47,7 @@ async def reach(located: Located) -> Reach:
 async def _look(located: Located) -> Reach:
     try:
         async with asyncio.timeout(_LOOK_S):
-            return Reach(await ChunkStore.marked(located.url, located.mark), "", float("inf"))
+            return Reach(await marked(located.url, located.mark), "", float("inf"))
     except TimeoutError:
         why = f"{located.url} did not answer within {_LOOK_S:g} s"
     except NadiError as error:
