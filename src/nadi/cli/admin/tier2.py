@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import typer
 from nadi.cli.admin.check import locked
 from nadi.cli.admin.storing import OPTION_HELP, TIER2_HELP, store_options
 from nadi.cli.printing import errors_told, say
-from nadi.errors import InvalidArgumentError
+from nadi.errors import DataFolderError, InvalidArgumentError
 
 tier2_app = typer.Typer(help="Where a stopped data folder keeps its chunks (docs/tier2.md).", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]
@@ -55,9 +57,12 @@ def claim(
     data: Folder,
     tier2: Annotated[str | None, typer.Option(help=f"{TIER2_HELP} [default: as the folder says]")] = None,
     tier2_option: Options = None,
+    containers: Annotated[
+        int | None, typer.Option(help="Of a folder that was lost and is begun anew: how many it had.", min=1)
+    ] = None,
 ) -> None:
-    """Say that a store's chunks are this folder's: those that were copied there, or that a copy of the folder, which is
-    gone, had last."""
+    """Say that a store's chunks are this folder's: those that were copied there, that a copy of the folder, which is
+    gone, had last, or that are all there is of a lost one, for `nadi repair` to build it from."""
     import asyncio
 
     from nadi.runtime import REAL
@@ -68,12 +73,31 @@ def claim(
     with errors_told(OSError):
         if tier2 is None and tier2_option:
             raise InvalidArgumentError("--tier2-option is for a store of chunks: give its --tier2, too")
-        with locked(data, changes=True):
+        if containers is not None and tier2 is None:
+            raise InvalidArgumentError("--containers is for a folder that is begun anew: give its --tier2, too")
+        with locked(data, changes=True) if containers is None else _begun(data):
             _check_not_moved(data)
-            renew_format(data)
+            if containers is None:
+                renew_format(data)
             at = None if tier2 is None else Tier2(tier2, store_options(tier2, tier2_option, "--tier2-option"))
-            url = asyncio.run(claim_anew(data, at, REAL))
+            url = asyncio.run(claim_anew(data, at, REAL, containers))
+    if containers is not None:
+        say(f"{data} is begun anew: `nadi repair {data}` builds it from what is there")
     say(f"{url} is claimed for {data}: no other copy of the folder can use it any more")
+
+
+@contextmanager
+def _begun(data: Path) -> Iterator[None]:
+    """The folder, its lock held, if nothing is there yet."""
+    from nadi.segmentstore.datafolder import ELSEWHERE, FolderLock
+
+    lock = FolderLock(data)
+    try:
+        if others := {path.name for path in data.iterdir()} - {"lock", ELSEWHERE}:
+            raise DataFolderError(f"{data} isn't empty, it has {min(others)}: leave --containers out, or take another")
+        yield
+    finally:
+        lock.release()
 
 
 def _check_not_moved(data: Path) -> None:

@@ -8,6 +8,7 @@ deleted. Each step may be killed, and done again: what was copied before is comp
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from nadi.engines.failures import RefusedError
 from nadi.engines.proof import PROOF
 from nadi.errors import DataFolderError, NotFoundError, StoreError, UnavailableError
 from nadi.runtime import Runtime
-from nadi.segmentstore.datafolder import ELSEWHERE, TIER2
+from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, write_format
 from nadi.segmentstore.tier1.disk import sync_folder
 from nadi.segmentstore.tier2 import claim as claims
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -84,11 +85,12 @@ async def move_back(folder: Path, options: dict[str, str], runtime: Runtime, tol
     return size
 
 
-async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
+async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, containers: int | None = None) -> str:
     """Make the store the folder's, whoever had it; return its URL. at: None is the one that the folder names.
+    containers: of a folder that is lost, and is begun anew for a repair to fill.
 
     Raises:
-        DataFolderError: the folder names none.
+        DataFolderError: the folder names none, or the store has more containers.
         InvalidArgumentError: it isn't the URL of a store that can have them.
         StoreError: it has no chunks, or is a cluster's.
         UnavailableError: it isn't known whether it was claimed; it may be done again.
@@ -104,9 +106,14 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
         found = Whereabouts(url, {}, runtime.unique()).told(options)
     claim = Claim(folder, found, options, runtime)
     try:
-        if not any(name.startswith(("container-", "snapshots/")) for name in await _names(ChunkStore.of(claim))):
+        found_there = await _containers(ChunkStore.of(claim))
+        if not found_there:
             raise StoreError(f"there are no chunks in {claim.url}: see whether the URL is right")
+        if containers is not None and max(found_there) >= containers:
+            raise DataFolderError(f"{claim.url} has container {max(found_there)}: there were more than {containers}")
         await claim.take_over()
+        if containers is not None:
+            await runtime.in_thread(write_format, folder, containers)
     except RefusedError as error:
         raise StoreError(str(error)) from None
     finally:
@@ -139,6 +146,12 @@ async def _names(chunks: ChunkStore) -> dict[str, int]:
     async for page in chunks.pages(""):
         found |= {one.name: one.size_bytes for one in page}
     return {name: size for name, size in found.items() if name != claims.NAME and not name.startswith(f"{PROOF}/")}
+
+
+async def _containers(chunks: ChunkStore) -> set[int]:
+    """The numbers of those that the store has anything of."""
+    tops = {name.removeprefix("snapshots/").partition("/")[0] for name in await _names(chunks)}
+    return {int(match[1]) for top in tops if (match := re.fullmatch(r"container-(\d+)", top))}
 
 
 async def _copy(source: ChunkStore, target: ChunkStore, told: Told) -> int:

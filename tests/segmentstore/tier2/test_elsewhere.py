@@ -1,0 +1,266 @@
+"""A data folder's chunks in a store elsewhere: whose it is, what is kept there, and what is noticed of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.tier2 import claim
+from nadi.segmentstore.tier2.whereabouts import Tier2, find
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import open_store
+from tests.segmentstore.tier2.elsewhere import (
+    SEGMENT,
+    URL,
+    again,
+    append,
+    chunks,
+    event,
+    expected,
+    move,
+    opened,
+    opened_as,
+)
+from tests.support.fake_s3.server import FakeS3
+
+pytestmark = pytest.mark.uvloop
+
+
+async def test_chunks_are_there_and_the_log_is_here(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+            await append(peer, 4, 5)
+            assert len(chunks(fake)) == 1
+            assert await peer.read_all(SEGMENT) == expected(5)
+        assert not (tmp_path / "tier2").exists()
+        async with opened(tmp_path, fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(5)
+        said = (tmp_path / "tier2.json").read_text()
+        assert "secret" not in said
+        assert fake.endpoint in said
+
+
+async def test_chunks_of_what_was_deleted_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
+    async with FakeS3() as fake, opened(tmp_path, fake) as (store, peer):
+        await append(peer, 1, 3)
+        await move(store)
+        assert len(chunks(fake)) == 1
+        assert isinstance(await peer.ask(wire.DeleteSegment(1, SEGMENT, "")), wire.SegmentDeleted)
+        await store.storage_writers[0]._collect_garbage()
+        assert not chunks(fake)
+
+
+async def test_what_is_stored_late_or_in_vain_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are lost, and puts are done after their caller has gone; no chunk is there that nobody needs."""
+    monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.5)
+    async with FakeS3() as fake, opened(tmp_path, fake) as (store, peer):
+        writer, state = store.storage_writers[0], store.containers[0].state
+        fake.faults.update(lost_answers=0.3, late_puts=0.4, slow_down=0.2, seed=7)
+        for last in range(1, 9):
+            await append(peer, last, last)
+            while state.frames:
+                try:
+                    await move(store)
+                except UnavailableError:
+                    await writer._drop_lost_plans()
+        fake.faults.update(lost_answers=0.0, late_puts=0.0, slow_down=0.0)
+        assert await peer.read_all(SEGMENT) == expected(8)
+        await writer._drop_lost_plans()
+        await writer._runtime.sleep(0.6)
+        await writer._collect_garbage()
+        record = state.find(SEGMENT)
+        assert record is not None
+        assert {name.rpartition("/")[2] for name in chunks(fake)} == {
+            extent.chunk.rpartition("/")[2] for extent in record.extents
+        }
+
+
+# --- whose it is -----------------------------------------------------------------------------------
+
+
+async def refused(folder: Path, fake: FakeS3, url: str = URL) -> str:
+    with pytest.raises((StoreError, DataFolderError, InvalidArgumentError)) as error:
+        async with opened(folder, fake, url):
+            pass
+    return str(error.value)
+
+
+async def test_another_folders_store_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path / "a", fake):
+            pass
+        before = dict(fake.objects.now)
+        assert "has the chunks of another data folder" in await refused(tmp_path / "b", fake)
+        assert fake.objects.now == before
+        async with opened(tmp_path / "b", fake, URL + "-b"):  # nothing came of it
+            pass
+
+
+@pytest.mark.parametrize(("name", "said"), [("cluster.json", "a cluster"), ("mine.txt", "holds mine.txt")])
+async def test_a_store_that_has_something_else_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    async with FakeS3() as fake:
+        await fake.objects.put(f"chunks/{name}", b"{}", absent=False, etag=None, generation=None)
+        assert said in await refused(tmp_path, fake)
+
+
+async def test_a_bucket_that_isnt_there_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        assert "NoSuchBucket" in await refused(tmp_path, fake, "s3://wrong/chunks")
+
+
+async def test_a_store_that_forgets_conditions_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        fake.faults.update(ignored=["create", "match"])
+        assert "use another store" in await refused(tmp_path, fake)
+
+
+async def test_an_emptied_store_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake):
+            pass
+        fake.objects.now.clear()
+        assert "it was emptied, or is another one" in await refused(tmp_path, fake)
+
+
+async def test_the_place_is_kept(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake):
+            pass
+        with pytest.raises(DataFolderError, match=f"start it with --tier2 {URL}"):
+            async with opened_as(tmp_path, None):
+                pass
+        assert f"keeps its chunks in {URL}, not in s3://bucket/b" in await refused(tmp_path, fake, "s3://bucket/b")
+
+
+async def test_a_folder_with_chunks_of_its_own_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+        assert f"`nadi tier2 move {tmp_path} --to {URL}`" in await refused(tmp_path, fake)
+        assert not fake.objects.now
+        assert find(tmp_path) is None
+
+
+async def test_a_folder_around_or_in_the_data_folder_is_refused(tmp_path: Path) -> None:
+    for place in (tmp_path / "data" / "x", tmp_path):
+        with pytest.raises(InvalidArgumentError, match="lie in each other"):
+            async with opened_as(tmp_path / "data", Tier2(place.as_uri())):
+                pass
+
+
+async def test_of_two_copies_only_the_last_that_was_opened_writes(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path / "a", fake) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        async with opened(tmp_path / "a", fake) as (store, peer):
+            await append(peer, 4, 4)
+            await move(store)
+            assert "opened by a copy of the data folder" in await refused(tmp_path / "b", fake)
+            (tmp_path / "b" / "tier2.json").write_bytes((tmp_path / "a" / "tier2.json").read_bytes())
+            async with opened(tmp_path / "b", fake):  # a copy made while it ran: this one has it now
+                pass
+            before = set(chunks(fake))
+            await peer.ask(wire.DeleteSegment(1, SEGMENT, ""))
+            with pytest.raises(StoreError, match="opened by a copy"):
+                await store.chunks.check_ours()
+            assert store.taken.is_set()
+            with pytest.raises(StoreError, match="opened by a copy"):
+                await store.chunks.put("container-0/x", [b"x"])
+            assert set(chunks(fake)) == before
+
+
+# --- outages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [{"slow_down": 1.0}, {"expired": True}, {"lost_requests": 1.0}, {"denied": ["put", "get", "list"]}]
+)
+async def test_while_it_is_away_writers_and_readers_of_the_log_go_on(tmp_path: Path, fault: dict[str, object]) -> None:
+    async with FakeS3() as fake, opened(tmp_path, fake) as (store, peer):
+        await append(peer, 1, 3)
+        await move(store)
+        fake.faults.update(**fault)
+        await append(peer, 4, 5)
+        with pytest.raises(UnavailableError):
+            await move(store)
+        reply = await peer.ask(wire.ReadSegment(SEGMENT, len(expected(3)), 1_000, "", 7))
+        assert bytes(reply.data) == expected(5)[len(expected(3)) :][: len(reply.data)]
+        told = await peer.ask(wire.ReadSegment(SEGMENT, 0, 1_000, "", 8))
+        assert isinstance(told, wire.ErrorMessage)
+        assert told.error_code == wire.CHUNKS_UNAVAILABLE
+        assert not store.containers[0].damage.all()
+        peer = await again(peer)
+        fake.faults.update(slow_down=0.0, expired=False, lost_requests=0.0, denied=[])
+        await move(store)
+        assert await peer.read_all(SEGMENT) == expected(5)
+        assert len(chunks(fake)) == 2
+
+
+async def test_writers_are_refused_once_the_log_is_at_its_bound(tmp_path: Path) -> None:
+    async with FakeS3() as fake, opened(tmp_path, fake) as (store, peer):
+        await append(peer, 1, 3)
+        fake.faults.update(slow_down=1.0)
+        store.containers[0].log_max_bytes = 2_000
+        await peer.setup(SEGMENT)
+        refused = await peer.append([event(4)], 4)
+        assert isinstance(refused, wire.ErrorMessage)
+        assert refused.error_code == wire.STORAGE_FULL
+        assert "tier 2 takes no data" in refused.message
+        peer = await again(peer)
+        assert await peer.read_all(SEGMENT) == expected(3)
+        store.containers[0].log_max_bytes = 1 << 30  # as if the log had been emptied, which it is by whole files
+        await append(peer, 4, 5)
+        assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_a_start_doesnt_need_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "START_S", 0.5)
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+        fake.faults.update(slow_down=1.0)
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 4, 5)
+            assert store.chunks.claim is not None
+            assert not store.chunks.claim.is_confirmed
+            fake.faults.update(slow_down=0.0)
+            await move(store)
+            assert await peer.read_all(SEGMENT) == expected(5)
+
+
+# --- damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "gone"])
+async def test_an_object_that_isnt_what_was_stored_is_noticed(tmp_path: Path, damage: str) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+            await append(peer, 4, 5)
+        (key,) = chunks(fake)
+        if damage == "gone":
+            await fake.objects.delete(key)
+        else:
+            body = bytearray(fake.objects.now[key].body)
+            body[10] ^= 1
+            damaged = bytes(body if damage == "flipped" else body[:50])
+            await fake.objects.put(key, damaged, absent=False, etag=None, generation=None)
+        async with opened(tmp_path, fake) as (store, peer):
+            told = await peer.ask(wire.ReadSegment(SEGMENT, 0, 1_000, "", 8))
+            assert isinstance(told, wire.ErrorMessage)
+            assert told.error_code == wire.DAMAGED_DATA
+            at = len(expected(3))
+            reply = await peer.ask(wire.ReadSegment(SEGMENT, at, 1_000, "", 7))
+            assert bytes(reply.data) == expected(5)[at:][: len(reply.data)]
