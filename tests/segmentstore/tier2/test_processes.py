@@ -68,8 +68,8 @@ class KillingS3(FakeS3):
 @pytest.mark.parametrize(
     ("part", "is_stored"),
     [
-        ("chunks/container-0", True),
-        pytest.param("chunks/container-0", False, marks=pytest.mark.slow),
+        ("chunks/container-0", False),
+        pytest.param("chunks/container-0", True, marks=pytest.mark.slow),
         pytest.param("snapshots", True, marks=pytest.mark.slow),
         pytest.param("snapshots", False, marks=pytest.mark.slow),
     ],
