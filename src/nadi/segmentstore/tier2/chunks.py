@@ -181,7 +181,8 @@ class ChunkStore:
             await self._put_here(self._local, name, parts)
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
-        """`put`, in place of what has the name now."""
+        """`put`, in place of what has the name now. Raises: as `put`, and as `check_ours`, for that is lost then."""
+        await self.check_ours()
         await self._before_write()
         if self._local is None:
             await putting.put_over(self._patient, name, parts, self._secrets)
