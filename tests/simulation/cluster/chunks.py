@@ -37,7 +37,12 @@ class StoredChunks(ChunkStore):
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         data = b"".join(bytes(part) for part in parts)
-        await self._ask(f"put {name}", lambda: self._line.store.put(name, data))
+        if not await self._ask(f"put {name}", lambda: self._line.store.create(name, data)):  # by an earlier try of its
+            if await self._object(name) != data:
+                raise UnavailableError(f"tier 2 has another {name}")
+
+    async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
+        raise NotImplementedError("only a repair and a migration do")
 
     async def _object(self, name: str) -> bytes:
         found = await self._ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
