@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from nadi.access.gate import Gate
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
-from nadi.cluster.doors.directory import Directory, Presence, takes_connections
+from nadi.cluster.doors.directory import Directory, Presence
 from nadi.cluster.doors.forward import OpenChannel
 from nadi.cluster.doors.front import Front
 from nadi.cluster.doors.reach import Reach
@@ -68,8 +68,7 @@ class Stores(NamedTuple):
 class NodeSettings:
     """containers: of a new cluster; None: see `open_cluster`. open_log: opens the log that isn't in the store. gate:
     for callers; with it, tokens that are valid for so long. security: how other servers' doors are reached. channels:
-    see `Front`. ring: see `Presence`. interval_s: see `ChainLog`. pace: of all servers of the cluster. version: of
-    nadi, for people."""
+    see `Front`. interval_s: see `ChainLog`. pace: of all servers of the cluster. version: of nadi, for people."""
 
     containers: int | None = None
     open_log: Callable[[], Awaitable[OwnLog]] | None = None
@@ -77,7 +76,6 @@ class NodeSettings:
     token_lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S
     security: Security = field(default_factory=Security)
     channels: OpenChannel = open_channel
-    ring: Callable[[tuple[str, int]], Awaitable[bool]] = takes_connections
     interval_s: float = 0.0
     pace: MembershipPace = field(default_factory=MembershipPace)
     scaling: Profile = CLASSIC
@@ -141,7 +139,7 @@ class ClusterNode:
         await self.store.start()
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
-        presence = Presence(lambda: self.addresses.store, self.map.lives_since, runtime, settings.ring)
+        presence = Presence(lambda: self.addresses.store, self.map.lives_since, runtime)
         directory = Directory(self.map.find, self.map.controllers, presence, runtime)
         self.front = Front(directory, key, settings.security, access, settings.channels, self._may_control)
         parts.push_async_callback(self.front.close)

@@ -37,9 +37,9 @@ class StoredChunks(ChunkStore):
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         data = b"".join(bytes(part) for part in parts)
-        if not await self._ask(f"put {name}", lambda: self._line.store.create(name, data)):  # by an earlier try of its
-            if await self._object(name) != data:
-                raise UnavailableError(f"tier 2 has another {name}")
+        is_new = await self._ask(f"put {name}", lambda: self._line.store.create(name, data))
+        if not is_new and await self._object(name) != data:  # else by an earlier try
+            raise UnavailableError(f"tier 2 has another {name}")
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
         raise NotImplementedError("only a repair and a migration do")

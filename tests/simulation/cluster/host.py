@@ -91,7 +91,6 @@ class ClusterHost:
         settings = NodeSettings(
             containers=world.containers,
             channels=world.channels.open,
-            ring=world.ring,
             interval_s=world.interval_s,
             scaling=FAST,
         )

@@ -8,13 +8,10 @@ from typing import Any, TypeVar
 
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.cluster.operating.moves import Moves
-from nadi.errors import UnavailableError
-from nadi.limits import CLUSTER_RING_S
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
 from ..machine.loop import SimulatedLoop
-from ..machine.network import LostError
 from ..machine.process import Process
 from ..machine.store import StoreFaults
 from ..world import Serving, World
@@ -58,20 +55,6 @@ class ClusterWorld(World):
         host = next(host for host in self._hosts if host.name == name)
         process = host.process()
         return None if process is None or host.life is None else (host.life.rpc, process)
-
-    async def ring(self, address: tuple[str, int]) -> bool:
-        """Whether the store there takes connections, as a server is told that asks."""
-
-        async def nothing(life: Life) -> None:
-            pass
-
-        host = next(host for host in self._hosts if host.name == address[0])
-        try:
-            async with asyncio.timeout(CLUSTER_RING_S):
-                await self._call(host, nothing)
-        except (UnavailableError, LostError, TimeoutError):
-            return False
-        return True
 
     # --- what its clients reach ---------------------------------------------------------------------------
 
