@@ -24,7 +24,7 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runfile import RunFile
-from nadi.segmentstore.tier2 import chunks as chunks_module
+from nadi.segmentstore.tier2 import localfiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -46,7 +46,7 @@ class Disk:
         self.is_failing, self.failed = False, 0
         patches.setattr(RunFile, "_write", self._sometimes(RunFile._write))
         patches.setattr(RunFile, "complete", self._sometimes(RunFile.complete))
-        patches.setattr(chunks_module, "_sync", self._sometimes(chunks_module._sync))
+        patches.setattr(localfiles, "sync", self._sometimes(localfiles.sync))
         patches.setattr(runs_module.RunFiles, "_made", self._sometimes(runs_module.RunFiles._made))
         append, put = FileLog.append, ChunkStore.put
 

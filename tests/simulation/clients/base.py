@@ -22,6 +22,7 @@ from ..world import World
 T = TypeVar("T")
 AWAY = (wire.NoSuchSegment, wire.SegmentIsTruncated)
 _PATIENCE_S = (2.0, 10.0, 30.0)
+_KEEPS_S = (0.0, 0.0, 20.0)
 
 
 class Client:
@@ -32,9 +33,10 @@ class Client:
         self.process = process or world.process(name)
         self.chance = world.chance(name)
         self.patience_s = self.chance.choice(_PATIENCE_S)  # after which it takes a server for gone
+        self._keeps_s = self.chance.choice(_KEEPS_S)  # where a segment is, whatever it hears there: as Java's client
         self._ids = itertools.count(1)
         self._connections: dict[tuple[str, int], SegmentStoreConnection] = {}
-        self._places: dict[str, tuple[str, int]] = {}  # where segments were found
+        self._places: dict[str, tuple[tuple[str, int], float]] = {}  # where segments were found, and when
         self._writers: dict[bytes, str] = {}  # of writers: what they are set up for
 
     def id(self) -> int:
@@ -49,10 +51,10 @@ class Client:
 
     async def _sent(self, command: wire.Command) -> wire.Command:
         segment = self._segment_of(command)
-        place = self._places.get(segment)
-        if place is None:
+        if segment not in self._places:
             async with self._no_longer():
-                place = self._places[segment] = await self.world.endpoint_of(segment)
+                self._places[segment] = await self.world.endpoint_of(segment), self.world.loop.now
+        place, _ = self._places[segment]
         try:
             connection = self._connections.get(place)
             if connection is None or not connection.is_open:
@@ -64,12 +66,17 @@ class Client:
                 connection.close()
                 raise
         except UnavailableError:
-            self._places.pop(segment, None)
+            self._forget(segment)
             raise
         if isinstance(reply, wire.WrongHost):
-            self._places.pop(segment, None)
+            self._forget(segment)
             raise UnavailableError(f"{segment} is elsewhere")
         return reply
+
+    def _forget(self, segment: str) -> None:
+        _, since = self._places.get(segment, ((), 0.0))
+        if self.world.loop.now >= since + self._keeps_s:
+            self._places.pop(segment, None)
 
     @asynccontextmanager
     async def _no_longer(self) -> AsyncIterator[None]:
