@@ -1,9 +1,12 @@
-"""What writes to a cluster of one, two and three servers over a folder cost, beside one server of a data folder."""
+"""What writes to a cluster of one, two and three servers over a folder, and to two workers of one folder, cost beside
+one server of a data folder.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,34 +15,40 @@ from bench.cluster.servers import servers
 from bench.events import percentile
 from bench.measure import KEYS, SCOPE, STREAM, Figure, fill, open_stream
 from bench.process import cpu_seconds
+from nadi.standalone.embedded import Settings
+from nadi.standalone.security import ServerSecurity
+from nadi.standalone.workers import Workers
 
 COUNTS = {100: 1_000_000, 1_000: 300_000}
 LONE = 300
+WORKERS = 2
 
 
 def writes(folder: Path) -> list[Figure]:
     figures = []
     for count in range(4):
-        figures += _measured(folder / str(count), count)
-    return figures
+        with ExitStack() as stack:
+            if count:
+                running = list(stack.enter_context(servers(folder / str(count), count, 4)).running.values())
+            else:
+                running = [stack.enter_context(nadi.embedded(folder / str(count)))]
+            name, uri = f"{count} of a cluster" if count else "embedded", running[0].controller_uri
+            figures += _measured(name, uri, [server.pid for server in running])
+    settings = Settings("127.0.0.1", 0, None, 4, None, ServerSecurity())
+    with Workers(WORKERS, folder / "workers", settings, folder / "cache") as workers:
+        return figures + _measured(f"--workers {WORKERS}", workers.controller_uri, workers.pids)
 
 
-def _measured(folder: Path, count: int) -> list[Figure]:
-    """count: of the cluster's servers; 0 is a server without a cluster."""
-    name = f"{count} of a cluster" if count else "embedded"
+def _measured(name: str, uri: str, pids: Sequence[int]) -> list[Figure]:
+    """pids: of the servers' processes."""
     figures = []
-    with ExitStack() as stack:
-        if count:
-            running = list(stack.enter_context(servers(folder, count, 4)).running.values())
-        else:
-            running = [stack.enter_context(nadi.embedded(folder))]
-        manager = stack.enter_context(nadi.StreamManager(running[0].controller_uri))
+    with nadi.StreamManager(uri) as manager:
         open_stream(manager)
         for size, events in COUNTS.items():
             fill(manager, size, events // 10)
-            before = sum(cpu_seconds(server.pid) for server in running)
+            before = sum(map(cpu_seconds, pids))
             rate = events / fill(manager, size, events)
-            cpu_s = sum(cpu_seconds(server.pid) for server in running) - before
+            cpu_s = sum(map(cpu_seconds, pids)) - before
             value, unit = (rate, "events/s") if size == 100 else (rate * size / 1e6, "MB/s")
             figures.append(Figure(f"{name}: {size:,}-byte events", value, unit))
             figures.append(Figure(f"{name}: the servers' CPU for one of them", cpu_s / events * 1e6, "us"))

@@ -29,6 +29,7 @@ class Fate:
         self._kinds: list[tuple[float, Callable[[ClusterHost], None]]] = [
             (20, self.kill),
             (3, self.kill_all),
+            (40, self.set_trap),
             (6, self.power),
             (20, self.pause),
             (10, self.cut_from_store),
@@ -50,7 +51,7 @@ class Fate:
         chance, world = self._chance, self.world
         weights = [weight * chance.choice([0.2, 1.0, 3.0]) for weight, _ in self._kinds]  # each seed has its own
         world.store.faults = world.faults
-        world.store.on_stop = self.stop
+        world.store.on_trap = self.trapped
         while True:
             await asyncio.sleep(chance.expovariate(1 / mean_s))
             if world.failure is not None:
@@ -78,13 +79,17 @@ class Fate:
     def pause(self, host: ClusterHost) -> None:
         host.pause(self._some_s(0.5, 6.0, 30.0))
 
-    def stop(self, process: Process, what: str) -> None:
-        """At the worst moment: it stands still, or dies."""
+    def set_trap(self, host: ClusterHost) -> None:
+        """For whoever next claims a container, or changes its record otherwise, or reads it."""
+        self.world.store.trap = self._chance.choice(["claim containers/", "set containers/", "get containers/"])
+
+    def trapped(self, process: Process, what: str) -> None:
+        """It stands still, or dies, at the worst moment."""
         host = next((host for host in self.world.hosts if host.life is not None and host.life.process is process), None)
         if host is None:
             return
-        self.done["stop"] += 1
-        self.world.note("stops", host.name, what)
+        self.done["trapped"] += 1
+        self.world.note("trapped", host.name, what)
         if self._chance.random() < 0.2:
             self.world.loop.at(self.world.loop.now, host.kill)
         else:

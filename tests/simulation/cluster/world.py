@@ -37,7 +37,6 @@ class ClusterWorld(World):
             busy=chance.choice([0.0, 0.005]),
             repeated=chance.choice([0.0, 0.005]),
             throttled=chance.choice([0.0, 0.0, 0.01]),
-            stops=chance.choice([0.0, 0.02, 0.2]),
             unlisted_s=chance.choice([0.0, 0.5, 1.5]),
             timeout_s=chance.choice([1.0, 5.0, 10.0]),
         )

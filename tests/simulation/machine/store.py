@@ -35,14 +35,13 @@ class StoreFaults:
     busy: float = 0.0  # False though nothing has the name: somebody else is just storing it, or says so
     repeated: float = 0.0  # False, for the client's own first try was carried out, and it tried again by itself
     throttled: float = 0.0  # nothing was done, and the client is told at once that there are too many requests
-    stops: float = 0.0  # of what is asked of records: right before it is done, or after, something befalls the client
     unlisted_s: float = 0.0  # what was stored or deleted less than up to so long ago may be missing, or still there
     timeout_s: float = 5.0  # after which a client gives up
 
     def rest(self) -> None:
         """Nothing goes wrong any more."""
         self.request_lost = self.answer_lost = self.late = self.busy = self.repeated = 0.0
-        self.throttled = self.stops = self.unlisted_s = 0.0
+        self.throttled = self.unlisted_s = 0.0
 
 
 @dataclass(slots=True)
@@ -65,7 +64,10 @@ class SimulatedStore:
         self.chance, self.now, self.at, self.note = chance, now, at, note
         self.faults = StoreFaults()
         self.objects: dict[str, Kept] = {}
-        self.on_stop: Callable[[Process, str], None] = lambda process, what: None  # makes something befall it
+        self.trap, self.on_trap = (
+            "",
+            _nothing,
+        )  # who next asks what begins so, meets that right before it is done, or after
         self.requests = self.lost = self.came_late = self.unanswered = self.refused = 0
         self._folders: dict[str, dict[str, None]] = {}  # the names that begin with each
         self._gone: dict[str, tuple[Kept, float]] = {}  # deleted, and when
@@ -100,6 +102,7 @@ class SimulatedStore:
         self.faults.rest()
         self._down_until = self._throttled_until = self._slow_until = 0.0
         self._cut_off.clear()
+        self.trap = ""
 
     @property
     def slowness(self) -> float:
@@ -162,6 +165,10 @@ class SimulatedStore:
         return version
 
 
+def _nothing(process: Process, what: str) -> None:
+    pass
+
+
 def _top(name: str) -> str:
     return name.partition("/")[0]
 
@@ -204,14 +211,16 @@ class Line:
             store.at(store.now() + store.chance.random() * faults.latest_s, do)
             await asyncio.sleep(store.chance.random() * faults.timeout_s)
             raise UnavailableError(f"the object store did not answer: {what}")
-        stops = "containers/" in what and store.happens(faults.stops)
-        is_before = stops and store.happens(0.5)
+        is_trapped = store.trap != "" and what.startswith(store.trap)
+        if is_trapped:
+            store.trap = ""
+        is_before = is_trapped and store.happens(0.5)
         if is_before:
-            store.on_stop(self._process, f"before {what}")
+            store.on_trap(self._process, f"before {what}")
             await asyncio.sleep(takes_s * part)
         answer = do()
-        if stops and not is_before:
-            store.on_stop(self._process, f"after {what}")
+        if is_trapped and not is_before:
+            store.on_trap(self._process, f"after {what}")
         await asyncio.sleep(takes_s * (1 - part))
         if store.is_away(self._process.name) or store.happens(faults.answer_lost):
             store.unanswered += 1

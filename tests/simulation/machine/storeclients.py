@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from nadi.cluster import records
 from nadi.engines.registry import Entry
 from nadi.wire.fields import Buffer
 
@@ -61,8 +62,19 @@ class SimulatedRegistry:
         line = self._line
         if await line.is_busy():
             return None
-        new = await line.ask(f"set {name}", lambda: line.store.set_if(name, value, version))
+        what = "claim" if self._is_claim(name, value) else "set"
+        new = await line.ask(f"{what} {name}", lambda: line.store.set_if(name, value, version))
         return None if line.is_repeated() else new
+
+    def _is_claim(self, name: str, value: bytes) -> bool:
+        """Whether a container gets another epoch."""
+        folder, _, number = name.partition("/")
+        found = self._line.store.objects.get(name)
+        if f"{folder}/" != records.FOLDER:
+            return False
+        return (
+            found is None or records._record(int(number), value).epoch > records._record(int(number), found.value).epoch
+        )
 
     async def put(self, name: str, value: bytes) -> str:
         return await self._line.ask(f"put {name}", lambda: self._line.store.put(name, value))
