@@ -171,12 +171,16 @@ class Claim:
 
     async def _set(self, registry: Registry, new: Held, entry: Entry | None) -> None:
         """Have the store say that it is this folder's, which knows before that it may."""
-        await self.say(msgspec.structs.replace(self._where, folder=new.folder, next=new.opening))
+        await self.say(msgspec.structs.replace(self._where, next=new.opening))
+        await self._replace(registry, new, entry)
+
+    async def _replace(self, registry: Registry, new: Held, entry: Entry | None) -> None:
         value = msgspec.json.encode(new)
         if await outcomes.was_set(registry, NAME, value, entry.version if entry is not None else None) is None:
             raise UnavailableError(f"somebody else is just opening {self.url}")
         is_there = self._where.claimed or self._is_settled
-        await self.say(msgspec.structs.replace(self._where, opening=new.opening, next="", claimed=is_there))
+        said = msgspec.structs.replace(self._where, folder=new.folder, opening=new.opening, next="", claimed=is_there)
+        await self.say(said)
         self.is_confirmed = True
 
     async def _before_first(self, engine: LogEngine, registry: Registry) -> None:
@@ -199,18 +203,19 @@ class Claim:
 
     def _check_is_ours(self, entry: Entry) -> None:
         held = _held(entry)
-        known = self._where.opening, self._where.next
-        if held.folder != self._where.folder or (self._where.claimed and held.opening not in known):
+        if held.folder != self._where.folder or held.opening not in (self._where.opening, self._where.next):
             raise self._another(entry)
 
     def _another(self, entry: Entry | None) -> StoreError:
         if entry is None:
             return StoreError(f"{NAME} was removed from {self.url} while this server ran: restore it")
         if _held(entry).folder == self._where.folder:
-            return StoreError(
-                f"{self.url} was opened by a copy of the data folder {self.folder} since this one had it: use that "
-                f"one; or, if it is gone, `nadi tier2 claim {self.folder}`"
+            what = (
+                f"{self.url} was opened by a copy of the data folder {self.folder} since this one had it: use that one"
             )
+            if not self._where.claimed:
+                return StoreError(f"{what}; or give this one, whose chunks aren't there, a prefix of its own")
+            return StoreError(f"{what}; or, if it is gone, `nadi tier2 claim {self.folder}`")
         return StoreError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
 
     def _lose(self, error: StoreError) -> StoreError:
@@ -225,10 +230,11 @@ class Claim:
         self._where = where
 
     async def take_over(self) -> None:
-        """Claim the store whoever had it, for an operator who knows that nobody else needs it.
+        """Claim the store whichever copy of the folder had it, for an operator who knows that nobody else needs it. The
+        folder says what it did until that is done; so it may be killed, and done again.
 
         Raises:
-            StoreError: it is a cluster's.
+            StoreError: it is a cluster's, or another folder's.
             StoreError: nothing is there, or it can't be used.
             UnavailableError: it isn't known whether it was claimed; it may be done again.
         """
@@ -237,14 +243,19 @@ class Claim:
             raise StoreError(f"{self.url} is the store of a cluster: it can't be claimed")
         entry = await registry.get(NAME)
         folder = _held(entry).folder if entry is not None else self._where.folder
-        await self._set(registry, Held(folder, self._runtime.unique()), entry)
+        if self._where.claimed and folder != self._where.folder:
+            raise StoreError(f"{self.url} has the chunks of another data folder: see whether the URL is right")
+        await self._replace(registry, Held(folder, self._runtime.unique()), entry)
 
 
 def _held(entry: Entry) -> Held:
     try:
         held = msgspec.json.decode(entry.value, type=Held)
     except msgspec.MsgspecError:
-        raise StoreError(f"{NAME} in the store isn't one that this nadi wrote: restore it") from None
+        raise StoreError(
+            f"{NAME} in the store isn't one that this nadi wrote: restore it; or, if the chunks are this folder's, "
+            "remove it, and then `nadi tier2 claim`"
+        ) from None
     if held.format != FORMAT:
         raise StoreError(f"{NAME} in the store has format {held.format}, and this nadi reads format {FORMAT}")
     return held

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nadi.engines.failures import RefusedError
 from nadi.engines.proof import PROOF
+from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, NotFoundError, StoreError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, write_format
@@ -23,7 +24,14 @@ from nadi.segmentstore.tier1.disk import sync_folder
 from nadi.segmentstore.tier2 import claim as claims
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.claim import Claim
-from nadi.segmentstore.tier2.whereabouts import Tier2, Whereabouts, check_outside, find, normal
+from nadi.segmentstore.tier2.whereabouts import (
+    Tier2,
+    Whereabouts,
+    check_outside,
+    find,
+    has_chunks,
+    normal,
+)
 
 AT_ONCE = 4  # objects, each entirely in memory
 Told = Callable[[str, int, int], None]  # what is done, and how many bytes of how many
@@ -45,8 +53,7 @@ async def move_out(folder: Path, to: Tier2, runtime: Runtime, told: Told) -> int
             f"the chunks of {folder} are in {found.url}: move them back first; or, while no server runs, copy all that "
             f"is there to {url}, and then `nadi tier2 claim {folder} --tier2 {url}`"
         )
-    if found is not None and not found.claimed and found.left:
-        raise DataFolderError(f"a move back is under way: end it first, by `nadi tier2 move {folder} --back`")
+    _check_not_half_back(folder, found)
     if found is None or found.url != url:
         found = Whereabouts(url, {}, runtime.unique())
     here = ChunkStore.in_folder(folder / TIER2, runtime)
@@ -90,20 +97,27 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, container
     containers: of a folder that is lost, and is begun anew for a repair to fill.
 
     Raises:
-        DataFolderError: the folder names none, or the store has more containers.
+        DataFolderError: the folder names none, has chunks of its own, or the store has more containers.
         InvalidArgumentError: it isn't the URL of a store that can have them.
-        StoreError: it has no chunks, or is a cluster's.
+        StoreError: it has no chunks, or is a cluster's, or another folder's.
         UnavailableError: it isn't known whether it was claimed; it may be done again.
     """
-    if at is None:
-        found = find(folder)
-        if found is None or not found.claimed:
-            raise DataFolderError(f"{folder} names no store of its chunks: say which, with --tier2")
-        options = found.options
-    else:
+    found = find(folder)
+    if at is not None:
         url, options = normal(at.url), at.options
         check_outside(folder, url)
-        found = Whereabouts(url, {}, runtime.unique()).told(options)
+        _check_not_half_back(folder, found)
+        if found is None or not found.claimed:
+            _check_has_none(folder, url)
+            found = Whereabouts(url, {}, runtime.unique())
+        found = replace(found, url=url).told(options)
+    elif found is None or not found.claimed:
+        raise DataFolderError(f"{folder} names no store of its chunks: say which, with --tier2")
+    else:
+        options = found.options
+    elsewhere = folder_of(found.url)
+    if elsewhere is not None and not elsewhere.is_dir():
+        raise StoreError(f"there is no folder {elsewhere}: see whether the URL is right, and whether it is mounted")
     claim = Claim(folder, found, options, runtime)
     try:
         found_there = await _containers(ChunkStore.of(claim))
@@ -119,6 +133,20 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, container
     finally:
         await claim.close()
     return claim.url
+
+
+def _check_not_half_back(folder: Path, found: Whereabouts | None) -> None:
+    if found is not None and not found.claimed and found.left:
+        raise DataFolderError(f"a move back is under way: end it first, by `nadi tier2 move {folder} --back`")
+
+
+def _check_has_none(folder: Path, url: str) -> None:
+    """A move back would take for garbage what is in the folder and not in the store."""
+    if has_chunks(folder):
+        raise DataFolderError(
+            f"the data folder {folder} has its chunks in {folder / TIER2}: move them by `nadi tier2 move {folder} --to "
+            f"{url}`; if they are left of an earlier move, set {folder / TIER2} aside first"
+        )
 
 
 class _Claimed:

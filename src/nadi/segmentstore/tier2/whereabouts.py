@@ -88,7 +88,7 @@ def chosen(folder: Path, given: Tier2 | None, unique: str) -> Whereabouts | None
         if normal(given.url) != found.url:
             raise DataFolderError(
                 f"the data folder {folder} keeps its chunks in {found.url}, not in {normal(given.url)}: start it with "
-                f"--tier2 {found.url}, or move them by `nadi tier2 move {folder} --to {normal(given.url)}`"
+                f"--tier2 {found.url}, or move them back first, by `nadi tier2 move {folder} --back`"
             )
         return found.told(given.options)
     if given is None:
@@ -100,8 +100,8 @@ def chosen(folder: Path, given: Tier2 | None, unique: str) -> Whereabouts | None
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move them "
             f"first by `nadi tier2 move {folder} --to {url}`"
         )
-    known = found.folder if found is not None and found.url == url else unique
-    return Whereabouts(url, {}, known).told(given.options)
+    known = found if found is not None and found.url == url else Whereabouts(url, {}, unique)
+    return known.told(given.options)
 
 
 def check_within(folder: Path, what: str) -> None:

@@ -1,0 +1,144 @@
+"""Moves and claims by copies of a folder, by the wrong folder, and killed halfway: no chunk of anybody's is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nadi.engines import outcomes
+from nadi.errors import DataFolderError, StoreError, UnavailableError
+from nadi.runtime import REAL
+from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.tier2 import relocation
+from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
+from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened, opened_as
+from tests.support.fake_s3.server import FakeS3
+
+pytestmark = pytest.mark.uvloop
+
+
+async def written(folder: Path) -> None:
+    """A folder with two chunks of its own."""
+    async with opened_as(folder, None) as (store, peer):
+        for first, last in ((1, 3), (4, 6)):
+            await append(peer, first, last)
+            await move(store)
+
+
+async def moved_out(folder: Path, fake: FakeS3, url: str = URL) -> None:
+    await relocation.move_out(folder, Tier2(url, fake.config()), REAL, lambda *_: None)
+
+
+async def claimed(folder: Path, fake: FakeS3, url: str = URL) -> None:
+    await relocation.claim_anew(folder, Tier2(url, fake.config()), REAL)
+
+
+async def killed(*_: object) -> None:
+    raise UnavailableError("killed")
+
+
+async def test_a_copy_made_while_a_move_was_under_way_doesnt_get_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own chunks are older, and what it doesn't know it would delete."""
+    async with FakeS3() as fake:
+        await written(tmp_path / "a")
+        with monkeypatch.context() as patched:
+            patched.setattr(relocation, "_copy", killed)
+            with pytest.raises(UnavailableError, match="killed"):
+                await moved_out(tmp_path / "a", fake)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        await moved_out(tmp_path / "a", fake)
+        async with opened(tmp_path / "a", fake) as (store, peer):
+            await append(peer, 7, 9)
+            await move(store)
+        before = dict(fake.objects.now)
+        with pytest.raises(StoreError, match=r"opened by a copy .* give this one, .* a prefix of its own"):
+            await moved_out(tmp_path / "b", fake)
+        assert fake.objects.now == before
+        async with opened(tmp_path / "a", fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(9)
+
+
+async def test_a_first_start_that_was_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the store knows of it, and after: the folder doesn't."""
+    real = outcomes.was_set
+
+    async def killed_afterwards(*arguments: object) -> None:
+        await real(*arguments)  # type: ignore[arg-type]
+        raise StoreError("killed")
+
+    async def killed_before(*_: object) -> None:
+        raise StoreError("killed")
+
+    async with FakeS3() as fake:
+        for stop in (killed_before, killed_afterwards):
+            with monkeypatch.context() as patched:
+                patched.setattr(outcomes, "was_set", stop)
+                with pytest.raises(StoreError, match="killed"):
+                    async with opened(tmp_path, fake):
+                        pass
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+            assert await peer.read_all(SEGMENT) == expected(3)
+
+
+async def test_a_claim_of_another_store_that_is_killed_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server started without --tier2 would take the folder for one that lost its chunks."""
+    async with FakeS3() as fake:
+        await written(tmp_path)
+        await moved_out(tmp_path, fake)
+        for key, found in list(fake.objects.now.items()):
+            copy = key.replace("chunks/", "copied/", 1)
+            await fake.objects.put(copy, found.body, absent=False, etag=None, generation=None)
+        with monkeypatch.context() as patched:
+            patched.setattr(outcomes, "was_set", killed)
+            with pytest.raises(UnavailableError, match="killed"):
+                await claimed(tmp_path, fake, "s3://bucket/copied")
+        with pytest.raises(DataFolderError, match=f"start it with --tier2 {URL}"):
+            async with opened_as(tmp_path, None):
+                pass
+        async with opened(tmp_path, fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(6)
+        await claimed(tmp_path, fake, "s3://bucket/copied")
+        async with opened(tmp_path, fake, "s3://bucket/copied") as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_the_store_of_another_folder_isnt_claimed(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        for name in ("a", "b"):
+            await written(tmp_path / name)
+            await moved_out(tmp_path / name, fake, f"s3://bucket/{name}")
+        with pytest.raises(StoreError, match="the chunks of another data folder: see whether the URL is right"):
+            await claimed(tmp_path / "a", fake, "s3://bucket/b")
+        for name in ("a", "b"):
+            async with opened(tmp_path / name, fake, f"s3://bucket/{name}") as (_, peer):
+                assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_a_folder_with_chunks_of_its_own_claims_none(tmp_path: Path) -> None:
+    """They would be deleted when the others are moved back."""
+    async with FakeS3() as fake:
+        for name in ("a", "b"):
+            await written(tmp_path / name)
+        await moved_out(tmp_path / "b", fake)
+        with pytest.raises(DataFolderError, match=r"has its chunks in .*: move them by `nadi tier2 move"):
+            await claimed(tmp_path / "a", fake)
+        assert find(tmp_path / "a") is None
+        assert has_chunks(tmp_path / "a")
+        async with opened(tmp_path / "b", fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_a_folder_that_isnt_there_isnt_claimed(tmp_path: Path) -> None:
+    await written(tmp_path / "data")
+    shutil.rmtree(tmp_path / "data" / TIER2)
+    with pytest.raises(StoreError, match="see whether the URL is right"):
+        await relocation.claim_anew(tmp_path / "data", Tier2((tmp_path / "typo").as_uri()), REAL)
+    assert not (tmp_path / "typo").exists()
