@@ -169,11 +169,12 @@ class _Claimed:
 
 
 async def _names(chunks: ChunkStore) -> dict[str, int]:
-    """The sizes of all that belongs to the chunks, by name."""
+    """The sizes of all that belongs to the chunks, by name; none begins with a dot, as a folder's locks do."""
     found: dict[str, int] = {}
     async for page in chunks.pages(""):
         found |= {one.name: one.size_bytes for one in page}
-    return {name: size for name, size in found.items() if name != claims.NAME and not name.startswith(f"{PROOF}/")}
+    others = claims.NAME, f"{PROOF}/", "."
+    return {name: size for name, size in found.items() if not name.startswith(others)}
 
 
 async def _containers(chunks: ChunkStore) -> set[int]:
