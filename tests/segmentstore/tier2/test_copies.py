@@ -155,3 +155,23 @@ async def test_only_chunks_are_moved_back_from_a_folder(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "there" / "container-0").rglob("*") if path.is_file()]
     async with opened_as(tmp_path / "data", None) as (_, peer):
         assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_a_claim_that_is_killed_once_the_store_knows_of_it_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = outcomes.was_set
+
+    async def killed_afterwards(*arguments: object) -> None:
+        await real(*arguments)  # type: ignore[arg-type]
+        await killed()
+
+    async with FakeS3() as fake:
+        await written(tmp_path)
+        await moved_out(tmp_path, fake)
+        with monkeypatch.context() as patched:
+            patched.setattr(outcomes, "was_set", killed_afterwards)
+            with pytest.raises(UnavailableError, match="killed"):
+                await claimed(tmp_path, fake)
+        async with opened(tmp_path, fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(6)

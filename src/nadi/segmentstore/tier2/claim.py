@@ -229,9 +229,11 @@ class Claim:
         await self._runtime.in_thread(where.write, self.folder)
         self._where = where
 
-    async def take_over(self) -> None:
-        """Claim the store whichever copy of the folder had it, for an operator who knows that nobody else needs it. The
-        folder says what it did until that is done; so it may be killed, and done again.
+    async def take_over(self, *, is_named: bool) -> None:
+        """Claim the store whichever copy of the folder had it, for an operator who knows that nobody else needs it.
+
+        is_named: whether the folder names this store. If not, it says what it did until that is done; so this may be
+        killed, and done again.
 
         Raises:
             StoreError: it is a cluster's, or another folder's.
@@ -245,7 +247,8 @@ class Claim:
         folder = _held(entry).folder if entry is not None else self._where.folder
         if self._where.claimed and folder != self._where.folder:
             raise StoreError(f"{self.url} has the chunks of another data folder: see whether the URL is right")
-        await self._replace(registry, Held(folder, self._runtime.unique()), entry)
+        claim = self._set if is_named else self._replace
+        await claim(registry, Held(folder, self._runtime.unique()), entry)
 
 
 def _held(entry: Entry) -> Held:

@@ -103,6 +103,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, container
         UnavailableError: it isn't known whether it was claimed; it may be done again.
     """
     found = find(folder)
+    named = found.url if found is not None and found.claimed else ""
     if at is not None:
         url, options = normal(at.url), at.options
         check_outside(folder, url)
@@ -125,7 +126,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, container
             raise StoreError(f"there are no chunks in {claim.url}: see whether the URL is right")
         if containers is not None and max(found_there) >= containers:
             raise DataFolderError(f"{claim.url} has container {max(found_there)}: there were more than {containers}")
-        await claim.take_over()
+        await claim.take_over(is_named=claim.url == named)
         if containers is not None:
             await runtime.in_thread(write_format, folder, containers)
     except RefusedError as error:
