@@ -241,3 +241,21 @@ def test_options_that_dont_fit(
     told = command(*(argument.replace("{data}", str(data)) for argument in arguments))
     assert told.exit_code == 1
     assert said.replace("{data}", str(data)) in told.output.replace("\n", "")
+
+
+def test_where_nothing_is_mounted_no_chunk_is_called_lost(data: Path, tmp_path: Path) -> None:
+    """The folder of the chunks is there, and empty."""
+    place, away = tmp_path / "mounted", tmp_path / "away"
+    assert command("tier2", "move", data, "--to", place.as_uri()).exit_code == 0
+    place.rename(away)
+    place.mkdir()
+    for asked in (("check", data), ("repair", data, "--yes")):
+        told = command(*asked)
+        assert told.exit_code == 1
+        assert "isn't mounted" in told.output
+        assert "LOST" not in told.output
+    assert not list(place.iterdir())
+    place.rmdir()
+    away.rename(place)
+    assert command("check", data).exit_code == 0
+    assert read(data, Tier2(place.as_uri())) == expected(8)

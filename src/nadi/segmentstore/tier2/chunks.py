@@ -322,6 +322,18 @@ class ChunkStore:
                 return
             raise DiskReadError(f"the disk can't read chunk {name}: it is no file")
 
+    def has(self, name: str) -> bool:
+        """Whether an object of that name is there; blocking."""
+        try:
+            obstore.head(self._store, name)
+        except FileNotFoundError as error:
+            if self._local is None and is_no_bucket(error):
+                raise self._failed(f"read {name}", error) from None
+            return False
+        except Exception as error:
+            raise self._failed(f"read {name}", error) from None
+        return True
+
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the sizes of all objects whose names begin with a folder; blocking."""
         try:

@@ -186,10 +186,7 @@ class Claim:
     async def _before_first(self, engine: LogEngine, registry: Registry) -> None:
         """Of a store that nobody has: whether it may be had, and keeps what this stands on."""
         if self._where.claimed:
-            raise StoreError(
-                f"{self.url} doesn't have {NAME} any more, by which this folder knows its chunks: it was emptied, or "
-                f"is another one. Restore it; or, if the chunks are all there, `nadi tier2 claim {self.folder}`"
-            )
+            raise StoreError(gone(self.folder, self.url))
         async for page in engine.listed(""):
             found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
             if _CLUSTER in page:
@@ -249,6 +246,14 @@ class Claim:
             raise StoreError(f"{self.url} has the chunks of another data folder: see whether the URL is right")
         claim = self._set if is_named else self._replace
         await claim(registry, Held(folder, self._runtime.unique()), entry)
+
+
+def gone(folder: Path, url: str) -> str:
+    """What to say of a store that the folder had, and that has nothing of it."""
+    return (
+        f"{url} doesn't have {NAME} any more, by which the folder {folder} knows its chunks: it was emptied, isn't "
+        f"mounted, or is another one. Restore it; or, if the chunks are all there, `nadi tier2 claim {folder}`"
+    )
 
 
 def _held(entry: Entry) -> Held:

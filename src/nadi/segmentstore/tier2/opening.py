@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from nadi.engines.urls import folder_of
-from nadi.errors import UnavailableError
+from nadi.errors import StoreError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.datafolder import TIER2
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import Claim
+from nadi.segmentstore.tier2.claim import NAME, Claim, gone
 from nadi.segmentstore.tier2.whereabouts import Tier2, Whereabouts, chosen, find
 
 
@@ -35,12 +35,18 @@ def chunks_of(folder: Path, given: Tier2 | None, runtime: Runtime) -> ChunkStore
 def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
     """That of a stopped folder, to read from; an empty one elsewhere if the folder has lost its own. Blocking.
 
-    Raises: as `chunks_of`.
+    Raises:
+        StoreError: it is elsewhere, and not the folder's, as when a disk isn't mounted: no chunk is missing for that.
+        UnavailableError: it doesn't answer.
+        as `chunks_of`.
     """
     where = find(folder)
     if where is not None and where.claimed:
         _check_there(folder, where)
-        yield ChunkStore.from_url(where.url, **where.options)
+        chunks = ChunkStore.from_url(where.url, **where.options)
+        if not chunks.has(NAME):
+            raise StoreError(gone(folder, where.url))
+        yield chunks
     elif (folder / TIER2).is_dir():
         yield ChunkStore.in_folder(folder / TIER2, runtime)
     else:
