@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from nadi.cli.app import app
 from nadi.errors import DataFolderError, UnavailableError
+from nadi.segmentstore import datafolder
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
@@ -259,3 +260,56 @@ def test_where_nothing_is_mounted_no_chunk_is_called_lost(data: Path, tmp_path: 
     away.rename(place)
     assert command("check", data).exit_code == 0
     assert read(data, Tier2(place.as_uri())) == expected(8)
+
+
+def test_a_folder_begun_anew_may_be_interrupted(
+    data: Path, fake: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of the files that say how many containers there are."""
+    moved(data, fake[0])
+    shutil.rmtree(data)
+    there = "tier2", "claim", data, "--tier2", URL, "--tier2-option", f"endpoint={fake[0]}", "--containers", 3
+    write = datafolder.disk.replace_file
+    for count in (0, 1, 3):
+        left = [count]
+
+        def killed(path: Path, content: bytes, left: list[int] = left) -> None:
+            if path.name == "format":
+                if not left[0]:
+                    raise OSError("killed")
+                left[0] -= 1
+            write(path, content)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(datafolder.disk, "replace_file", killed)
+            told = command(*there)
+            assert "killed" in told.output, told.output
+    told = command(*there[:-1], 1)
+    assert told.exit_code == 0, told.output
+    told = command("repair", data, "--yes")
+    assert "a server can be started" in told.output, told.output
+
+
+def test_a_folder_begun_anew_with_too_many_containers_isnt_served(data: Path, fake: tuple[str, Path]) -> None:
+    """No segment would be found, for the number says which container has it."""
+    tier2 = moved(data, fake[0])
+
+    async def write() -> None:
+        async with opened_as(data, tier2) as (store, peer):
+            for number in range(30):
+                await peer.create(f"scope/other/{number}.#epoch.0")
+            store.storage_writers[0].start()
+            await Hold(store).refresh()
+
+    asyncio.run(write())
+    shutil.rmtree(data)
+    there = "tier2", "claim", data, "--tier2", URL, "--tier2-option", f"endpoint={fake[0]}", "--containers"
+    assert command(*there, 3).exit_code == 0
+    for _ in range(2):
+        told = command("repair", data, "--yes")
+        assert "begun with --containers 1" in told.output, told.output
+        assert "no server can be started" in told.output
+    shutil.rmtree(data)
+    assert command(*there, 1).exit_code == 0
+    told = command("repair", data, "--yes")
+    assert "a server can be started" in told.output, told.output

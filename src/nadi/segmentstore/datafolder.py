@@ -149,7 +149,7 @@ def read_format(folder: Path, containers: int | None) -> int:
         if found.own == "missing" and all(map(_is_pristine, container_folders(folder).values())):
             stored = stored_containers(folder)
             if not stored and not (folder / ELSEWHERE).exists():
-                return _create(folder, containers or DEFAULT_CONTAINERS)
+                return begin(folder, containers or DEFAULT_CONTAINERS)
             has = f"{TIER2} has data of {named(stored)}" if stored else f"{ELSEWHERE} says that there is data elsewhere"
             what = f"{_FILE} and the containers are gone, and {has}"
             raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
@@ -223,6 +223,12 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
     if not count or not is_possible(count) or any(is_possible(others) for others in range(count + 1, _COUNTS)):
         return None
     return count
+
+
+def is_unbegun(folder: Path, *others: str) -> bool:
+    """Whether nothing is in the folder but `others`, the lock, and what an interrupted `begin` has left."""
+    left = {path.name for path in container_folders(folder).values() if _is_pristine(path)}
+    return {path.name for path in folder.iterdir()} <= {*others, "lock", f"{_FILE}.tmp", *left}
 
 
 def write_format(folder: Path, count: int) -> None:
@@ -323,7 +329,8 @@ def _check_containers(folder: Path, found: Format) -> None:
         raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
 
 
-def _create(folder: Path, count: int) -> int:
+def begin(folder: Path, count: int) -> int:
+    """Make an empty folder, or one that `is_unbegun`, one of `count` containers, which are returned; blocking."""
     for path in container_folders(folder).values():  # left by an interrupted creation
         for file in path.iterdir():
             file.unlink()

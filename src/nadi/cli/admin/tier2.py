@@ -89,11 +89,13 @@ def claim(
 @contextmanager
 def _begun(data: Path) -> Iterator[None]:
     """The folder, its lock held, if nothing is there yet."""
-    from nadi.segmentstore.datafolder import ELSEWHERE, FolderLock
+    from nadi.segmentstore.datafolder import ELSEWHERE, FolderLock, is_unbegun
 
     lock = FolderLock(data)
     try:
-        if others := {path.name for path in data.iterdir()} - {"lock", ELSEWHERE}:
+        ours = ELSEWHERE, f"{ELSEWHERE}.tmp"
+        if not is_unbegun(data, *ours):
+            others = {path.name for path in data.iterdir()} - {"lock", *ours}
             raise DataFolderError(f"{data} isn't empty, it has {min(others)}: leave --containers out, or take another")
         yield
     finally:

@@ -58,6 +58,8 @@ async def inspect_folder(folder: Path) -> list[Report]:
                 containers[number] = await inspect_container(container, number, chunks)
     if found is None and not any(container.is_refused for container in containers.values()):
         _tell_containers(report, containers)
+    elif found is not None:
+        _check_count(report, containers, found.containers)
     return [report, *containers.values()]
 
 
@@ -105,6 +107,17 @@ def _inspect_format(folder: Path) -> Report:
     if where is not None and where.claimed:
         report.sound.append(f"chunks in {where.url}")
     return report
+
+
+def _check_count(report: Report, containers: dict[int, Report], count: int) -> None:
+    """A folder that was begun anew with more containers than it had would find nothing: which one has a segment goes by
+    their number."""
+    told = told_by_names({number: container.names for number, container in containers.items() if container.names})
+    if told is not None and told != count:
+        report.refuse(
+            f"`format` says {count} containers, and segment names show that there are {told}: none would be found. "
+            f"A folder that was begun anew by `nadi tier2 claim` is removed, and begun with --containers {told}"
+        )
 
 
 async def inspect_container(

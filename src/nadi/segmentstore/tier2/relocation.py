@@ -19,7 +19,7 @@ from nadi.engines.proof import PROOF
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, NotFoundError, StoreError, UnavailableError
 from nadi.runtime import Runtime
-from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, write_format
+from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, begin
 from nadi.segmentstore.tier1.disk import sync_folder
 from nadi.segmentstore.tier2 import claim as claims
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -128,7 +128,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime, container
             raise DataFolderError(f"{claim.url} has container {max(found_there)}: there were more than {containers}")
         await claim.take_over(is_named=claim.url == named)
         if containers is not None:
-            await runtime.in_thread(write_format, folder, containers)
+            await runtime.in_thread(begin, folder, containers)
     except RefusedError as error:
         raise StoreError(str(error)) from None
     finally:
