@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.segmentstore.datafolder import container_folders, container_number, stored_containers, told_by_names
+from nadi.segmentstore.datafolder import FORMAT, container_folders, container_number, stored_containers, told_by_names
 from tests.cli.test_check_and_repair import command
 
 
@@ -93,7 +93,7 @@ def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
     assert "Traceback" not in repaired.output
     assert set(container_folders(tmp_path)) == {0, 1, 2}
     told = command("check", str(tmp_path))
-    assert "format 4, 3 containers" in told.output
+    assert f"format {FORMAT}, 3 containers" in told.output
     assert told.output.count("read and correct") == 3
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
         assert "s" in manager.list_scopes()

@@ -237,7 +237,7 @@ def write_format(folder: Path, count: int) -> None:
         path = folder / f"container-{number}"
         path.mkdir(mode=0o700, exist_ok=True)
         _write(path, count)
-    _write(folder, count)
+    _write(folder, count)  # last: from here on the folder is in use
 
 
 def is_data_folder(folder: Path) -> bool:
@@ -335,10 +335,7 @@ def begin(folder: Path, count: int) -> int:
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
-    for number in range(count):
-        (folder / f"container-{number}").mkdir(mode=0o700)
-        _write(folder / f"container-{number}", count)
-    _write(folder, count)  # last: from here on the folder is in use
+    write_format(folder, count)
     return count
 
 
