@@ -58,4 +58,5 @@ def test_a_server_surely_lives_that_has_beaten_since() -> None:
     assert seen(peer("a", 1.0, heard=12.1)).lives_since(STORE, 10.0)
     assert not seen(peer("a", 1.0, heard=12.1)).lives_since(("127.0.0.1", 9001), 10.0)
     assert not seen(peer("a", 1.0, heard=12.1, is_alive=False)).lives_since(STORE, 10.0)
+    assert not seen(peer("b", 10.1, heard=12.1)).lives_since(STORE, 10.0)  # another, started since in its place
     assert not Map(cast("Any", None), 4).lives_since(STORE, 10.0)

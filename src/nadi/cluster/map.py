@@ -42,12 +42,14 @@ class Map:
         return found
 
     def lives_since(self, store: tuple[str, int], since: float) -> bool:
-        """Whether a server with that store was surely alive after that time of the monotonic clock: it was seen to
-        beat once more than by a look that came late."""
+        """Whether the server that had that store at that time of the monotonic clock was surely alive after it: it was
+        seen to beat once more than by a look that came late."""
         if self.membership is None:
             return False
         here = (one for one in self.membership.members.values() if one.member and _endpoint(one.member.store) == store)
-        return any(one.is_alive and one.heard > since + 2 * self.membership.beat_s for one in here)
+        return any(
+            one.is_alive and one.since <= since and one.heard > since + 2 * self.membership.beat_s for one in here
+        )
 
     def stores(self) -> set[str]:
         """The addresses of all stores that have containers."""
