@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +26,13 @@ class Servers:
         self.up, self.lives = {OWN, OTHER, THIRD}, set[Address]()
         self.rings = self.at_once = self.most_at_once = 0
         self.answers_after_s = 0.0
-        presence = Presence(lambda: OWN, lambda address, since: address in self.lives, REAL, self._ring)
+        self.since: list[float] = []  # what was asked of each that is heard of
+        presence = Presence(lambda: OWN, self._lives_since, REAL, self._ring)
         self.directory = Directory(lambda segment: self.owner, list, presence, REAL)
+
+    def _lives_since(self, address: Address, since: float) -> bool:
+        self.since.append(since)
+        return address in self.lives
 
     async def _ring(self, address: Address) -> bool:
         self.rings += 1
@@ -115,6 +122,62 @@ async def test_a_port_that_listens_takes_connections() -> None:
     server.close()
     await server.wait_closed()
     assert not await takes_connections(address)
+
+
+async def test_what_cant_be_an_address_takes_no_connections() -> None:
+    assert not await takes_connections(("a..b", 9000))
+
+
+async def test_rings_leave_no_ports_behind() -> None:
+    """A port is kept for a minute once its connection was closed in order; a system has some 28,000."""
+
+    async def until_it_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(until_it_ends, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    for _ in range(50):
+        assert await takes_connections(address)
+    server.close()
+    port = f":{address[1]:04X}"
+    rows = (line.split() for line in (await asyncio.to_thread(Path("/proc/net/tcp").read_text)).splitlines()[1:])
+    assert not [row for row in rows if row[2].endswith(port) and row[3] == "06"]  # TIME_WAIT
+
+
+async def test_a_port_is_rung_again_once_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the server that was there then isn't known to live: another one may have been started in its place."""
+    monkeypatch.setattr(directories, "CLUSTER_RUNG_AGAIN_S", 0.2)
+    servers = Servers()
+    servers.up.remove(OTHER)
+    asked = asyncio.create_task(servers.where())
+    await asyncio.sleep(0.3)
+    assert servers.since[-1] - servers.since[0] >= 0.2
+    servers.lives.add(OTHER)
+    assert await asked == OTHER
+
+
+async def test_of_a_store_that_says_nothing_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is rung, too, which takes longest where nothing is heard of it."""
+    monkeypatch.setattr(directories, "CLUSTER_WHERE_AT_ONCE", 3)
+    monkeypatch.setattr(directories, "CLUSTER_WHERE_S", 1.0)
+    servers = Servers()
+    servers.up.remove(OTHER)
+    servers.answers_after_s = 0.2
+    first = [asyncio.create_task(servers.where()) for _ in range(10)]
+    for _ in range(7):
+        await asyncio.wait([task for task in first if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        if sum(task.done() for task in first) == 7:
+            break
+    assert sum(task.done() for task in first) == 7
+    more = [asyncio.create_task(servers.where()) for _ in range(10)]
+    await asyncio.sleep(0.02)
+    assert all(task.done() for task in more)
+    found = await asyncio.gather(*first, *more, return_exceptions=True)
+    assert {type(one) for one in found} == {UnavailableError}
+    servers.up.add(OTHER)
+    assert await servers.where() == OTHER
 
 
 async def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:

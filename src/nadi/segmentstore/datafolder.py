@@ -227,8 +227,8 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
 
 def is_unbegun(folder: Path, *others: str) -> bool:
     """Whether nothing is in the folder but `others`, the lock, and what an interrupted `begin` has left."""
-    left = {path.name for path in container_folders(folder).values() if _is_pristine(path)}
-    return {path.name for path in folder.iterdir()} <= {*others, "lock", f"{_FILE}.tmp", *left}
+    left = (path.name for path in container_folders(folder).values() if _is_pristine(path))
+    return {*others, "lock", f"{_FILE}.tmp", *left}.issuperset(path.name for path in folder.iterdir())
 
 
 def write_format(folder: Path, count: int) -> None:
@@ -330,7 +330,7 @@ def _check_containers(folder: Path, found: Format) -> None:
 
 
 def begin(folder: Path, count: int) -> int:
-    """Make an empty folder, or one that `is_unbegun`, one of `count` containers, which are returned; blocking."""
+    """Make a folder that is empty, or `is_unbegun`, one of `count` containers, which are returned; blocking."""
     for path in container_folders(folder).values():  # left by an interrupted creation
         for file in path.iterdir():
             file.unlink()

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 
 from cachetools import LRUCache
@@ -30,15 +32,21 @@ from nadi.runtime import Runtime
 from nadi.wire.rpc import controller_pb2 as pb
 
 Address = tuple[str, int]
+_RESET = struct.pack("ii", 1, 0)  # on, 0 s
 
 
 async def takes_connections(address: Address) -> bool:
-    """Whether a server listens there; one that stands still does, too."""
+    """Whether a server listens there; one that stands still does, too.
+
+    The connection is reset: one that is closed in order keeps its port for a minute, and a few hundred each second
+    would leave none. Then nobody could be reached any more.
+    """
     try:
         async with asyncio.timeout(CLUSTER_RING_S):
             _, writer = await asyncio.open_connection(*address)
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):  # the last: it can't be an address
         return False
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -48,8 +56,8 @@ async def takes_connections(address: Address) -> bool:
 class Presence:
     """Whether the stores of other servers are there.
 
-    own: this server's. lives_since: whether the server at an address was surely alive after a time of the monotonic
-    clock. ring: see `takes_connections`.
+    own: this server's. lives_since: whether the server that was at an address at a time of the monotonic clock was
+    surely alive after that. ring: see `takes_connections`.
     """
 
     def __init__(
@@ -69,15 +77,20 @@ class Presence:
         if address == self._own():
             return True
         now, since = self._runtime.monotonic(), self._silent.get(address)
-        if since is not None and self._lives_since(address, since):
-            if now < since + CLUSTER_RUNG_AGAIN_S:
-                return True
+        if since is not None and now >= since + CLUSTER_RUNG_AGAIN_S:
             del self._silent[address]
+        elif since is not None and self._lives_since(address, since):
+            return True
         if await self._rung(address):
             self._silent.pop(address, None)
             return True
         self._silent.setdefault(address, now)
         return False
+
+    def is_silent(self, address: Address) -> bool:
+        """Whether it was rung in vain, and isn't known to live."""
+        since = self._silent.get(address)
+        return since is not None and not self._lives_since(address, since)
 
     async def _rung(self, address: Address) -> bool:
         """The answer to a ring that begins now, or after the one under way: many may ask at once."""
@@ -122,18 +135,29 @@ class Directory:
         stream = request.streamInfo
         segment = segment_name(stream.scope, stream.stream, request.segmentId)
         limit = self._runtime.monotonic() + CLUSTER_WHERE_S
-        while True:
-            address = self._find(segment)
-            if address is not None and await self._presence.is_there(address) and self._find(segment) == address:
-                return pb.NodeUri(endpoint=address[0], port=address[1])
-            if self._runtime.monotonic() >= limit or self._waiting >= CLUSTER_WHERE_AT_ONCE:
-                said = "takes no connections" if address is not None else "is between two servers"
-                raise UnavailableError(f"the store that has {segment} {said}: try again")
-            self._waiting += 1
-            try:
+        is_waiting = False
+        try:
+            while True:
+                address = self._find(segment)
+                if address is not None and await self._is_there(address, is_waiting) and self._find(segment) == address:
+                    return pb.NodeUri(endpoint=address[0], port=address[1])
+                if not (is_waiting or self._has_place()) or self._runtime.monotonic() >= limit:
+                    said = "takes no connections" if address is not None else "is between two servers"
+                    raise UnavailableError(f"the store that has {segment} {said}: try again")
+                self._waiting += not is_waiting
+                is_waiting = True
                 await self._runtime.sleep(CLUSTER_WHERE_LOOK_S)
-            finally:
-                self._waiting -= 1
+        finally:
+            self._waiting -= is_waiting
+
+    async def _is_there(self, address: Address, is_waiting: bool) -> bool:
+        """No more wait for a ring that is likely to be in vain than may wait."""
+        if not (is_waiting or self._has_place()) and self._presence.is_silent(address):
+            return False
+        return await self._presence.is_there(address)
+
+    def _has_place(self) -> bool:
+        return self._waiting < CLUSTER_WHERE_AT_ONCE
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
         """All servers: each answers for all."""
