@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.segmentstore import storage_writer
+from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2 import claim
 from nadi.segmentstore.tier2.whereabouts import Tier2, find
 from nadi.wire import commands as wire
@@ -237,6 +240,27 @@ async def test_a_start_doesnt_need_the_store(tmp_path: Path, monkeypatch: pytest
             fake.faults.update(slow_down=0.0)
             await move(store)
             assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_a_start_needs_no_room_to_claim_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has filled the disk while the store was away, and only a server that has it again can empty it."""
+    write = disk.write_all
+
+    def full(fd: int, data: memoryview, offset: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("tier2.json.tmp") and reserved.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(fd, data, offset)
+
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
+            reserved = tmp_path / "container-0" / "reserve"
+        assert reserved.exists()
+        monkeypatch.setattr(disk, "write_all", full)
+        async with opened(tmp_path, fake) as (store, peer):
+            await move(store)
+            assert await peer.read_all(SEGMENT) == expected(3)
+        assert reserved.exists()
 
 
 # --- damage ----------------------------------------------------------------------------------------

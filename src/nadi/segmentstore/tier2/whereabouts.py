@@ -16,7 +16,8 @@ import msgspec
 from nadi.engines.failures import public
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, InvalidArgumentError
-from nadi.segmentstore.datafolder import ELSEWHERE, TIER2
+from nadi.segmentstore import reserve
+from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, container_folders
 from nadi.segmentstore.tier1 import disk
 
 
@@ -42,8 +43,17 @@ class Whereabouts(msgspec.Struct, frozen=True):
     left: str = ""
 
     def write(self, folder: Path) -> None:
-        """Durable when this returns; blocking."""
-        disk.replace_line(folder / ELSEWHERE, json.dumps(msgspec.to_builtins(self)))
+        """Durable when this returns, on a full disk in room that a container keeps aside; blocking."""
+        line = json.dumps(msgspec.to_builtins(self))
+        try:
+            disk.replace_line(folder / ELSEWHERE, line)
+        except OSError as error:
+            released = (path for path in container_folders(folder).values() if reserve.release(path))
+            container = next(released, None) if disk.is_no_room(error) else None
+            if container is None:
+                raise
+            disk.replace_line(folder / ELSEWHERE, line)
+            reserve.take(container)
 
     def told(self, options: dict[str, str]) -> Whereabouts:
         """The same, as it is reached by these options."""
