@@ -155,7 +155,7 @@ def test_who_is_missing_is_left_out_with_a_word(tmp_path: Path, monkeypatch: pyt
     ("arguments", "word"),
     [
         (["--only", "nadi"], "--only has no effect without peers"),
-        (["peers", "--streams", "3"], "--streams has no effect without busy-streams or streams"),
+        (["peers", "--streams", "3"], "--streams has no effect without busy-streams or cluster-million or streams"),
         (["disk", "--minutes", "3"], "--minutes has no effect without long"),
         (["peers", "--only", "nadi,kafak"], "there is no kafak; there are nadi, batch, "),
         (["peers", "--only", "batch,start"], "nadi, write_batch can't do start"),

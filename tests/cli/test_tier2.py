@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from nadi.cli.app import app
 from nadi.errors import DataFolderError, UnavailableError
-from nadi.segmentstore import datafolder
 from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
 from nadi.wire import commands as wire
@@ -266,7 +266,7 @@ def test_a_folder_begun_anew_may_be_interrupted(
     moved(data, fake[0])
     shutil.rmtree(data)
     there = "tier2", "claim", data, "--tier2", URL, "--tier2-option", f"endpoint={fake[0]}", "--containers", 3
-    write = datafolder.disk.replace_file
+    write = disk.replace_file
     for count in (0, 1, 3):
         left = [count]
 
@@ -278,7 +278,7 @@ def test_a_folder_begun_anew_may_be_interrupted(
             write(path, content)
 
         with monkeypatch.context() as patched:
-            patched.setattr(datafolder.disk, "replace_file", killed)
+            patched.setattr(disk, "replace_file", killed)
             told = command(*there)
             assert "killed" in told.output, told.output
     told = command(*there[:-1], 1)

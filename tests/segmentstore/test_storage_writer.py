@@ -54,7 +54,6 @@ async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However slow frames are: else the log would grow until writers wait."""
-    monkeypatch.setattr(storage_writer, "LOG_MAX_BYTES", 40_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", -1.0)
     monkeypatch.setattr(storage_writer, "FLUSH_ROUND_S", 60.0)
     segments = [f"scope/paced/{number}.#epoch.0" for number in range(3 * STORAGE_WRITER_RUNS)]
@@ -67,6 +66,7 @@ async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
             await peer.setup(segment, bytes([number]) * 16)
             await peer.append([bytes(4_000)], 1, bytes([number]) * 16)
         assert container.logged_bytes >= 10_000
+        container.log_max_bytes = 40_000
         async with asyncio.timeout(20):
             await tier2._flush()
         assert not container.state.frames

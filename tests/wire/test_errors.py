@@ -29,6 +29,7 @@ SAME: list[e.NadiError] = [  # with the same attributes
     e.TokenExpiredError("it ended a minute ago"),
     e.NotOwnerError(S, "other:12345"),
     e.StorageFullError("the disk is full"),
+    e.ChunksUnavailableError("tier 2 doesn't answer"),
     e.InvalidArgumentError("a key has 1 to 8,192 bytes, not 0"),
 ]
 BECOMES: list[tuple[e.NadiError, type[e.NadiError]]] = [  # Pravega's protocol can't say them more precisely

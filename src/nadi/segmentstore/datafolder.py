@@ -228,7 +228,7 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
 def is_unbegun(folder: Path, *others: str) -> bool:
     """Whether nothing is in the folder but `others`, the lock, and what an interrupted `begin` has left."""
     left = (path.name for path in container_folders(folder).values() if _is_pristine(path))
-    return {*others, "lock", f"{_FILE}.tmp", *left}.issuperset(path.name for path in folder.iterdir())
+    return {*others, "lock", f"{_FILE}.tmp", *left}.issuperset(os.listdir(folder))
 
 
 def write_format(folder: Path, count: int) -> None:

@@ -129,7 +129,7 @@ async def test_an_emptied_store_is_refused(tmp_path: Path) -> None:
         async with opened(tmp_path, fake):
             pass
         fake.objects.now.clear()
-        assert "it was emptied, or is another one" in await refused(tmp_path, fake)
+        assert "it was emptied, isn't mounted, or is another one" in await refused(tmp_path, fake)
 
 
 async def test_the_place_is_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ..work import simulate
 from .cluster_mutations import (
     CLUSTER_MUTATIONS,
     acknowledges_before_it_is_in_the_store,
-    takes_what_another_has_stored_for_its_own,
+    cleans_frames_that_the_log_still_needs,
 )
 from .mutations import (
     MUTATIONS,
@@ -52,9 +52,7 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
     assert is_found(mutation)
 
 
-@pytest.mark.parametrize(
-    "mutation", [acknowledges_before_it_is_in_the_store, takes_what_another_has_stored_for_its_own]
-)
+@pytest.mark.parametrize("mutation", [acknowledges_before_it_is_in_the_store, cleans_frames_that_the_log_still_needs])
 def test_some_of_a_cluster_are_found_at_once(mutation: Mutation) -> None:
     assert is_found(mutation, range(20), in_cluster=True)
 

@@ -6,12 +6,20 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from nadi.cluster import records
 from nadi.engines.registry import Entry
+from nadi.errors import StoreError
 from nadi.wire.fields import Buffer
 
 from .process import Process
 from .store import Line, SimulatedStore
 
 _PAGE = 100
+
+
+def _epoch(record: bytes) -> int:
+    try:
+        return records._record(0, record).epoch
+    except StoreError:  # a test's own
+        return 0
 
 
 class SimulatedEngine:
@@ -68,13 +76,10 @@ class SimulatedRegistry:
 
     def _is_claim(self, name: str, value: bytes) -> bool:
         """Whether a container gets another epoch."""
-        folder, _, number = name.partition("/")
-        found = self._line.store.objects.get(name)
-        if f"{folder}/" != records.FOLDER:
+        if not name.startswith(records.FOLDER):
             return False
-        return (
-            found is None or records._record(int(number), value).epoch > records._record(int(number), found.value).epoch
-        )
+        found = self._line.store.objects.get(name)
+        return _epoch(value) > (_epoch(found.value) if found is not None else 0)
 
     async def put(self, name: str, value: bytes) -> str:
         return await self._line.ask(f"put {name}", lambda: self._line.store.put(name, value))

@@ -46,7 +46,8 @@ async def takes_connections(address: Address) -> bool:
             _, writer = await asyncio.open_connection(*address)
     except (OSError, TimeoutError, ValueError):  # the last: it can't be an address
         return False
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    if (connection := writer.get_extra_info("socket")) is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
