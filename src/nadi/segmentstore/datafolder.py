@@ -1,9 +1,8 @@
 """A data folder as a whole: who owns it, what format it has, and keeping others from reading it.
 
 `DIR/format` holds the format and the number of containers, under a checksum. Each container's folder has a copy,
-written first, from which the file is healed if it is damaged or missing. Folders of earlier versions, format 1, have
-neither checksum nor copies, and get them. Tier 2 shows which containers there were even if their folders are gone:
-nothing is recreated beside what it has of them. Files are for the server's user alone, whatever its umask.
+written first, from which it is healed. Folders of format 1 have neither, and get them. Tier 2 shows which containers
+there were: nothing is recreated beside what it has of them. Files are for the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
