@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.segmentstore import storage_writer
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2 import claim
 from nadi.segmentstore.tier2.whereabouts import Tier2, find
@@ -240,6 +242,23 @@ async def test_a_start_doesnt_need_the_store(tmp_path: Path, monkeypatch: pytest
             fake.faults.update(slow_down=0.0)
             await move(store)
             assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_a_start_waits_once_for_a_store_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once more for each container."""
+    monkeypatch.setattr(claim, "START_S", 0.5)
+    async with FakeS3() as fake:
+        tier2 = Tier2(URL, fake.config())
+        store = SegmentStore(tmp_path, 3, tier2=tier2)
+        await store.start()
+        await store.close()
+        fake.faults.update(latency_ms={"get": (60_000, 60_001), "list": (60_000, 60_001)})
+        store = SegmentStore(tmp_path, 3, tier2=tier2)
+        async with asyncio.timeout(5):
+            await store.start()
+        await store.close()
 
 
 async def test_a_start_needs_no_room_to_claim_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -356,7 +356,7 @@ class ChunkStore:
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
         if self.claim is not None:  # a start doesn't wait for a store that says nothing again
-            await self.claim.confirm()
+            await self.claim.confirm_at_once()
         return await self.runtime.in_thread(self.sizes, folder)
 
     async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
@@ -368,7 +368,7 @@ class ChunkStore:
             except StopAsyncIteration:
                 return
             except Exception as error:
-                raise self._failed(f"list {folder}", error) from None
+                raise self._failed(f"list {folder or 'what is there'}", error) from None
             yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
 
     async def rename(self, name: str, new: str) -> None:

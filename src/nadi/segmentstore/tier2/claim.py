@@ -66,6 +66,7 @@ class Claim:
         self.on_lost: Callable[[], None] = lambda: None
         self.lost: StoreError | None = None
         self.is_confirmed = False
+        self._is_away = False  # it didn't answer at the start, and hasn't since
         self.folder, self._where, self._runtime, self._is_settled = folder, where, runtime, is_settled
         self._engines: tuple[LogEngine, Registry] | None = None
         self._confirming: asyncio.Task[None] | None = None
@@ -103,6 +104,7 @@ class Claim:
         except (TimeoutError, UnavailableError) as error:
             if not self._where.claimed:
                 raise
+            self._is_away = True
             said = str(error) or f"nothing in {START_S:.0f} s"
             log.warning("tier 2 in %s doesn't answer, and the log goes on without it: %s", self.url, said)
 
@@ -116,12 +118,24 @@ class Claim:
         """
         if self.lost is not None:
             raise self.lost.with_traceback(None)
-        if self.is_confirmed:
-            return
+        if not self.is_confirmed:
+            await asyncio.shield(self._try())
+
+    async def confirm_at_once(self) -> None:
+        """`confirm`, but wait no more for a store that didn't answer at the start, for each container asks.
+
+        Raises: as `confirm`.
+        """
+        if self._is_away and not self.is_confirmed:
+            self._try()
+            raise UnavailableError(f"tier 2 in {self.url} hasn't answered since the start; it is tried again")
+        await self.confirm()
+
+    def _try(self) -> asyncio.Task[None]:
         if self._confirming is None or self._confirming.done():
             self._confirming = asyncio.create_task(self._confirm(), name="tier2-claim")
             self._confirming.add_done_callback(_seen)
-        await asyncio.shield(self._confirming)
+        return self._confirming
 
     async def check(self) -> None:
         """Make sure that no other has opened the store since.
