@@ -145,7 +145,7 @@ def read_format(folder: Path, containers: int | None) -> int:
         raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
     found = find_format(folder)
     if found.format is None:
-        if found.own == "missing" and all(map(_is_pristine, container_folders(folder).values())):
+        if found.own == "missing" and all(map(is_pristine, container_folders(folder).values())):
             stored = stored_containers(folder)
             if not stored and not (folder / ELSEWHERE).exists():
                 return begin(folder, containers or DEFAULT_CONTAINERS)
@@ -222,12 +222,6 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
     if not count or not is_possible(count) or any(is_possible(others) for others in range(count + 1, _COUNTS)):
         return None
     return count
-
-
-def is_unbegun(folder: Path, *others: str) -> bool:
-    """Whether nothing is in the folder but `others`, the lock, and what an interrupted `begin` has left."""
-    left = (path.name for path in container_folders(folder).values() if _is_pristine(path))
-    return {*others, "lock", f"{_FILE}.tmp", *left}.issuperset(os.listdir(folder))
 
 
 def write_format(folder: Path, count: int) -> None:
@@ -310,7 +304,8 @@ def _read(path: Path) -> Format | str:
     return found
 
 
-def _is_pristine(container: Path) -> bool:
+def is_pristine(container: Path) -> bool:
+    """Whether no server has had that folder open, for `begin` was interrupted."""
     return {path.name for path in container.iterdir()} <= {_FILE, f"{_FILE}.tmp"}
 
 
@@ -329,7 +324,7 @@ def _check_containers(folder: Path, found: Format) -> None:
 
 
 def begin(folder: Path, count: int) -> int:
-    """Make a folder that is empty, or `is_unbegun`, one of `count` containers, which are returned; blocking."""
+    """Make a folder in which nothing is, or what an interrupted `begin` left, one of `count` containers; blocking."""
     for path in container_folders(folder).values():  # left by an interrupted creation
         for file in path.iterdir():
             file.unlink()

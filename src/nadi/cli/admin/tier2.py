@@ -89,13 +89,13 @@ def claim(
 @contextmanager
 def _begun(data: Path) -> Iterator[None]:
     """The folder, its lock held, if nothing is there yet."""
-    from nadi.segmentstore.datafolder import ELSEWHERE, FolderLock, is_unbegun
+    from nadi.segmentstore.datafolder import ELSEWHERE, FolderLock, container_folders, is_pristine
 
     lock = FolderLock(data)
     try:
-        ours = ELSEWHERE, f"{ELSEWHERE}.tmp"
-        if not is_unbegun(data, *ours):
-            others = {path.name for path in data.iterdir()} - {"lock", *ours}
+        left = [path.name for path in container_folders(data).values() if is_pristine(path)]  # by an earlier try
+        ours = {"lock", "format.tmp", ELSEWHERE, f"{ELSEWHERE}.tmp", *left}
+        if others := {path.name for path in data.iterdir()} - ours:
             raise DataFolderError(f"{data} isn't empty, it has {min(others)}: leave --containers out, or take another")
         yield
     finally:
