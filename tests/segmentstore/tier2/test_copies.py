@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from nadi.engines import outcomes
 from nadi.errors import DataFolderError, StoreError, UnavailableError
 from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2 import relocation
 from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
 from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened, opened_as
@@ -175,3 +178,31 @@ async def test_a_claim_that_is_killed_once_the_store_knows_of_it_keeps_nobody_ou
                 await claimed(tmp_path, fake)
         async with opened(tmp_path, fake) as (_, peer):
             assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_a_copy_that_has_lost_the_store_leaves_the_others_snapshot_alone(tmp_path: Path) -> None:
+    """Both number theirs alike; the store is all there is if the folder is lost."""
+    async with FakeS3() as fake:
+
+        async def kept(store: SegmentStore) -> dict[str, bytes]:
+            store.storage_writers[0].start()
+            await Hold(store).refresh()
+            await store.storage_writers[0].stop()
+            return {key: found.body for key, found in fake.objects.now.items() if "/snapshots/" in key}
+
+        async with opened(tmp_path / "a", fake) as (first, peer):
+            await append(peer, 1, 3)
+            await kept(first)
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            async with opened(tmp_path / "b", fake) as (second, second_peer):
+                await second_peer.setup(SEGMENT)
+                await append(second_peer, 4, 5)
+                there = await kept(second)
+                await append(peer, 6, 6)
+                keeping = asyncio.create_task(kept(first))
+                async with asyncio.timeout(20):
+                    await first.taken.wait()
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                now = {key: found.body for key, found in fake.objects.now.items()}
+                assert {key: now.get(key) for key in there} == there

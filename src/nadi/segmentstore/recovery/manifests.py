@@ -73,6 +73,7 @@ class ObjectManifests:
         return await snapshots.newest(self._chunks, self._container)
 
     async def put(self, manifest: Manifest, former: Manifest | None, oldest_frame: int) -> Manifest:
+        await self._chunks.check_ours()  # a copy's manifests have the same names
         fresh = manifest.base if former is None or former.base != manifest.base else ()
         names = [part.name for part in fresh]  # the next try makes its own, and may need the room
         try:
@@ -84,6 +85,7 @@ class ObjectManifests:
             names = [*snapshots.manifest_names(self._container, number), *names]
             await snapshots.put_manifest(self._chunks, manifest)
         except NadiError:  # it may be there, though not durably, and what it names is not to stay
+            await self._chunks.check_ours()
             await snapshots.delete_all(self._chunks, names)
             raise
         return manifest
@@ -91,16 +93,17 @@ class ObjectManifests:
     async def renew(self, manifest: Manifest, is_newest: Callable[[], bool]) -> list[str]:
         wrong = await snapshots.renew_manifest(self._chunks, manifest)
         if not is_newest():  # replaced meanwhile, and deleted
+            await self._chunks.check_ours()
             await snapshots.delete_all(self._chunks, snapshots.manifest_names(self._container, manifest.number))
             return []
         return wrong
 
     async def delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+        await self._chunks.check_ours()
         if former is not None and former.base == manifest.base:
             for name in snapshots.manifest_names(self._container, former.number):
                 await self._chunks.delete(name)
             return
-        await self._chunks.check_ours()
         needed = {part.name for part in manifest.parts}
         needed.update(snapshots.manifest_names(self._container, manifest.number))
         for name in await self._chunks.listed(snapshots.folder_of(self._container)):
