@@ -182,27 +182,25 @@ async def test_a_claim_that_is_killed_once_the_store_knows_of_it_keeps_nobody_ou
 
 async def test_a_copy_that_has_lost_the_store_leaves_the_others_snapshot_alone(tmp_path: Path) -> None:
     """Both number theirs alike; the store is all there is if the folder is lost."""
-    async with FakeS3() as fake:
 
-        async def kept(store: SegmentStore) -> dict[str, bytes]:
-            store.storage_writers[0].start()
-            await Hold(store).refresh()
-            await store.storage_writers[0].stop()
-            return {key: found.body for key, found in fake.objects.now.items() if "/snapshots/" in key}
+    async def keep(store: SegmentStore) -> None:
+        store.storage_writers[0].start()
+        await Hold(store).refresh()
+        await store.storage_writers[0].stop()
 
-        async with opened(tmp_path / "a", fake) as (first, peer):
-            await append(peer, 1, 3)
-            await kept(first)
-            shutil.copytree(tmp_path / "a", tmp_path / "b")
-            async with opened(tmp_path / "b", fake) as (second, second_peer):
-                await second_peer.setup(SEGMENT)
-                await append(second_peer, 4, 5)
-                there = await kept(second)
-                await append(peer, 6, 6)
-                keeping = asyncio.create_task(kept(first))
-                async with asyncio.timeout(20):
-                    await first.taken.wait()
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
-                now = {key: found.body for key, found in fake.objects.now.items()}
-                assert {key: now.get(key) for key in there} == there
+    async with FakeS3() as fake, opened(tmp_path / "a", fake) as (first, peer):
+        await append(peer, 1, 3)
+        await keep(first)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        async with opened(tmp_path / "b", fake) as (second, second_peer):
+            await append(second_peer, 4, 5)
+            await keep(second)
+        there = {key: found.body for key, found in fake.objects.now.items() if "/snapshots/" in key}
+        await append(peer, 6, 6)
+        keeping = asyncio.create_task(keep(first))
+        async with asyncio.timeout(60):
+            await first.taken.wait()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        now = {key: found.body for key, found in fake.objects.now.items()}
+        assert {key: now.get(key) for key in there} == there
