@@ -78,7 +78,7 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
     assert peer is not None
     assert peer.startswith(f"ipv4:{HOST}:")
     assert left_s is not None
-    assert 4 < left_s <= 7
+    assert 4 < left_s < 7.1  # the time that is left is rounded up where it is passed on
 
 
 async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
