@@ -18,7 +18,7 @@ from nadi.access.rotation import Rotation
 
 
 class Shares:
-    """At most `most` at once: call `enter`, and if it returns True, `leave` later.
+    """At most `most` at once: call `enter`, and if it returns True, `leave` later. refused: how often it didn't.
 
     >>> shares = Shares(4)
     >>> [shares.enter("flood") for _ in "abc"], shares.enter("good")
@@ -26,16 +26,23 @@ class Shares:
     """
 
     def __init__(self, most: int) -> None:
-        self._left = most
+        self._most = self._left = most
+        self.refused = 0
         self._of_address: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
         """Return whether one more from that address may start, and count it if so."""
         if self._of_address.get(address, 0) >= self._left:
+            self.refused += 1
             return False
         self._left -= 1
         self._of_address[address] += 1
         return True
+
+    @property
+    def entered(self) -> int:
+        """How many are in progress."""
+        return self._most - self._left
 
     def leave(self, address: str) -> None:
         self._left += 1

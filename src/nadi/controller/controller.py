@@ -119,7 +119,9 @@ class Controller(StructureCalls):
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
-        self.metrics = Metrics(flow, self.scaling.counts, self.scaling.hot_keys, lambda: self.unfinished)
+        self.metrics = Metrics(
+            flow, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished
+        )
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
             SCALING: partial(scalings, self.scaling.log),

@@ -121,12 +121,14 @@ class StorageWriter:
                 self._complaints.settled(number)
             except NadiError as error:
                 self.error = error
+                self._container.counts.tier2_errors += 1
                 self._complaints.tell(number, error)
                 if isinstance(error, StorageFullError):
                     backoff.at_most(FULL_PAUSE_S)
                 pause = backoff.take()
             except Exception:  # a bug of ours: log it loudly, for without this task the log fills up
                 pause = _LONGEST_PAUSE_S
+                self._container.counts.tier2_errors += 1
                 log.exception("storage writer %s failed; next try in %.1f s", number, pause)
 
     # --- from the log to chunks -----------------------------------------------------------------------
@@ -261,6 +263,7 @@ class StorageWriter:
             await self._container.call(lambda frame: self._stored(frame, stored), own=True)
             self._container.cache.drop(container, [extent for extent in extents if extent.frame is not None])
             self._fresh.add(segment)
+            self._container.counts.moved(length, was_in_log=extents[0].frame is not None)
             return True
         finally:
             self._planned_here.discard(name)
@@ -363,4 +366,5 @@ class StorageWriter:
             if self._container.is_lost:
                 return
             await self._chunks.delete(name)
+            self._container.counts.deleted_chunks += 1
         await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL), own=True)

@@ -33,6 +33,7 @@ from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
@@ -100,14 +101,14 @@ class SegmentStore:
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._coming: Container | None = None  # the one that is being taken
         self._forsaken = False
-        self._runtime, self.chunks, self._cache = runtime, chunks, BlockCache()
+        self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), Counts()
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
         self._hosted = Hosted(count, map(self._container, parts), owner_of, mapping)
         self.container_of = self._hosted.container_of
         self._rota = Rota()
-        self._reader = SegmentReader(chunks, self._cache, self._rota)
+        self._reader = SegmentReader(chunks, self.cache, self._rota, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
         self._service = SegmentService(
@@ -131,7 +132,7 @@ class SegmentStore:
         self.too_slow = 0  # connections ended because the peer was too slow
 
     def _container(self, parts: ContainerParts) -> Container:
-        container = Container(parts, self._cache, self._runtime)
+        container = Container(parts, self.cache, self._runtime, self.counts)
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
             container.on_opened = partial(inventory.take, container, self.chunks)

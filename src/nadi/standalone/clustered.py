@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import nadi
 from nadi.client.control.security import Security
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
-from nadi.cluster.operating.figures import families
+from nadi.cluster.operating.figures import samples
 from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.controller.grpc.server import rpc_server
 from nadi.controller.scaling.profile import profile_of
@@ -30,6 +30,7 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.cache import emptied_cache
 from nadi.standalone.embedded import SharedPorts
+from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.profiles import profile_named
@@ -111,7 +112,7 @@ class ClusterServer:
             self.node.join(addresses, parts)
             if self._rest_port is not None:
                 self._api.cluster = self.node.operator
-                self._api.own_metrics = lambda: families(self.node.figures())
+                self._figures.more = lambda: samples(self.node.figures())
             self._parts = parts.pop_all()
         try:
             await self.node.settled(self.url)
@@ -143,6 +144,7 @@ class ClusterServer:
         self.node = ClusterNode(stores, cache, settings, self._runtime)
         await self.node.open(parts)
         self.id, self.cluster, self.store = self.node.id, self.node.cluster, self.node.store
+        self._figures = ServerFigures(self.store, self.gate, self._runtime)
 
     async def _open_cache(self, parts: AsyncExitStack) -> Path:
         if self._cache_given is None:
@@ -180,17 +182,20 @@ class ClusterServer:
 
     async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> list[RestServer]:
         """At its own port, and then at that which it shares."""
+        from nadi.controller.metrics.scrape import OwnMetrics
         from nadi.controller.rest.access import RestAccess
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
 
-        self._api: Api = Api(self._health, RestAccess(self.gate), budget=self.node.store.budget)
+        own = OwnMetrics(self._figures.samples, self._runtime)
+        self._api: Api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.node.store.budget)
         ports = [port] if self._shared is None or self._shared.rest is None else [port, self._shared.rest]
         around, rests = self.node.front.rest(self._api), list[RestServer]()
         for one in ports:
             rests.append(RestServer(self._api, self._host, one, context, around, shares_port=bool(rests)))
             with listening(self._host, one):
                 await rests[-1].start()
+        self._figures.rests += (rest.listener for rest in rests)
         return rests
 
     async def _start_rpc(
@@ -198,7 +203,7 @@ class ClusterServer:
     ) -> tuple[tuple[str, int], str]:
         """Return what it listens at, as clients are told: host and port, and the URI."""
         rpc, tls = rpc_server(shares_port=shares_port), self._tls
-        self.node.front.add_to(rpc)
+        self._figures.rpc.append(self.node.front.add_to(rpc))
         port = open_rpc(rpc, self._host, port, tls)
         told = self._advertised_host or self._host
         await rpc.start()

@@ -27,8 +27,10 @@ from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import DataFolderTakenError, StorageFullError, UnavailableError
 from nadi.limits import LOG_MAX_BYTES, THREAD_SWITCH_S
 from nadi.observe.health import Component
+from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone import anew
+from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.leaving import Leaving
@@ -106,6 +108,7 @@ class Server:
             self.gate = gate_of(security)
             if self.gate is not None:
                 parts.callback(self.gate.close)
+            self._figures = ServerFigures(self.store, self.gate, REAL)
             if self._rest_port is not None:
                 self._rest = await self._listening_rest(self._rest_port, context)
                 parts.push_async_callback(self._rest.stop)
@@ -131,12 +134,15 @@ class Server:
 
     async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> RestServer:
         # a server without REST starts a tenth of a second earlier without these
+        from nadi.controller.metrics.scrape import OwnMetrics
         from nadi.controller.rest.access import RestAccess
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
 
-        self._api = Api(self._health, RestAccess(self.gate), budget=self.store.budget)
+        own = OwnMetrics(self._figures.samples, REAL)
+        self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget)
         rest = RestServer(self._api, self._host, port, context)
+        self._figures.rests.append(rest.listener)
         with listening(self._host, port):
             await rest.start()
         return rest
@@ -158,7 +164,7 @@ class Server:
 
     async def _start_rpc(self, tls: ServerTls | None, access: ControllerAccess | None) -> None:
         self._rpc = rpc_server()
-        add_controller(self._rpc, self.controller, access)
+        self._figures.rpc.append(add_controller(self._rpc, self.controller, access))
         port = open_rpc(self._rpc, self._host, self._controller_port, tls)
         told = self._advertised_host or self._host
         self.controller.rpc_endpoint = (told, port)

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from starlette.types import ASGIApp
 
+from nadi.access.shares import Shares
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.doors.active import Active, Addresses
@@ -55,9 +56,9 @@ class Front:
         self._closing: set[asyncio.Task[None]] = set()
         self._rest: RestFront | None = None
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Let `server`, a new one, answer every RPC."""
-        add_answers(server, self._answer, self.peer_of)
+    def add_to(self, server: grpc.aio.Server) -> Shares:
+        """Let `server`, a new one, answer every RPC; return what counts its calls."""
+        return add_answers(server, self._answer, self.peer_of)
 
     def rest(self, api: Api) -> Callable[[ASGIApp], ASGIApp]:
         """What a RestServer of `api` is to put around its application."""

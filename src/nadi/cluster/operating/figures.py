@@ -6,62 +6,64 @@ told.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 from nadi.cluster.operating.moves import Moves
 from nadi.engines.engine import LogEngine
 from nadi.errors import UnavailableError
+from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import place_of
 from nadi.wire.fields import Buffer
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-
-class Meaning(NamedTuple):
-    """One metric; a counter's samples are called `<name>_total`."""
-
-    help: str
-    labels: tuple[str, ...] = ()
-    kind: Literal["gauge", "counter", "histogram"] = "gauge"
-
-
-MEANINGS = {
-    "nadi_cluster_containers": Meaning("Containers that this server has."),
-    "nadi_cluster_servers": Meaning("Servers that this one sees, by whether they are alive.", ("state",)),
-    "nadi_cluster_lease_valid": Meaning("1 while this server may answer reads, else 0: it doesn't reach the store."),
-    "nadi_cluster_lease_term": Meaning("How often the lease has begun: once, and again after each silence."),
-    "nadi_cluster_controller": Meaning("1 if the active controller is here, else 0."),
-    "nadi_cluster_takeovers": Meaning("Containers taken over from servers that were dead.", (), "counter"),
-    "nadi_cluster_containers_received": Meaning("Containers that other servers have handed over.", (), "counter"),
-    "nadi_cluster_containers_handed_over": Meaning("Containers handed over to other servers.", (), "counter"),
-    "nadi_cluster_fenced": Meaning("Claims, or containers, that another server was faster to claim.", (), "counter"),
-    "nadi_cluster_log_put_seconds": Meaning(
-        "How long puts of the log's objects took that were stored.", (), "histogram"
-    ),
-    "nadi_cluster_log_put_bytes": Meaning("Bytes of the log's objects that were stored.", (), "counter"),
-    "nadi_cluster_log_retries": Meaning(
-        "Puts of the log's objects that had to be tried again, or read.", (), "counter"
-    ),
-    "nadi_cluster_log_errors": Meaning(
-        "Calls for the log's objects that the store answered with an error.", (), "counter"
-    ),
-}
+MEANINGS = by_name(
+    (
+        Meaning("nadi_cluster_containers", "Containers that this server has."),
+        Meaning("nadi_cluster_servers", "Servers that this one sees, by whether they are alive.", ("state",)),
+        Meaning(
+            "nadi_cluster_lease_valid", "1 while this server may answer reads, else 0: it doesn't reach the store."
+        ),
+        Meaning("nadi_cluster_lease_term", "How often the lease has begun: once, and again after each silence."),
+        Meaning("nadi_cluster_controller", "1 if the active controller is here, else 0."),
+        Meaning("nadi_cluster_takeovers", "Containers taken over from servers that were dead.", (), "counter"),
+        Meaning("nadi_cluster_containers_received", "Containers that other servers have handed over.", (), "counter"),
+        Meaning("nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"),
+        Meaning(
+            "nadi_cluster_fenced", "Claims, or containers, that another server was faster to claim.", (), "counter"
+        ),
+        Meaning(
+            "nadi_cluster_log_put_seconds",
+            "How long puts of the log's objects took that were stored.",
+            (),
+            "histogram",
+        ),
+        Meaning("nadi_cluster_log_put_bytes", "Bytes of the log's objects that were stored.", (), "counter"),
+        Meaning(
+            "nadi_cluster_log_retries",
+            "Puts of the log's objects that had to be tried again, or read.",
+            (),
+            "counter",
+        ),
+        Meaning(
+            "nadi_cluster_log_errors",
+            "Calls for the log's objects that the store answered with an error.",
+            (),
+            "counter",
+        ),
+    )
+)
 
 
 class CountedEngine:
-    """A `LogEngine` that counts. `took`: how many puts ended within each of `BUCKETS_S`, and later."""
+    """A `LogEngine` that counts. `took`: how long puts took that stored something."""
 
     def __init__(self, engine: LogEngine, runtime: Runtime) -> None:
         self._engine, self._runtime = engine, runtime
-        self.took = [0] * (len(BUCKETS_S) + 1)
-        self.took_s = 0.0
+        self.took = Histogram(BUCKETS_S)
         self.put_bytes = self.retries = self.errors = 0
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
@@ -73,9 +75,7 @@ class CountedEngine:
             raise
         if place_of(name) is not None:
             if is_stored:
-                took_s = self._runtime.monotonic() - began
-                self.took[bisect_left(BUCKETS_S, took_s)] += 1
-                self.took_s += took_s
+                self.took.add(self._runtime.monotonic() - began)
                 self.put_bytes += sum(memoryview(part).nbytes for part in parts)
             else:
                 self.retries += 1
@@ -119,46 +119,25 @@ class Figures(NamedTuple):
     engine: CountedEngine
 
 
-def families(figures: Figures) -> Iterator[Metric]:
-    """As metrics with their samples."""
+def samples(figures: Figures) -> Iterator[Sample]:
+    """Its metrics."""
     servers = Counter("alive" if is_alive else "dead" for is_alive in figures.servers)
     moves, engine = figures.moves, figures.engine
-    yield _plain("nadi_cluster_containers", figures.containers)
-    yield _plain("nadi_cluster_servers", servers["alive"], ("alive",), more=((("dead",), servers["dead"]),))
-    yield _plain("nadi_cluster_lease_valid", int(figures.lease_is_valid))
-    yield _plain("nadi_cluster_lease_term", figures.term)
-    yield _plain("nadi_cluster_controller", int(figures.has_controller))
-    yield _plain("nadi_cluster_takeovers", moves.taken_over)
-    yield _plain("nadi_cluster_containers_received", moves.received)
-    yield _plain("nadi_cluster_containers_handed_over", moves.handed_over)
-    yield _plain("nadi_cluster_fenced", moves.fenced)
-    yield _histogram("nadi_cluster_log_put_seconds", engine)
-    yield _plain("nadi_cluster_log_put_bytes", engine.put_bytes)
-    yield _plain("nadi_cluster_log_retries", engine.retries)
-    yield _plain("nadi_cluster_log_errors", engine.errors)
+    yield _sample("nadi_cluster_containers", figures.containers)
+    for state in ("alive", "dead"):
+        yield _sample("nadi_cluster_servers", servers[state], state)
+    yield _sample("nadi_cluster_lease_valid", int(figures.lease_is_valid))
+    yield _sample("nadi_cluster_lease_term", figures.term)
+    yield _sample("nadi_cluster_controller", int(figures.has_controller))
+    yield _sample("nadi_cluster_takeovers", moves.taken_over)
+    yield _sample("nadi_cluster_containers_received", moves.received)
+    yield _sample("nadi_cluster_containers_handed_over", moves.handed_over)
+    yield _sample("nadi_cluster_fenced", moves.fenced)
+    yield _sample("nadi_cluster_log_put_seconds", engine.took.read())
+    yield _sample("nadi_cluster_log_put_bytes", engine.put_bytes)
+    yield _sample("nadi_cluster_log_retries", engine.retries)
+    yield _sample("nadi_cluster_log_errors", engine.errors)
 
 
-def _plain(
-    name: str,
-    value: float,
-    labels: tuple[str, ...] = (),
-    more: Iterable[tuple[tuple[str, ...], float]] = (),
-) -> Metric:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    meaning = MEANINGS[name]
-    make = CounterMetricFamily if meaning.kind == "counter" else GaugeMetricFamily
-    family = make(name, meaning.help, labels=meaning.labels)
-    for its, one in ((labels, value), *more):
-        family.add_metric(list(its), one)
-    return family
-
-
-def _histogram(name: str, engine: CountedEngine) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily
-
-    buckets, total = [], 0
-    for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], engine.took, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return HistogramMetricFamily(name, MEANINGS[name].help, buckets=buckets, sum_value=engine.took_s)
+def _sample(name: str, value: Value, *labels: str) -> Sample:
+    return Sample(MEANINGS[name], value, labels)

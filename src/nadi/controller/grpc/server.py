@@ -169,15 +169,17 @@ def answers_of(controller: Controller, access: ControllerAccess | None = None) -
     return Answers([kind(controller) for kind in (*kinds, CommitService, ScalerService)], access)
 
 
-def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
-    """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers."""
-    add_answers(server, answers_of(controller, access).answer)
+def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
+    """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers. Return
+    what counts its calls."""
+    return add_answers(server, answers_of(controller, access).answer)
 
 
 def add_answers(
     server: grpc.aio.Server, answer: Answer, peer_of: Callable[[Any], str] = lambda context: str(context.peer())
-) -> None:
-    """Let `server` answer every RPC of the services by `answer`. peer_of: returns who made a call, of its context."""
+) -> Shares:
+    """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
+    made a call, of its context."""
     turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come
@@ -187,6 +189,7 @@ def add_answers(
             for rpc in methods
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+    return rooms.calls
 
 
 def _serialized(reply: Any) -> bytes:

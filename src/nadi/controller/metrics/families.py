@@ -7,37 +7,23 @@ Labels are bounded: the busiest streams have a name, and the groups that are far
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Literal
-
-from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING
 
 from nadi.controller.metrics.figures import OTHERS, Figures, StreamFigures
+from nadi.controller.periodic.retention_rounds import Released
 from nadi.controller.periodic.scaling_rounds import Counts
 from nadi.limits import METRICS_GROUPS
 from nadi.model.reports import GroupLagReport
+from nadi.observe.metrics import Meaning, by_name, family
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _STREAM = ("scope", "stream")
 _GROUP = ("scope", "reader_group", "stream")
-_process = ProcessCollector(registry=None)
 
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """One metric; a counter's samples are called `<name>_total`."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-    kind: Literal["gauge", "counter"] = "gauge"
-
-
-MEANINGS = {
-    meaning.name: meaning
-    for meaning in (
-        Meaning("nadi_build_info", "Always 1; the label has nadi's version.", ("version",)),
+MEANINGS = by_name(
+    (
         Meaning("nadi_streams", "Streams, without internal ones."),
         Meaning("nadi_reader_groups", "Reader groups."),
         Meaning("nadi_stream_segments", "Current segments of a stream; 0 if it is sealed.", _STREAM),
@@ -69,38 +55,44 @@ MEANINGS = {
         Meaning("nadi_reader_group_readers", "Readers that are online in a reader group.", ("scope", "reader_group")),
         Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
         Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
+        Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),
+        Meaning("nadi_retention_released_bytes", "Bytes of streams that these released.", (), "counter"),
+        Meaning("nadi_retention_age_seconds", "How long ago the last of them was."),
         Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables that are in progress."),
         Meaning("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
         Meaning("nadi_metrics_complete", "1 if all that is to be told was looked at in time, else 0."),
         Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
     )
-}
+)
 
 
-def families(figures: Figures, counts: Counts, unfinished: dict[str, int]) -> Iterator[Metric]:
-    """All metrics with their samples. counts: of scalings, since the server began."""
-    yield _family("nadi_build_info", [((version("nadi"),), 1)])
+def families(
+    figures: Figures, counts: Counts, released: Released, unfinished: dict[str, int], now_s: float
+) -> Iterator[Metric]:
+    """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
+    now_s: by its monotonic clock."""
     yield _family("nadi_streams", [((), figures.streams_count)])
     yield _family("nadi_reader_groups", [((), figures.groups_count)])
     yield from _of_streams(figures)
     yield from _of_groups(figures.lags)
     yield _family("nadi_scalings", [(("split",), counts.splits), (("merge",), counts.merges)])
     yield _family("nadi_hot_keys_found", [((), counts.hot_keys)])
+    yield _family("nadi_retention_truncations", [((), released.truncations)])
+    yield _family("nadi_retention_released_bytes", [((), released.size_bytes)])
+    yield _family("nadi_retention_age_seconds", [((), None if released.at_s is None else now_s - released.at_s)])
     yield _family("nadi_unfinished_workflows", [((), unfinished["workflows"])])
     yield _family("nadi_unfinished_transactions", [((), unfinished["transactions"])])
     yield _family("nadi_metrics_complete", [((), int(figures.is_complete))])
     yield _family("nadi_metrics_gathering_seconds", [((), figures.took_s)])
-    yield from _process.collect()
+
+
+def unavailable() -> Iterator[Metric]:
+    """What there is to tell where nothing can be gathered."""
+    yield _family("nadi_metrics_complete", [((), 0)])
 
 
 def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
-    meaning = MEANINGS[name]
-    make = CounterMetricFamily if meaning.kind == "counter" else GaugeMetricFamily
-    family = make(name, meaning.help, labels=meaning.labels)
-    for labels, value in samples:
-        if value is not None:
-            family.add_metric(list(labels), value)
-    return family
+    return family(MEANINGS[name], samples)
 
 
 def _of_streams(figures: Figures) -> Iterator[Metric]:

@@ -1,5 +1,8 @@
-"""The answer to a scrape. Nothing is gathered unless somebody asks, and whoever asks within a second, or while figures
-are being gathered, gets the same ones."""
+"""The answer to a scrape: what the controller knows of streams and groups, and what each server tells of itself.
+
+Nothing is gathered unless somebody asks, and whoever asks within a second, or while figures are being gathered, gets
+the same ones. Figures are taken in the loop; text is made of them in a thread.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.metrics.figures import Figures
 from nadi.controller.metrics.gather import HotKeys, gather
+from nadi.controller.periodic.retention_rounds import Released
 from nadi.controller.periodic.scaling_rounds import Counts
 from nadi.errors import NadiError
 from nadi.limits import METRICS_CACHED_S
+from nadi.observe.metrics import Sample
+from nadi.runtime import Runtime
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -25,12 +31,18 @@ _version = re.compile("version=([^;]*)")
 
 
 class Metrics:
-    """counts and hot_keys: of the scalings; unfinished: how much is in progress."""
+    """counts and hot_keys: of the scalings; released: by retention; unfinished: how much is in progress."""
 
     def __init__(
-        self, flow: Workflows, counts: Counts, hot_keys: HotKeys, unfinished: Callable[[], dict[str, int]]
+        self,
+        flow: Workflows,
+        counts: Counts,
+        released: Released,
+        hot_keys: HotKeys,
+        unfinished: Callable[[], dict[str, int]],
     ) -> None:
-        self._flow, self._counts, self._hot_keys, self._unfinished = flow, counts, hot_keys, unfinished
+        self._flow, self._counts, self._released = flow, counts, released
+        self._hot_keys, self._unfinished = hot_keys, unfinished
         self._gathering: asyncio.Task[Figures | NadiError] | None = None
         self._gathered_s = 0.0
         self._written_of: Figures | None = None
@@ -51,12 +63,13 @@ class Metrics:
 
     async def _write(self, figures: Figures, encode: Callable[[Any], bytes]) -> bytes:
         """In a thread: it takes some 20 us a line."""
-        counts, unfinished = replace(self._counts), self._unfinished()
+        counts, released, unfinished = replace(self._counts), replace(self._released), self._unfinished()
+        now_s = self._flow.clock.monotonic()
 
         def write() -> bytes:
             from nadi.controller.metrics.families import families
 
-            return encode(_Collected(list(families(figures, counts, unfinished))))
+            return encode(_Collected(list(families(figures, counts, released, unfinished, now_s))))
 
         return await self._flow.clock.in_thread(write)
 
@@ -81,21 +94,51 @@ class Metrics:
         self._gathered_s = self._flow.clock.monotonic()
 
 
+class OwnMetrics:
+    """What a server tells of itself and its process, whichever server has the controller. samples: as they are now."""
+
+    def __init__(self, samples: Callable[[], Iterable[Sample]], runtime: Runtime) -> None:
+        self._samples, self._runtime = samples, runtime
+        self._written: dict[str, tuple[float, asyncio.Future[bytes]]] = {}  # by content type, and since when
+
+    async def after(self, text: bytes, accept: str) -> bytes:
+        """The text of a scrape with these metrics after it, in the same form."""
+        from prometheus_client.exposition import choose_encoder
+
+        encode, content_type = choose_encoder(_spoken(accept))
+        began_s, found = self._written.get(content_type, (0.0, None))
+        now_s = self._runtime.monotonic()
+        if found is None or (found.done() and now_s - began_s > METRICS_CACHED_S):
+            found = self._runtime.in_thread(_own_text, list(self._samples()), encode)
+            self._written[content_type] = now_s, found
+        return text.removesuffix(b"# EOF\n") + await asyncio.shield(found)
+
+
+def _own_text(samples: list[Sample], encode: Callable[[Any], bytes]) -> bytes:
+    from prometheus_client import ProcessCollector
+
+    from nadi.observe.metrics import families
+
+    return encode(_Collected([*families(samples), *ProcessCollector(registry=None).collect()]))
+
+
 def nothing(accept: str) -> tuple[bytes, str]:
     """What `Metrics.scrape` would return if there were no metrics."""
+    return _of([], accept)
+
+
+def incomplete(accept: str) -> tuple[bytes, str]:
+    """What stands for `Metrics.scrape` where that isn't possible now."""
+    from nadi.controller.metrics.families import unavailable
+
+    return _of(list(unavailable()), accept)
+
+
+def _of(found: list[Metric], accept: str) -> tuple[bytes, str]:
     from prometheus_client.exposition import choose_encoder
 
     encode, content_type = choose_encoder(_spoken(accept))
-    return encode(_Collected([])), content_type
-
-
-def with_more(text: bytes, accept: str, more: Iterable[Metric]) -> bytes:
-    """A scrape's text with other metrics after it, in the same form."""
-    from prometheus_client.exposition import choose_encoder
-
-    encode, _ = choose_encoder(_spoken(accept))
-    found = list(more)
-    return text.removesuffix(b"# EOF\n") + encode(_Collected(found)) if found else text
+    return encode(_Collected(found)), content_type
 
 
 def _spoken(accept: str) -> str:

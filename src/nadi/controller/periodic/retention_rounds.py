@@ -14,11 +14,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.retention.ages import Ages
 from nadi.controller.retention.names import Named, Names
+from nadi.controller.retention.past import Past
 from nadi.controller.retention.policy import Policy
 from nadi.controller.retention.verdict import Judge, Report
 from nadi.controller.state.history import Cut
@@ -45,9 +47,19 @@ _LISTED = "limited/all"  # in `numbers`: streams of before this table existed ar
 _Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
 
 
+@dataclass(slots=True)
+class Released:
+    """What retention has truncated since this controller began; at_s: when last, by the monotonic clock."""
+
+    truncations: int = 0
+    size_bytes: int = 0
+    at_s: float | None = None
+
+
 class RetentionRounds:
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
+        self.released = Released()
         self._table = flow.metadata.limited
         self._ages = Ages(flow.clock)
         self._judge = Judge(flow, self._ages)
@@ -150,7 +162,14 @@ class RetentionRounds:
                 return None  # another policy, another head: the next round looks again
             return await truncate.begin(self._flow, name, cut)
 
-        await self._flow.run(name, begin)
+        if await self._flow.run(name, begin) is not None:
+            self._count(verdict.past, cut)
+
+    def _count(self, past: Past, cut: Cut) -> None:
+        released = self.released
+        released.truncations += 1
+        released.size_bytes += past.kept_bytes - past.bytes_after(cut)
+        released.at_s = self._flow.clock.monotonic()
 
     # --- which streams there are -----------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -19,6 +19,7 @@ from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
 from nadi.access.shares import Places
 from nadi.controller.controller import Controller
+from nadi.controller.metrics.scrape import OwnMetrics
 from nadi.controller.rest.access import EVERYBODY, RestAccess
 from nadi.controller.rest.replies import JSON
 from nadi.controller.state.metadata import StreamName
@@ -27,9 +28,6 @@ from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_
 from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
 from nadi.observe.migration import HoldReport
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 
 class Operated(Protocol):
@@ -65,7 +63,7 @@ class Left(Protocol):
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
     cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `own_metrics`
-    are what a server tells of itself, as families of metrics."""
+    are what a server tells of itself."""
 
     health: Callable[[], Component]
     access: RestAccess
@@ -73,7 +71,7 @@ class Api:
     stands_by: bool = False
     cluster: Operated | None = None
     left: Left | None = None
-    own_metrics: Callable[[], Iterable[Metric]] = tuple
+    own_metrics: OwnMetrics | None = None
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
     turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))

@@ -159,7 +159,12 @@ class RestServer:
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return len(self._uvicorn.listener.guests)
+        return len(self.listener.guests)
+
+    @property
+    def listener(self) -> Listener:
+        """Who lets connections in."""
+        return self._uvicorn.listener
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 from nadi.limits import CACHE_MAX_BYTES
 from nadi.segmentstore.state.records import Extent
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
+from nadi.segmentstore.tier1.runfile import Piece
 from nadi.wire.fields import Buffer
 
 _ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
@@ -31,12 +33,14 @@ def place_in_log(container: int, extent: Extent) -> Place:
 
 class BlockCache:
     """Blocks by place, at most `max_bytes` in all, overhead included. Those least recently used are dropped first, of
-    what isn't in the log before what is."""
+    what isn't in the log before what is. hits, misses: of reads, as readers count them; evictions: blocks dropped for
+    room."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
         self._of_log = _Shelf()
         self._others = _Shelf()
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        self.hits = self.misses = self.evictions = 0
 
     @property
     def size_bytes(self) -> int:
@@ -63,14 +67,25 @@ class BlockCache:
         shelf.size_bytes += len(block) + _ENTRY_BYTES
         self._make_room()
 
-    def put_frame(self, container: int, sequence: int, extents: list[Extent], parts: list[bytes]) -> None:
-        """`put` the parts of a frame that was just written, which has one for each extent."""
-        blocks, size_bytes = self._of_log.blocks, self._of_log.size_bytes
+    def put_frame(
+        self, container: int, sequence: int, extents: list[Extent], parts: list[bytes], checksums: bytes
+    ) -> None:
+        """`put` the parts of a frame that was just written, which has one for each extent; extents get their checksums,
+        too."""
+        blocks, size_bytes, at = self._of_log.blocks, self._of_log.size_bytes, 0
         for extent, part in zip(extents, parts, strict=True):
+            extent.checksums = checksums[at : at + CHECKSUM_BYTES]
+            at += CHECKSUM_BYTES
             blocks[container, sequence, extent.position] = part  # as `place_in_log` says
             size_bytes += len(part) + _ENTRY_BYTES
         self._of_log.size_bytes = size_bytes
         self._make_room()
+
+    def put_beside(self, container: int, written: Sequence[tuple[Extent, Piece, bytes]]) -> None:
+        """Likewise what was written beside the log for a frame."""
+        for extent, piece, block in written:
+            extent.checksums = piece.checksum
+            self.put(place_in_log(container, extent), block)
 
     def drop(self, container: int, extents: Sequence[Extent]) -> None:
         """Drop what was in the log, or beside it, and isn't any more."""
@@ -82,8 +97,9 @@ class BlockCache:
         return self._others if isinstance(place[0], str) else self._of_log
 
     def _make_room(self) -> None:
-        while self.size_bytes > self._max_bytes:
-            of_log = not self._others.blocks or self._of_log.size_bytes > self._max_bytes * _OF_LOG
+        while self.size_bytes > self.max_bytes:
+            self.evictions += 1
+            of_log = not self._others.blocks or self._of_log.size_bytes > self.max_bytes * _OF_LOG
             (self._of_log if of_log else self._others).drop_oldest()
 
 

@@ -19,6 +19,7 @@ from nadi import limits
 from nadi.errors import DamagedStateError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.courtesy import Courtesy
+from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import Checkpoint
 
@@ -37,6 +38,7 @@ class Checkpoints:
         wake: Callable[[], None],
         recover_from: Callable[[Exception], None],
         courtesy: Courtesy,
+        counts: Counts,
         runtime: Runtime,
     ) -> None:
         self.sequence = 0  # of the last frame that the state reflects as it is written
@@ -44,7 +46,8 @@ class Checkpoints:
         self.waits_for_room = False  # checkpoints fail for lack of room, and are retried
         self.stopping = False
         self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
-        self._courtesy = courtesy
+        self._courtesy, self._counts = courtesy, counts
+        self.current_at = runtime.monotonic()  # when one was made, or there was nothing to write, last
         self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
         self._started_at = 0.0
         self._truncation_due = False
@@ -61,6 +64,7 @@ class Checkpoints:
         opened.metadata.on_damage = snapshots.on_damage = damaged
         snapshots.on_fenced = self._recover_from
         snapshots.on_stored = self._truncate_soon
+        snapshots.counts, self.current_at = self._counts, self._runtime.monotonic()
         await snapshots.open(self.sequence)
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
         self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
@@ -93,6 +97,7 @@ class Checkpoints:
         state = self._opened.state
         self._oldest_frame = state.log_needed()[0] or 0
         if state.sequence == self.sequence:
+            self.current_at = self._started_at
             self.truncate_log()
             if self._snapshot_is_due():
                 self._run(self.snapshot())
@@ -103,10 +108,11 @@ class Checkpoints:
         self._task = asyncio.create_task(work, name=f"checkpoint-{self._parts.number}")
 
     async def _write(self, checkpoint: Checkpoint) -> None:
-        state = self._opened.state
+        state, began = self._opened.state, self._runtime.monotonic()
         try:
             await self._commit(checkpoint)
         except Exception as error:
+            self._counts.checkpoint_errors += 1
             if self._parts.is_no_room(error):
                 if not self.waits_for_room:
                     what = "container %d: no room for its state: it stays in the log: %s"
@@ -119,6 +125,8 @@ class Checkpoints:
             self._recover_from(error if is_damaged else UnavailableError(f"the state could not be written: {error}"))
             return
         self.waits_for_room = False
+        self.current_at = self._runtime.monotonic()
+        self._counts.checkpoints.add(self.current_at - began)
         state.checkpointed(checkpoint)
         self.sequence = checkpoint.sequence
         self._truncate_soon()
@@ -179,9 +187,19 @@ class Checkpoints:
         self.truncate_log()
 
     async def inspect_state(self) -> tuple[str, int]:
-        """Run `ContainerParts.inspect_state` in place of a checkpoint: after `idle`, without an await in between."""
+        """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the
+        container recovers. No commit runs meanwhile; what it would write stays in the log.
+
+        Call it after `idle`, without an await in between. UnavailableError: the state can't be read.
+        """
         walk = self._task = asyncio.create_task(self._parts.inspect_state())
-        return await asyncio.shield(walk)
+        try:
+            damage, size_bytes = await asyncio.shield(walk)
+        except OSError as error:
+            raise UnavailableError(f"the state of container {self._parts.number} can't be read: {error}") from error
+        if damage:
+            self._recover_from(DamagedStateError(str(self._opened.metadata.folder), damage))
+        return damage, size_bytes
 
     async def idle(self) -> None:
         """Wait until none is running."""

@@ -20,7 +20,7 @@ from nadi import limits
 from nadi.errors import ClosedError, DamagedStateError, FencedError, NotOwnerError, UnavailableError
 from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.container.cache import BlockCache, place_in_log
+from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.container.damage import Damage, KnownDamage
@@ -28,13 +28,13 @@ from nadi.segmentstore.container.failures import still_closed, tell_of_room, tol
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, RequestQueue
 from nadi.segmentstore.container.requests import Call, Request, again
+from nadi.segmentstore.counts import Counts, Stages
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import Delete
 from nadi.segmentstore.state.records import FrameRef
-from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.segmentstore.tier1.log import ALL, DurableLog
 from nadi.segmentstore.tier1.runs import RunFiles
 
@@ -49,7 +49,7 @@ _REQUEST_BYTES = 1024  # in a frame, beside the data: used to ask for the next f
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result.
 
-    parts: its log and its state.
+    parts: its log and its state. counts: of its store.
     """
 
     log: DurableLog
@@ -57,13 +57,17 @@ class Container:
     state: StateMachine
     runs: RunFiles | None = None
 
-    def __init__(self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL) -> None:
+    def __init__(
+        self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL, counts: Counts | None = None
+    ) -> None:
         self.number = parts.number
         self.parts = parts
         self.cache = cache
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
         self.courtesy = Courtesy(runtime.monotonic)
+        self.counts = counts or Counts()
+        self.monotonic = runtime.monotonic
         self._runtime = runtime
         self._told_full = False
         self.log_max_bytes, self.log_full = LOG_MAX_BYTES, False  # because tier 2 takes no data; checked for each frame
@@ -79,7 +83,7 @@ class Container:
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, runtime)
+        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, self.counts, runtime)
         self.on_taken: Callable[[], None] = lambda: None  # the parts are another server's now
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
 
@@ -258,13 +262,14 @@ class Container:
     async def _write_frame(self) -> None:
         most = min(self.queue.size_bytes + _REQUEST_BYTES * self.queue.count, _FRAME_MOST_BYTES)
         if not self.log.is_settled(most):
-            await self.log.settle(most)
+            await self.counts.waiting_for_log(self.log.settle(most), self.monotonic)
         is_full = self.log.is_full
         if is_full != self._told_full:
             self._told_full = is_full
             tell_of_room(self.number, full=is_full)
         sequence = self.state.sequence + 1
-        ref = FrameRef(sequence, None, self._runtime.monotonic())
+        stages = Stages(self.monotonic)
+        ref = FrameRef(sequence, None, stages.taken)
         frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
         answers: Answers = []
         self._in_flight = answers
@@ -276,26 +281,26 @@ class Container:
                 await self.parts.unseal()
             beside = frame.place_beside(self.runs) if self.runs is not None else []
             if beside and self.runs is not None:
-                await self.runs.write([piece for _, piece, _ in beside])  # first: what the frame mentions is there
+                # first: what the frame mentions is there
+                await stages.beside(self.runs.write([piece for _, piece, _ in beside]))
             parts, extents = frame.finish()
+            stages.built = self.monotonic()
             if self.is_lost:
                 raise ClosedError("the container was lost before its frame was written")
             self._is_appending = True
             ref.address, checksums = await self.log.append(parts)
             self._is_appending = False
-            self.courtesy.took(self._runtime.monotonic() - ref.at, frame.size_bytes)
+            stages.durable = self.monotonic()
+            self.courtesy.took(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
-            for place, extent in enumerate(extents):
-                extent.checksums = checksums[place * CHECKSUM_BYTES : (place + 1) * CHECKSUM_BYTES]
-            self.cache.put_frame(self.number, sequence, extents, parts[1:])
-            for extent, piece, block in beside:
-                extent.checksums = piece.checksum
-                self.cache.put(place_in_log(self.number, extent), block)
+            self.cache.put_frame(self.number, sequence, extents, parts[1:], checksums)
+            self.cache.put_beside(self.number, beside)
             self.state.durable(frame.touched.values())
+            self.counts.framed(frame.events, frame.appended_bytes, parts)
             self.load.count(frame.appended, ref.at)
         elif not self.parts.may_answer():
             answers = unsure(answers)
@@ -305,6 +310,8 @@ class Container:
                 request.done(result)
             else:
                 request.failed(error)
+        if frame.arrivals:
+            self.counts.wrote(self.number, sequence, stages, frame.arrivals)
         for record in frame.touched.values():
             record.waiters.wake()
             if record.deleted:
@@ -316,6 +323,7 @@ class Container:
         if isinstance(error, DamagedStateError):
             self.parts.distrust_state()
         self._is_appending = False
+        self.counts.recoveries += not (is_fenced or self.is_lost)
         self._failure = failure = told(error, self.number, is_lost=is_fenced or self.is_lost)
         in_flight, self._in_flight = [request for request, _, _ in self._in_flight], []
         for request in in_flight:
@@ -380,19 +388,8 @@ class Container:
         await Opened(self.metadata, self.log, self.state, self.runs).close()
 
     async def inspect_state(self) -> tuple[str, int]:
-        """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the
-        container recovers. No commit runs meanwhile; what it would write stays in the log.
-
-        Raises:
-            UnavailableError: the container recovers, or the state can't be read.
-        """
+        """As `Checkpoints.inspect_state`; UnavailableError also while the container recovers, or stops."""
         await self.checkpoints.idle()
         if self._failure is not None or self._stopping:
             raise UnavailableError(f"container {self.number} recovers, or stops")
-        try:
-            damage, size_bytes = await self.checkpoints.inspect_state()
-        except OSError as error:
-            raise UnavailableError(f"the state of container {self.number} can't be read: {error}") from error
-        if damage:
-            self._recover_from(DamagedStateError(str(self.metadata.folder), damage))
-        return damage, size_bytes
+        return await self.checkpoints.inspect_state()

@@ -14,6 +14,7 @@ import msgspec
 
 from nadi.errors import StorageFullError
 from nadi.limits import RUN_LEAST_BYTES
+from nadi.segmentstore.counts import Arrival
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import AnyOperation, Append, AppendBeside, encode_head, most_bytes
@@ -62,6 +63,8 @@ class FrameBuilder:
         self.state = state
         self._operations: list[AnyOperation | _Run] = []
         self.appended: list[tuple[str, int, int]] = []  # once finished, of each run: the segment, events and bytes
+        self.events = self.appended_bytes = 0  # of them all, then
+        self.arrivals: list[Arrival] = []  # of the blocks of appends in it
         self._open: dict[int, _Run] = {}
 
     def append(
@@ -202,6 +205,8 @@ class FrameBuilder:
             said = record.id, item.offset, size, position, item.events, item.writers, now_ms
             appended.append((record.name, item.events, size))
             self.ref.live_bytes += size
+            self.events += item.events
+            self.appended_bytes += size
             if piece is None:
                 operations.append(Append(*said))
             else:

@@ -26,6 +26,7 @@ from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.requests import again
+from nadi.segmentstore.counts import Arrival
 from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
@@ -162,10 +163,11 @@ class Append(msgspec.Struct, eq=False, gc=False):
 class Appends:
     """What a peer appended in one go, in order: one request, for there may be an append for each event."""
 
-    __slots__ = ("appends", "peer")
+    __slots__ = ("appends", "at", "peer")
 
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
+    def __init__(self, peer: Peer, at: float) -> None:
+        """at: when they came, by the container's clock."""
+        self.peer, self.at = peer, at
         self.appends: list[Append] = []
 
     @property
@@ -179,6 +181,7 @@ class Appends:
     def prepare(self, frame: FrameBuilder) -> list[int | NadiError]:
         """Of each append, the segment's length after it, or why it isn't stored."""
         outcomes: list[int | NadiError] = []
+        refused = 0
         for append in self.appends:
             try:
                 outcomes.append(_store(append, frame))
@@ -187,8 +190,12 @@ class Appends:
             except NadiError as error:
                 # without its traceback: whoever keeps the error would keep all that was appended with it
                 outcomes.append(error.with_traceback(None))
+                refused += 1
                 if not isinstance(error, ConditionError):
                     append.session.error = error  # at once: nothing later of this writer may be stored without it
+        if refused:
+            self.appends[0].session.container.counts.refused_appends += refused
+        frame.arrivals.append(Arrival(self.at, len(outcomes) - refused, self))
         return outcomes
 
     def done(self, result: list[int | NadiError]) -> None:

@@ -65,7 +65,7 @@ class InnerDoor:
         if number <= session.stored:
             return wire.InvalidEventNumber(writer, command.request_id, "", number)
         caller, parts = _Caller(), event_parts(command)
-        appends = Appends(caller)
+        appends = Appends(caller, session.container.monotonic())
         size, expected = sum(map(len, parts)), command.expected_offset
         appends.appends.append(Append(session, writer, parts, size, 1, number, command.request_id, expected))
         session.container.submit(appends)

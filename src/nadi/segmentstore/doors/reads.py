@@ -152,7 +152,10 @@ class ConnectionReads:
             record, data = self._reader.at_hand(container, segment, offset, length, self)
             if data is not None:
                 self._reply(command, record, data)
-                return len(data)
+                counts, size = self._reader.counts, len(data)
+                counts.reads += 1
+                counts.read_bytes += size
+                return size
             if offset >= record.durable_length:
                 self._wait(container, record, command)
             else:
@@ -209,6 +212,9 @@ class ConnectionReads:
                 self._fetched(task)
             if data or record.durable_sealed:
                 self._reply(command, record, data)
+                counts = self._reader.counts
+                counts.fetched_reads += 1
+                counts.fetched_bytes += len(data)
             else:  # the segment was deleted and recreated, and is shorter now
                 self._ready.append((command, container))
             self.go_on()

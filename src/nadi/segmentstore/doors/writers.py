@@ -171,7 +171,7 @@ class ConnectionWriters:
     def _gathered_for(self, container: Container) -> Appends:
         gathered = self._gathered.get(container)
         if gathered is None:
-            gathered = self._gathered[container] = Appends(self._connection)
+            gathered = self._gathered[container] = Appends(self._connection, container.monotonic())
         return gathered
 
     def hand_over(self) -> None:
@@ -183,6 +183,7 @@ class ConnectionWriters:
         for container, appends in gathered.items():
             container.submit(appends)
             if container.queue.is_full and self._throttle is None and self._connection.is_open:
+                container.counts.throttles += 1
                 self._throttle = asyncio.create_task(self._resume_when_room(container))
 
     def settled(self, count: int) -> None:

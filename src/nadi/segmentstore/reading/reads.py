@@ -29,6 +29,7 @@ from nadi.errors import (
 from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.reading.chunked import Chunked
 from nadi.segmentstore.reading.fetched import Fetched
@@ -56,7 +57,8 @@ _DAMAGED_PLACES = 10_000  # remembered
 class SegmentReader:
     """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
-    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota) -> None:
+    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota, counts: Counts | None = None) -> None:
+        self.counts = counts or Counts()
         self.walks = Walks(rota)
         self.sizes = SizesOfEvents(rota)
         self._chunks = chunks
@@ -145,12 +147,14 @@ class SegmentReader:
             within = offset - extent.offset
             block = self._cached(container, extent, within, min(extent.length - within, end - offset))
             if block is None:
+                self._cache.misses += 1
                 break
             parts.append(block)
             offset += len(block)
             index += offset >= extent.end
         if not parts:
             return None
+        self._cache.hits += len(parts)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:

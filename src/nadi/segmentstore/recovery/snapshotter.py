@@ -35,6 +35,7 @@ from nadi.limits import (
 )
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
+from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
@@ -79,6 +80,8 @@ class Snapshotter:
         manifests: Manifests | None = None,
         pace: SnapshotPace | None = None,
     ) -> None:
+        self.counts = Counts()  # of its store, once it is open
+        self.current_at = runtime.monotonic()  # when one was stored, or there was nothing to store, last
         self.error: str = ""  # why the last try to store, or to read, one failed
         self.is_full = False  # the last one couldn't be stored because there was no room
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
@@ -235,6 +238,7 @@ class Snapshotter:
         ):
             return False
         if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
+            self.current_at = self._runtime.monotonic()
             return False
         now = self._runtime.monotonic()
         has_grown = hurry or log_bytes - self._log_bytes >= self._pace.log_bytes
@@ -290,6 +294,7 @@ class Snapshotter:
         self._sending = asyncio.create_task(self._store(sending), name=f"snapshot-{self._container}")
 
     async def _store(self, sending: Coroutine[None, None, Manifest]) -> None:
+        began = self._runtime.monotonic()
         try:
             manifest = await sending
             former, self._manifest = self._manifest, manifest
@@ -301,6 +306,8 @@ class Snapshotter:
             return
         finally:
             self._copy.unlink(missing_ok=True)
+        self.current_at = self._runtime.monotonic()
+        self.counts.snapshots.add(self.current_at - began)
         self._backoff.reset()
         self.error, self.is_full = "", False
         if self._is_known and self.damage:
@@ -339,6 +346,7 @@ class Snapshotter:
 
     def _failed(self, error: Exception, *, is_full: bool = False) -> None:
         """Try again later; what was taken is kept, or will be in the next whole one."""
+        self.counts.snapshot_errors += 1
         self.is_full = is_full or isinstance(error, StorageFullError) or is_no_room(error)
         said = str(error)
         if said != self.error:

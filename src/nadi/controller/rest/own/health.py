@@ -9,10 +9,10 @@ from typing import Any
 from starlette.responses import Response
 
 from nadi.access.permissions import Permission
-from nadi.controller.metrics.scrape import CONTENT_TYPES, nothing, with_more
+from nadi.controller.metrics.scrape import CONTENT_TYPES, incomplete, nothing
 from nadi.controller.rest.endpoint import Call, Endpoint, endpoint, on_cluster
 from nadi.controller.rest.replies import reply
-from nadi.errors import NotFoundError
+from nadi.errors import NadiError, NotFoundError
 from nadi.observe.health import Component, Status
 
 
@@ -41,10 +41,14 @@ async def metrics(call: Call) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
     # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
     # count them twice; and each server tells of itself
-    accept = call.request.headers.get("accept", "")
-    text, content_type = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
-    text = with_more(text, accept, call.api.own_metrics())
-    return Response(text, headers={"Content-Type": content_type})
+    accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
+    try:
+        text, content_type = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
+    except NadiError:
+        if own is None:
+            raise
+        text, content_type = incomplete(accept)  # its own are needed most while something is wrong
+    return Response(text if own is None else await own.after(text, accept), headers={"Content-Type": content_type})
 
 
 ENDPOINTS = (

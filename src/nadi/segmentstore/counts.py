@@ -1,0 +1,112 @@
+"""What a segment store counts while it works, for its metrics: plain integers, and arrays of them for distributions.
+
+One object for all containers of a store, so that nothing counts backwards when one leaves. Nothing is counted for an
+event: only for a frame, a block that came in one go, a read, or a piece of work in the background. All in the loop's
+thread. `figures` tells what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from nadi.observe.metrics import Histogram
+
+QUICK_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Arrival(NamedTuple):
+    """A block of appends that came in one go: when, how many were stored, and who tells of it (see `traces`)."""
+
+    at: float
+    appends: int
+    block: object
+
+
+class Stages:
+    """When a frame reached each stage, by the monotonic clock: taken, built, durable, answered. What it waited for the
+    disk before it was built, for files beside the log, counts as its sync."""
+
+    __slots__ = ("answered", "beside_s", "built", "clock", "durable", "taken")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.taken = self.built = self.durable = self.answered = clock()
+        self.beside_s = 0.0
+
+    async def beside(self, writing: Awaitable[object]) -> None:
+        """Wait for files beside the log."""
+        began = self.clock()
+        await writing
+        self.beside_s = self.clock() - began
+
+    @property
+    def building_s(self) -> float:
+        return self.built - self.taken - self.beside_s
+
+    @property
+    def sync_s(self) -> float:
+        return self.durable - self.built + self.beside_s
+
+
+class Counts:
+    """`on_frame` is called with each frame that was answered, if there is one to call."""
+
+    def __init__(self) -> None:
+        self.queue, self.frame, self.sync, self.whole = (Histogram(QUICK_S) for _ in range(4))
+        self.appends = self.refused_appends = self.events = self.append_bytes = 0
+        self.frames = self.frame_bytes = 0
+        self.throttles = 0
+        self.log_waits, self.log_wait_s = 0, 0.0
+        self.recoveries = 0
+        self.reads = self.read_bytes = 0  # from memory
+        self.fetched_reads = self.fetched_bytes = 0
+        self.moved_chunks = self.moved_bytes = 0
+        self.compacted_chunks = self.compacted_bytes = 0
+        self.deleted_chunks = self.tier2_errors = 0
+        self.checkpoints, self.snapshots = Histogram(SLOW_S), Histogram(SLOW_S)
+        self.checkpoint_errors = self.snapshot_errors = 0
+        self.on_frame: Callable[[int, int, Stages, Sequence[Arrival]], None] | None = None
+
+    def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
+        """A frame with those blocks was answered."""
+        taken, answered, appends = stages.taken, stages.clock(), 0
+        stages.answered = answered
+        for at, count, _ in arrivals:
+            if count:
+                self.queue.add(taken - at, count)
+                self.whole.add(answered - at, count)
+                appends += count
+        if appends:
+            self.frame.add(stages.building_s, appends)
+            self.sync.add(stages.sync_s, appends)
+            self.appends += appends
+        if self.on_frame is not None:
+            self.on_frame(container, sequence, stages, arrivals)
+
+    def framed(self, events: int, append_bytes: int, parts: Sequence[bytes]) -> None:
+        """A frame made of these parts is durable, with so many events, and bytes of them."""
+        self.frames += 1
+        self.frame_bytes += sum(map(len, parts))
+        self.events += events
+        self.append_bytes += append_bytes
+
+    async def waiting_for_log(self, settling: Awaitable[None], clock: Callable[[], float]) -> None:
+        """A frame is put off until it is known whether the log's disk has room for it."""
+        began = clock()
+        await settling
+        self.log_waits += 1
+        self.log_wait_s += clock() - began
+
+    def moved(self, size_bytes: int, *, was_in_log: bool) -> None:
+        """A chunk was stored: of the log's bytes, or of smaller chunks."""
+        if was_in_log:
+            self.moved_chunks += 1
+            self.moved_bytes += size_bytes
+        else:
+            self.compacted_chunks += 1
+            self.compacted_bytes += size_bytes

@@ -1,0 +1,148 @@
+"""Taking a running store's figures: in the loop, at a scrape, and at once. It takes some microseconds a container."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from nadi.access.budget import Budget
+from nadi.limits import LOG_MAX_BYTES
+from nadi.observe.metrics import Sample, Value
+from nadi.runtime import Runtime
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.figures.meanings import MEANINGS
+from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.state.records import FrameRef
+from nadi.segmentstore.storage_writer import StorageWriter
+from nadi.segmentstore.store import SegmentStore
+
+STATES = ("starting", "running", "recovering", "failed")
+
+
+def samples(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
+    """All of a store's figures, as they are now."""
+    yield from _appends(store.counts)
+    yield from _reads(store.counts, store.cache)
+    yield from _containers(store, runtime)
+    yield from _tier2(store.counts)
+    yield from _states(store.counts)
+    yield from _scrub(store.scrub, runtime)
+    yield from _peers(store.budget, store.too_slow)
+
+
+def _sample(name: str, value: Value, *labels: str) -> Sample:
+    return Sample(MEANINGS[name], value, labels)
+
+
+def _appends(counts: Counts) -> Iterator[Sample]:
+    for stage in ("queue", "frame", "sync", "whole"):
+        yield _sample("nadi_store_append_seconds", getattr(counts, stage).read(), stage)
+    yield _sample("nadi_store_appends", counts.appends)
+    yield _sample("nadi_store_appends_refused", counts.refused_appends)
+    yield _sample("nadi_store_append_events", counts.events)
+    yield _sample("nadi_store_append_bytes", counts.append_bytes)
+    yield _sample("nadi_store_frames", counts.frames)
+    yield _sample("nadi_store_frame_bytes", counts.frame_bytes)
+    yield _sample("nadi_store_throttles", counts.throttles)
+    yield _sample("nadi_store_log_waits", counts.log_waits)
+    yield _sample("nadi_store_log_wait_seconds", counts.log_wait_s)
+
+
+def _reads(counts: Counts, cache: BlockCache) -> Iterator[Sample]:
+    yield _sample("nadi_store_reads", counts.reads, "memory")
+    yield _sample("nadi_store_reads", counts.fetched_reads, "storage")
+    yield _sample("nadi_store_read_bytes", counts.read_bytes, "memory")
+    yield _sample("nadi_store_read_bytes", counts.fetched_bytes, "storage")
+    yield _sample("nadi_store_cache_bytes", cache.size_bytes)
+    yield _sample("nadi_store_cache_max_bytes", cache.max_bytes)
+    yield _sample("nadi_store_cache_hits", cache.hits)
+    yield _sample("nadi_store_cache_misses", cache.misses)
+    yield _sample("nadi_store_cache_evictions", cache.evictions)
+
+
+def _containers(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
+    states = Counter(dict.fromkeys(STATES, 0))
+    for container in store.containers:
+        state, number = state_of(container), str(container.number)
+        states[state] += 1
+        yield _sample("nadi_store_container_up", int(state == "running"), number)
+        for work, seconds in ({"moving": 0.0, "checkpoints": 0.0} | container.courtesy.paused_s).items():
+            yield _sample("nadi_store_paused_seconds", seconds, number, work)
+        if state == "running":
+            yield from _running(container, number, runtime.monotonic())
+    for state, count in states.items():
+        yield _sample("nadi_store_containers", count, state)
+    yield _sample("nadi_store_recoveries", store.counts.recoveries)
+    yield _sample("nadi_store_log_max_bytes", LOG_MAX_BYTES)
+    for writer in store.storage_writers:
+        yield _sample("nadi_store_tier2_up", _moves(writer), str(writer.number))
+
+
+def state_of(container: Container) -> str:
+    """One of `STATES`."""
+    if container.ended:
+        return "failed"
+    if container.failure is not None:
+        return "recovering"
+    return "running" if container.started else "starting"
+
+
+def _running(container: Container, number: str, now_s: float) -> Iterator[Sample]:
+    state = container.state
+    is_full = container.logged_bytes > LOG_MAX_BYTES or container.waits_for_room
+    oldest = next(state.to_move(), None)
+    yield _sample("nadi_store_damaged_places", len(container.damaged) + container.damage.unlisted, number)
+    yield _sample("nadi_store_queue_bytes", container.queue.size_bytes, number)
+    yield _sample("nadi_store_log_bytes", container.logged_bytes, number)
+    yield _sample("nadi_store_log_full", int(is_full), number)
+    yield _sample("nadi_store_tier2_lag_bytes", _lag(list(state.frames.values())), number)
+    yield _sample("nadi_store_tier2_lag_seconds", now_s - oldest.at if oldest is not None else 0.0, number)
+    yield _sample("nadi_store_checkpoint_age_seconds", now_s - container.checkpoints.current_at, number)
+    yield _sample("nadi_store_snapshot_age_seconds", now_s - container.parts.snapshots.current_at, number)
+
+
+def _lag(frames: Sequence[FrameRef]) -> Callable[[], float]:
+    """Bytes in the frames for tier 2. There may be a hundred thousand of them, so not in the loop."""
+    return lambda: sum(frame.live_bytes - frame.aside_bytes for frame in frames)
+
+
+def _moves(writer: StorageWriter) -> int:
+    return int(writer.started and not writer.ended and writer.error is None)
+
+
+def _tier2(counts: Counts) -> Iterator[Sample]:
+    yield _sample("nadi_store_tier2_chunks", counts.moved_chunks, "moved")
+    yield _sample("nadi_store_tier2_chunks", counts.compacted_chunks, "compacted")
+    yield _sample("nadi_store_tier2_bytes", counts.moved_bytes, "moved")
+    yield _sample("nadi_store_tier2_bytes", counts.compacted_bytes, "compacted")
+    yield _sample("nadi_store_tier2_chunks_deleted", counts.deleted_chunks)
+    yield _sample("nadi_store_tier2_errors", counts.tier2_errors)
+
+
+def _states(counts: Counts) -> Iterator[Sample]:
+    yield _sample("nadi_store_checkpoint_seconds", counts.checkpoints.read())
+    yield _sample("nadi_store_checkpoint_errors", counts.checkpoint_errors)
+    yield _sample("nadi_store_snapshot_seconds", counts.snapshots.read())
+    yield _sample("nadi_store_snapshot_errors", counts.snapshot_errors)
+
+
+def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:
+    """The last pass's, if there was one."""
+    last, latest = scrub.last, scrub.running or scrub.last
+    yield _sample("nadi_store_scrub_running", int(scrub.running is not None))
+    if last is not None:
+        yield _sample("nadi_store_scrub_age_seconds", max(0.0, (runtime.now_ms() - last.ended_ms) / 1000))
+        yield _sample("nadi_store_scrub_damages", last.damages)
+        yield _sample("nadi_store_scrub_renewals", last.renewals)
+    if latest is not None:
+        yield _sample("nadi_store_scrub_read_bytes", latest.read_bytes)
+
+
+def _peers(budget: Budget, too_slow: int) -> Iterator[Sample]:
+    for direction, pool in (("receiving", budget.receiving), ("sending", budget.sending)):
+        yield _sample("nadi_peers_held_bytes", pool.held_bytes, direction)
+        yield _sample("nadi_peers_max_bytes", pool.total_bytes, direction)
+    yield _sample("nadi_peers_waiting", budget.waiting)
+    yield _sample("nadi_peers_too_slow", too_slow)

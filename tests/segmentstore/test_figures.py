@@ -1,0 +1,237 @@
+"""What a store counts, told as samples: each figure says what was really done, and stages add up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nadi import limits
+from nadi.errors import UnavailableError
+from nadi.model.framing import frame_events
+from nadi.observe.metrics import Distribution, Sample
+from nadi.runtime import REAL
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.figures.gathering import samples
+from nadi.segmentstore.figures.meanings import MEANINGS
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import open_store
+
+pytestmark = pytest.mark.uvloop
+
+S = "scope/stream/0.#epoch.0"
+Figures = dict[tuple[str, ...], float | Distribution]
+
+
+def told(store: SegmentStore) -> Figures:
+    """By name and labels' values."""
+    found: Figures = {}
+    for sample in samples(store, REAL):
+        key = (sample.meaning.name, *sample.labels)
+        assert key not in found, "no sample comes twice"
+        value = sample.value() if callable(sample.value) else sample.value
+        assert value is not None
+        found[key] = value
+    return found
+
+
+async def until(store: SegmentStore, is_so: Callable[[Figures], bool]) -> Figures:
+    async with asyncio.timeout(30):
+        while not is_so(found := told(store)):
+            await asyncio.sleep(0.01)
+    return found
+
+
+def distribution(found: Figures, *key: str) -> Distribution:
+    value = found[key]
+    assert isinstance(value, Distribution)
+    return value
+
+
+async def test_each_sample_has_the_labels_of_its_meaning(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=2) as (store, _):
+        found: list[Sample] = list(samples(store, REAL))
+        assert all(len(sample.labels) == len(sample.meaning.labels) for sample in found)
+        told_of = {sample.meaning.name for sample in found}
+        assert set(MEANINGS) - told_of == {
+            "nadi_store_scrub_age_seconds",
+            "nadi_store_scrub_damages",
+            "nadi_store_scrub_renewals",
+            "nadi_store_scrub_read_bytes",
+        }, "nothing was scrubbed yet"
+        assert told_of <= set(MEANINGS)
+
+
+async def test_appends_by_stage(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        for number in range(1, 5):
+            await peer.append([b"a" * 10, b"b" * 10], 2 * number)
+        found = told(store)
+        assert found["nadi_store_appends",] == 4
+        assert found["nadi_store_append_events",] == 8
+        assert found["nadi_store_append_bytes",] == 8 * 18
+        assert found["nadi_store_frames",] == 5, "a table has its own, and each append"
+        frame_bytes = found["nadi_store_frame_bytes",]
+        assert isinstance(frame_bytes, int)
+        assert frame_bytes > 8 * 18
+        stages = {stage: distribution(found, "nadi_store_append_seconds", stage) for stage in ("queue", "frame", "sync")}
+        whole = distribution(found, "nadi_store_append_seconds", "whole")
+        assert [sum(stage.counts) for stage in (*stages.values(), whole)] == [4] * 4
+        parts = sum(stage.total for stage in stages.values())
+        assert 0 < parts <= whole.total < parts + 0.1
+        assert stages["sync"].total > stages["frame"].total, "what takes long is the disk"
+
+
+async def test_refused_appends_count_apart(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"a"], 1)
+        await peer.ask(wire.SealSegment(7, S, ""))
+        await peer.append([b"b"], 2)
+        found = told(store)
+        assert (found["nadi_store_appends",], found["nadi_store_appends_refused",]) == (1, 1)
+        assert sum(distribution(found, "nadi_store_append_seconds", "whole").counts) == 1
+
+
+async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        (container,) = store.containers
+        container.queue.is_held = True
+        event = frame_events([b"a"])
+        peer.send(wire.AppendBlockEnd(bytes(range(16)), len(event), event, 1, 1, 9))
+        await asyncio.sleep(0.3)
+        assert told(store)["nadi_store_queue_bytes", "0"] == len(event)
+        container.queue.is_held = False
+        container._wake.set()
+        await peer.receive()
+        found = told(store)
+        assert distribution(found, "nadi_store_append_seconds", "queue").total > 0.25
+        assert distribution(found, "nadi_store_append_seconds", "whole").total > 0.25
+        assert distribution(found, "nadi_store_append_seconds", "sync").total < 0.25
+
+
+async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"a" * 992], 1)
+        assert len(await peer.read_all(S)) == 1000
+        found = told(store)
+        assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 0)
+        assert found["nadi_store_read_bytes", "memory"] == 1000
+        assert (found["nadi_store_cache_hits",], found["nadi_store_cache_misses",]) == (1, 0)
+        await until(store, lambda found: found["nadi_store_tier2_chunks", "moved"] == 1)
+        assert len(await peer.read_all(S)) == 1000
+        found = told(store)
+        assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 1)
+        assert found["nadi_store_read_bytes", "storage"] == 1000
+        assert found["nadi_store_cache_misses",] >= 1
+
+
+async def test_what_is_moved_to_tier_2_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 1_000.0)
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"a" * 992], 1)
+        first = told(store)
+        assert first["nadi_store_tier2_lag_bytes", "0"] == 1000
+        later = await until(store, lambda found: found["nadi_store_tier2_lag_seconds", "0"] > 0.05)  # type: ignore[operator]
+        assert later["nadi_store_tier2_chunks", "moved"] == 0
+        monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
+        found = await until(store, lambda found: found["nadi_store_tier2_lag_bytes", "0"] == 0)
+        assert found["nadi_store_tier2_lag_seconds", "0"] == 0
+        assert found["nadi_store_tier2_chunks", "moved"] == 1
+        assert found["nadi_store_tier2_bytes", "moved"] == 1000
+        assert (found["nadi_store_tier2_up", "0"], found["nadi_store_tier2_errors",]) == (1, 0)
+
+
+async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
+    async with open_store(tmp_path, containers=1) as (store, peer):
+
+        async def refused(*_: object) -> None:
+            raise UnavailableError("tier 2 is away")
+
+        monkeypatch.setattr(store._chunks, "put", refused)
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"a"], 1)
+        found = await until(store, lambda found: found["nadi_store_tier2_errors",] != 0)
+        assert found["nadi_store_tier2_up", "0"] == 0
+        assert found["nadi_store_tier2_chunks", "moved"] == 0
+
+
+async def test_checkpoints_and_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(S)
+
+        def is_done(found: Figures) -> bool:
+            return all(sum(distribution(found, f"nadi_store_{what}_seconds").counts) for what in ("checkpoint", "snapshot"))
+
+        found = await until(store, is_done)
+        assert distribution(found, "nadi_store_snapshot_seconds").total > 0
+        assert (found["nadi_store_checkpoint_errors",], found["nadi_store_snapshot_errors",]) == (0, 0)
+        await asyncio.sleep(0.5)
+        young = told(store)
+        assert young["nadi_store_checkpoint_age_seconds", "0"] < 0.4, "nothing to write is as good as written"
+        assert young["nadi_store_snapshot_age_seconds", "0"] < 0.4
+
+        async def refused(*_: object) -> None:
+            raise UnavailableError("tier 2 is away")
+
+        snapshots = store.containers[0].parts.snapshots
+        monkeypatch.setattr(snapshots, "_send_delta", refused)
+        monkeypatch.setattr(snapshots, "_send_whole", refused)
+        snapshots.hasten()
+        await peer.create(S.replace("stream", "other"))
+        failed = await until(store, lambda found: found["nadi_store_snapshot_errors",] != 0)
+        old = await until(store, lambda found: found["nadi_store_snapshot_age_seconds", "0"] > 0.5)  # type: ignore[operator]
+        assert old["nadi_store_checkpoint_age_seconds", "0"] < 0.4
+        assert failed["nadi_store_checkpoint_errors",] == 0
+
+
+async def test_a_container_that_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(tmp_path, containers=2) as (store, peer):
+        found = told(store)
+        assert [found["nadi_store_containers", state] for state in ("starting", "running", "recovering", "failed")] == [
+            *(0, 2, 0, 0)
+        ]
+        container = store.containers[1]
+        opened = asyncio.Event()
+        again = container._open
+
+        async def held() -> None:
+            await opened.wait()
+            await again()
+
+        monkeypatch.setattr(container, "_open", held)
+        container._recover_from(OSError("the disk fails"))
+        found = await until(store, lambda found: found["nadi_store_containers", "recovering"] == 1)
+        assert (found["nadi_store_container_up", "0"], found["nadi_store_container_up", "1"]) == (1, 0)
+        assert ("nadi_store_log_bytes", "1") not in found, "its log is closed"
+        assert found["nadi_store_recoveries",] == 1
+        opened.set()
+        found = await until(store, lambda found: found["nadi_store_containers", "running"] == 2)
+        assert found["nadi_store_recoveries",] == 1
+
+
+async def test_connections_and_what_is_held_for_them(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, _):
+        found = told(store)
+        assert found["nadi_peers_max_bytes", "receiving"] == found["nadi_peers_max_bytes", "sending"]
+        held = found["nadi_peers_held_bytes", "receiving"]
+        assert isinstance(held, int)
+        assert held > 0, "a connection's buffer"
+        store.budget.sending.account().take(5_000)
+        assert told(store)["nadi_peers_held_bytes", "sending"] == 5_000
