@@ -1,0 +1,46 @@
+"""All registries of metrics, and how an endpoint's text is read by the official parsers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import httpx
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from nadi.cluster.operating import figures as cluster
+from nadi.controller.metrics import families as controller
+from nadi.observe.metrics import Meaning
+from nadi.segmentstore.figures import meanings as store
+from nadi.standalone import figures as server
+
+OF_STREAMS = controller.MEANINGS
+OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}
+OF_A_CLUSTER = cluster.MEANINGS
+ALL: Mapping[str, Meaning] = {**OF_STREAMS, **OF_A_SERVER, **OF_A_CLUSTER}
+OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
+Auth = tuple[str, str] | None
+
+
+def scraped(rest: str, auth: Auth = None) -> str:
+    return httpx.get(f"{rest}/metrics", timeout=30, auth=auth).raise_for_status().text
+
+
+def parsed(text: str) -> list[Metric]:
+    return list(text_string_to_metric_families(text))
+
+
+def scraped_open(rest: str, auth: Auth = None) -> list[Metric]:
+    """The same as OpenMetrics, whose parser is strict: what isn't as it should be raises ValueError."""
+    answer = httpx.get(f"{rest}/metrics", timeout=30, auth=auth, headers=OPEN).raise_for_status()
+    return list(openmetrics.text_string_to_metric_families(answer.text))  # type: ignore[no-untyped-call]
+
+
+def series(found: Iterable[Metric]) -> dict[str, list[dict[str, str]]]:
+    """The labels of all samples, by the samples' names."""
+    by_name: dict[str, list[dict[str, str]]] = {}
+    for family in found:
+        for sample in family.samples:
+            by_name.setdefault(sample.name, []).append(dict(sample.labels))
+    return by_name

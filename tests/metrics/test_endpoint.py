@@ -1,0 +1,151 @@
+"""`/metrics` of a real server, by both official parsers: what it is called, that it is as documented, and bounded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.standalone.embedded import EmbeddedServer
+from tests.metrics.conftest import ADMIN
+from tests.metrics.support import (
+    ALL,
+    OF_A_CLUSTER,
+    OF_A_SERVER,
+    OF_STREAMS,
+    parsed,
+    scraped,
+    scraped_open,
+    series,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+UNITS = ("_bytes", "_seconds", "_events", "_per_second")  # base units alone, and last but for _total
+OTHER_UNITS = re.compile(r"_(milliseconds|ms|minutes|hours|kilobytes|kb|mb|mib|percent|count|sum|bucket|total)\b")
+BOUNDED = {  # which values a label may have, where streams and groups don't name it
+    "stage": {"queue", "frame", "sync", "whole"},
+    "source": {"memory", "storage"},
+    "state": {"starting", "running", "recovering", "failed", "alive", "dead"},
+    "kind": {"moved", "compacted", "split", "merge"},
+    "direction": {"receiving", "sending"},
+    "work": {"moving", "checkpoints"},
+    "door": {"store", "rest"},
+    "container": {"0", "1"},
+    "version": {nadi.__version__},
+}
+NAMED = {"scope", "stream", "reader_group"}
+
+
+def of_nadi(text: str) -> dict[str, list[dict[str, str]]]:
+    return {name: found for name, found in series(parsed(text)).items() if name.startswith("nadi_")}
+
+
+def test_all_that_is_meant_is_told(busy: EmbeddedServer) -> None:
+    names = {family.name.removesuffix("_total") for family in parsed(scraped(busy.rest_uri, ADMIN))}
+    assert {name for name in names if name.startswith("nadi_")} == set(OF_STREAMS) | set(OF_A_SERVER)
+    assert "process_resident_memory_bytes" in names
+
+
+def test_each_is_as_it_is_meant(busy: EmbeddedServer) -> None:
+    for family in parsed(scraped(busy.rest_uri, ADMIN)):
+        if family.name.startswith("nadi_"):
+            meaning = ALL[family.name.removesuffix("_total")]
+            assert (family.type, family.documentation) == (meaning.kind, meaning.help)
+            assert family.samples
+            for sample in family.samples:
+                assert set(sample.labels) - {"le"} == set(meaning.labels), sample
+
+
+def test_no_family_and_no_sample_comes_twice(busy: EmbeddedServer) -> None:
+    text = scraped(busy.rest_uri, ADMIN)
+    types = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(types) == len(set(types))
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+
+
+def test_open_metrics_has_the_same(busy: EmbeddedServer) -> None:
+    strict = scraped_open(busy.rest_uri, ADMIN)
+    assert {family.name for family in strict if family.name.startswith("nadi_")} == set(OF_STREAMS) | set(OF_A_SERVER)
+    plain = of_nadi(scraped(busy.rest_uri, ADMIN))
+    assert {name for name in series(strict) if name.startswith("nadi_")} == set(plain)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_names_follow_the_conventions(name: str) -> None:
+    meaning = ALL[name]
+    assert re.fullmatch(r"nadi_[a-z0-9]+(_[a-z0-9]+)*", name)
+    assert not OTHER_UNITS.search(name), "counters get their _total from the exposition, and units are base units"
+    for unit in ("bytes", "seconds"):
+        assert f"_{unit}" not in name or name.endswith(UNITS), "the unit comes last"
+    if meaning.kind == "histogram":
+        assert name.endswith("_seconds")
+    assert meaning.help.endswith(".")
+    assert all(re.fullmatch(r"[a-z_]+", label) and label != "le" for label in meaning.labels)
+
+
+def test_labels_are_bounded(busy: EmbeddedServer) -> None:
+    for name, found in of_nadi(scraped(busy.rest_uri, ADMIN)).items():
+        for labels in found:
+            for label, value in labels.items():
+                assert label in NAMED or label == "le" or value in BOUNDED[label], (name, labels)
+
+
+def test_histograms_are_cumulative_and_complete(busy: EmbeddedServer) -> None:
+    for family in parsed(scraped(busy.rest_uri, ADMIN)):
+        if family.type == "histogram":
+            by_labels: dict[tuple[tuple[str, str], ...], list[float]] = {}
+            counts = {}
+            for sample in family.samples:
+                key = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "le"))
+                if sample.name.endswith("_bucket"):
+                    by_labels.setdefault(key, []).append(sample.value)
+                elif sample.name.endswith("_count"):
+                    counts[key] = sample.value
+            assert by_labels.keys() == counts.keys()
+            for key, buckets in by_labels.items():
+                assert buckets == sorted(buckets)
+                assert buckets[-1] == counts[key]
+                assert counts[key] > 0, f"{family.name} {key} has something to tell"
+
+
+def test_each_table_of_the_document_has_what_it_is_about() -> None:
+    of_streams, _, rest = DOCUMENT.read_text().partition("## Of each server")
+    of_a_server, _, of_a_cluster = rest.partition("## Of a cluster")
+    for text, meant in ((of_streams, OF_STREAMS), (of_a_server, OF_A_SERVER), (of_a_cluster, OF_A_CLUSTER)):
+        rows = re.findall(r"^\| `(nadi_\w+)` \| (.*?) ?\| (.+) \|$", text, re.MULTILINE)
+        found = {name: (tuple(re.findall(r"`(\w+)`", labels)), help_) for name, labels, help_ in rows}
+        assert len(rows) == len(found)
+        assert found == {meaning.written: (meaning.labels, meaning.help) for meaning in meant.values()}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed: apt-get install prometheus")
+def test_promtool_finds_nothing(busy: EmbeddedServer) -> None:
+    text = scraped(busy.rest_uri, ADMIN)
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=60)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_a_thousand_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
+    with (
+        nadi.embedded(tmp_path, rest_port=0) as server,
+        StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        before = series(parsed(scraped(server.rest_uri)))
+        for number in range(1_000):
+            manager.create_stream("home", f"s{number}", 1)
+        with manager.create_writer("home", "s7") as writer:
+            writer.write_event(b"a")
+        found = of_nadi(scraped(server.rest_uri))
+        while len(found["nadi_stream_segments"]) < 101:  # figures may be a second old
+            found = of_nadi(scraped(server.rest_uri))
+        assert all(len(labels) <= 101 for name, labels in found.items() if not name.endswith("_bucket"))
+        assert sum(map(len, found.values())) < 900
+        of_a_store = {name: found[name] for name in found if name.startswith("nadi_store_")}
+        assert {name: len(before[name]) for name in of_a_store} == {name: len(one) for name, one in of_a_store.items()}
