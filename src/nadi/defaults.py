@@ -15,6 +15,9 @@ DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
 # the profile by whose rules streams follow their load
 DEFAULT_SCALING = "classic"
 
+# how a server's messages are written
+DEFAULT_LOG_FORMAT = "text"
+
 # how long a delegation token is valid, and the claim of a bearer token that holds the permissions
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"

@@ -34,6 +34,7 @@ from nadi.limits import (
     CLUSTER_STABLE_S,
     CLUSTER_TAKES_AT_ONCE,
 )
+from nadi.observe.logs import about
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.throttled_log import Complaints
@@ -244,11 +245,12 @@ class Keeper:
 
         async def moved() -> None:
             try:
-                await move
+                with about(container=number):
+                    await move
             except (UnavailableError, TimeoutError) as error:  # decided anew, with what is seen then
                 self._complaints.tell(f"container {number} can't be moved now", error)
             except Exception:
-                log.exception("moving container %d failed", number)
+                log.exception("moving container %d failed", number, extra={"container": number})
             else:
                 self._complaints.settled(f"container {number} can't be moved now")
             finally:

@@ -27,6 +27,7 @@ from nadi.limits import (
     STORAGE_WRITER_RUNS,
     STORAGE_WRITER_TICK_S,
 )
+from nadi.observe.logs import about
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
@@ -83,7 +84,8 @@ class StorageWriter:
         self._complaints = Complaints(log, "storage writer %s waits, and tries again")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"storage-writer-{self._container.number}")
+        with about(container=self.number):
+            self._task = asyncio.create_task(self._run(), name=f"storage-writer-{self.number}")
 
     @property
     def number(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
+from nadi.observe import logs
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def _take_environment() -> None:
         import nadi.limits  # noqa: F401 - it raises where NADI_LIMITS is wrong
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
-    level = os.environ.get("NADI_LOG", "WARNING")
-    if level not in logging.getLevelNamesMapping():
-        known = ", ".join(name for name in logging.getLevelNamesMapping() if name not in ("NOTSET", "WARN", "FATAL"))
-        raise InvalidArgumentError(f"NADI_LOG: there is no level {level!r}: it is one of {known}")
-    logging.basicConfig(level=level, format="nadi %(levelname)s %(message)s")
+    logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove_log
 from nadi.errors import InvalidArgumentError
 from nadi.observe.health import Component, parent
+from nadi.observe.logs import of_process
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.cache import emptied_cache
@@ -144,6 +145,7 @@ class ClusterServer:
         self.node = ClusterNode(stores, cache, settings, self._runtime)
         await self.node.open(parts)
         self.id, self.cluster, self.store = self.node.id, self.node.cluster, self.node.store
+        of_process(server=self.id)
         self._figures = ServerFigures(self.store, self.gate, self._runtime)
 
     async def _open_cache(self, parts: AsyncExitStack) -> Path:

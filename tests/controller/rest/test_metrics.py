@@ -25,8 +25,8 @@ LABELS = ("kind", "scope", "reader_group", "stream")
 
 
 def samples(text: str) -> Samples:
-    """The controller's, and the process's: by the sample's name, then by the values of its labels, in the order in which
-    the document has them."""
+    """The controller's, and the process's: by the sample's name, then by the values of its labels, in the order of
+    LABELS."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from nadi.defaults import (
     DEFAULT_CLAIM,
     DEFAULT_CONTROLLER_PORT,
     DEFAULT_HOST,
+    DEFAULT_LOG_FORMAT,
     DEFAULT_REST_PORT,
     DEFAULT_SCALING,
     DEFAULT_STORE_PORT,
@@ -59,7 +59,14 @@ def up(
         str,
         typer.Option(help="How streams with a scaling policy follow their load: classic or fast."),
     ] = DEFAULT_SCALING,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level INFO.")] = False,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="Which messages are shown: DEBUG, INFO, WARNING, ERROR or CRITICAL. [default: WARNING]"),
+    ] = None,
+    log_format: Annotated[
+        str, typer.Option(help="How: text, or json, one object a line (docs/operations.md).")
+    ] = DEFAULT_LOG_FORMAT,
     advertised_host: Annotated[
         str | None, typer.Option(help="Name or address that clients should connect to. [default: --host]")
     ] = None,
@@ -136,7 +143,8 @@ def up(
     """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
     from nadi.standalone.security import ServerSecurity
 
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    with errors_told():
+        _set_up_logs(log_level, log_format, verbose=verbose)
     if store_port is None:
         store_port = 0 if port == 0 else DEFAULT_STORE_PORT
     if rest_port is None:
@@ -214,6 +222,19 @@ def _tiers(tier2: str | None, options: list[str] | None, log_max: str | None) ->
     if tier2 is not None:
         told |= {"tier2": tier2, "tier2_options": store_options(tier2, options, "--tier2-option")}
     return told
+
+
+def _set_up_logs(level: str | None, form: str, *, verbose: bool) -> None:
+    """For this process, and for workers that it will start."""
+    import os
+
+    from nadi.observe import logs
+
+    if verbose and level is not None:
+        raise InvalidArgumentError("--verbose has no effect beside --log-level: leave one of them out")
+    chosen = level or ("INFO" if verbose else "WARNING")
+    logs.set_up(chosen, form)
+    os.environ.update({logs.ENVIRONMENT_LEVEL: chosen.upper(), logs.ENVIRONMENT_FORMAT: form})
 
 
 def _check_absent(given: dict[str, Any], why: str) -> None:

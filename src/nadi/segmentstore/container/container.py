@@ -19,6 +19,7 @@ from typing import TypeVar
 from nadi import limits
 from nadi.errors import ClosedError, DamagedStateError, FencedError, NotOwnerError, UnavailableError
 from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
+from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.checkpoints import Checkpoints
@@ -91,8 +92,9 @@ class Container:
 
     async def start(self) -> None:
         """Recover from disk and start taking requests. What fails leaves nothing open."""
-        await self._open()
-        self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
+        with about(container=self.number):  # and so whatever its tasks will log
+            await self._open()
+            self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
         try:
             await self.call(self._drop_transients)
         except UnavailableError as error:

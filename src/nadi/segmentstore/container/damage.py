@@ -52,7 +52,8 @@ class KnownDamage:
             if damage is not None:
                 at = max(at, damage.end_offset)
         if is_news and self._logs:
-            log.error("container %d: %s", self._container, error)
+            fields = {"container": self._container, "segment": error.segment}
+            log.error("container %d: %s", self._container, error, extra=fields)
 
     def _add(self, new: Damage) -> bool:
         """List a place that no other covers; return whether that makes one more."""

@@ -128,7 +128,7 @@ class ConnectionReads:
                 length = self._reply_bytes if self._reply_bytes < room else room
                 done += 1 + self._answer(container, command, length) // READ_WEIGHT_BYTES
             except Exception as error:  # the caller may be a container, which has others to serve
-                log.error("a read of %s failed", command.segment, exc_info=error)
+                log.error("a read of %s failed", command.segment, exc_info=error, extra={"segment": command.segment})
                 connection.close()
         if done >= READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
@@ -221,7 +221,7 @@ class ConnectionReads:
         except NadiError as error:
             self._connection.fail(error, command.request_id, segment, offset)
         except Exception as error:
-            log.error("a read of %s failed", segment, exc_info=error)
+            log.error("a read of %s failed", segment, exc_info=error, extra={"segment": segment})
             self._connection.close()
 
     def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:

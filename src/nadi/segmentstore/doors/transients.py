@@ -48,4 +48,4 @@ class Transients:
             except (SegmentNotFoundError, NotOwnerError):
                 pass  # it was merged, or whoever takes over its container ends it
             except UnavailableError as error:
-                log.warning("transient segment %s stays for now: %s", name, error)
+                log.warning("transient segment %s stays for now: %s", name, error, extra={"segment": name})

@@ -1,0 +1,106 @@
+"""The server's messages: as text for people, or as JSON, one object a line, for what collects them.
+
+An object has `time` (RFC 3339, UTC), `level`, `logger` and `message`; where the code knows them `server`, `container`,
+`segment`; and of an exception `exception`, its traceback, and `exception_type`. Code says what it is about once, by
+`about`, for all that it and the tasks it starts will log; or in `extra`, for one message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from nadi.errors import InvalidArgumentError
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+FORMATS = ("text", "json")
+FIELDS = ("server", "container", "segment")
+ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT = "NADI_LOG", "NADI_LOG_FORMAT"
+
+_about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
+_of_process: dict[str, object] = {}
+
+
+@contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """All that is logged meanwhile, and by tasks that begin meanwhile, is about these.
+
+    >>> with about(container=3):
+    ...     print(JsonLines().format(logging.LogRecord("nadi", logging.INFO, "", 0, "it is %s", ("open",), None))[46:])
+    "level": "INFO", "logger": "nadi", "message": "it is open", "container": 3}
+    """
+    token = _about.set({**_about.get(), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def of_process(**fields: object) -> None:
+    """All that this process logs from now on is about these."""
+    _of_process.update(fields)
+
+
+class JsonLines(logging.Formatter):
+    """One object a line; ASCII, so that nothing a name may have in it breaks a line, or the encoding."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_of_process,
+            **_about.get(),
+        }
+        line |= {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            line["exception_type"] = record.exc_info[0].__qualname__
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
+    """Have this process log from that level on, in that form; text: how a message looks as text.
+
+    InvalidArgumentError: there is no such level, or form.
+    """
+    check(level, form)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(text))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if form == "json":  # also what would be printed as it is
+        logging.captureWarnings(capture=True)
+        sys.excepthook = _uncaught
+        threading.excepthook = lambda hook: _uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)
+
+
+def check(level: str, form: str, option_level: str = "--log-level", option_form: str = "--log-format") -> None:
+    """InvalidArgumentError, which names the option, for a level or a form that isn't one."""
+    if level.upper() not in LEVELS:
+        raise InvalidArgumentError(f"{option_level}: there is no level {level!r}: it is one of {', '.join(LEVELS)}")
+    if form not in FORMATS:
+        raise InvalidArgumentError(f"{option_form}: there is no format {form!r}: it is one of {', '.join(FORMATS)}")
+
+
+def set_up_from(environment: Mapping[str, str], text: str) -> None:
+    """`set_up` by the variables NADI_LOG, the level, and NADI_LOG_FORMAT."""
+    level, form = environment.get(ENVIRONMENT_LEVEL, "WARNING"), environment.get(ENVIRONMENT_FORMAT, "text")
+    check(level, form, ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT)
+    set_up(level, form, text)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt | SystemExit):
+        return
+    found: Any = (kind, error, traceback)
+    logging.getLogger("nadi").critical("an exception that nothing has caught", exc_info=found)

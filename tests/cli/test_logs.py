@@ -1,0 +1,174 @@
+"""`nadi up --log-format` and `--log-level`, and the same of a server in a child process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import nadi
+from nadi.cli.app import app
+from nadi.errors import InvalidArgumentError
+from nadi.observe import logs
+
+WAIT_S = 60
+
+
+@contextmanager
+def served(*arguments: str, log: Path) -> Iterator[dict[str, str]]:
+    """`nadi up` with its messages in a file, until it stops cleanly; what it said of its doors."""
+    command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
+    with log.open("w") as messages:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env={**os.environ})
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("Press"):
+            break
+    try:
+        yield dict(line.split(maxsplit=1) for line in said if line.startswith("  ") and "segment" not in line)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        process.stdout.close()
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in found:
+        assert list(line)[:4] == ["time", "level", "logger", "message"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+    return found
+
+
+def test_json_has_an_object_a_line_with_what_it_is_about(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with served("--data", str(tmp_path / "data"), "--containers", "2", "--log-format", "json", "-v", log=log):
+        pass
+    opened = [line for line in lines(log) if line["message"].startswith("container") and "recovered" in line["message"]]
+    assert [line["container"] for line in opened] == [0, 1]
+    assert {(line["level"], line["logger"]) for line in opened} == {
+        ("INFO", "nadi.segmentstore.container.container"),
+    }
+
+
+def test_a_server_of_a_cluster_says_which_it_is(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", f"file://{tmp_path}/store"
+    with served("--store", store, "--containers", "2", "--log-format", "json", "--log-level", "info", log=log) as said:
+        server = said["server"].partition(",")[0]
+    found = lines(log)
+    assert {line["server"] for line in found if line["message"].startswith("container")} == {server}
+    assert {line["container"] for line in found if "is here, in epoch" in line["message"]} == {0, 1}
+
+
+def test_workers_log_in_the_same_way(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with served(
+        "--data", str(tmp_path / "data"), "--workers", "2", "--log-format", "json", "--log-level", "INFO", log=log
+    ):
+        pass
+    assert len({line["server"] for line in lines(log) if "server" in line}) == 2
+
+
+def test_text_is_as_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with served("--data", str(tmp_path / "data"), "-v", log=log):
+        pass
+    assert re.search(r"^INFO container 0: recovered to frame \d+ in", log.read_text(), re.MULTILINE)
+
+
+def test_a_level_leaves_out_what_is_below(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with served("--data", str(tmp_path / "data"), "--log-level", "error", log=log):
+        pass
+    assert log.read_text() == ""
+
+
+def test_an_embedded_server_by_its_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    environment = {"NADI_LOG": "INFO", "NADI_LOG_FORMAT": "json"}
+    with nadi.embedded(tmp_path / "data", environment=environment):
+        pass
+    messages = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["container"] for line in messages if "recovered" in line["message"]] == [0]
+    with pytest.raises(InvalidArgumentError, match=r"^NADI_LOG_FORMAT: there is no format 'xml': it is one of text,"):
+        nadi.embedded(tmp_path / "other", environment={"NADI_LOG_FORMAT": "xml"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--log-format", "xml"], "--log-format: there is no format 'xml': it is one of text, json"),
+        (["--log-level", "LOUD"], "--log-level: there is no level 'LOUD': it is one of DEBUG, INFO,"),
+        (["--log-level", "INFO", "-v"], "--verbose has no effect beside --log-level"),
+    ],
+)
+def test_what_makes_no_sense_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *arguments])
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+    assert not (tmp_path / "data").exists()
+
+
+def record(message: str, *args: object, **more: Any) -> logging.LogRecord:
+    exc_info = more.pop("exc_info", None)
+    made = logging.getLogger("nadi.test").makeRecord("nadi.test", logging.ERROR, "", 0, message, args, exc_info, **more)
+    made.created = 1_790_000_000.25
+    return made
+
+
+def test_an_exception_is_a_field_and_no_more_lines() -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        line = logs.JsonLines().format(record("it\nfailed: %s", "x", exc_info=sys.exc_info()))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert found["time"] == "2026-09-21T14:13:20.250Z"
+    assert (found["message"], found["exception_type"]) == ("it\nfailed: x", "ValueError")
+    assert found["exception"].startswith("Traceback")
+    assert found["exception"].endswith("ValueError: a\nb")
+
+
+def test_fields_are_those_of_the_message_and_of_what_is_at_work() -> None:
+    with logs.about(container=3):
+        assert json.loads(logs.JsonLines().format(record("m", extra={"segment": "s/1", "other": 1}))) == {
+            "time": "2026-09-21T14:13:20.250Z",
+            "level": "ERROR",
+            "logger": "nadi.test",
+            "message": "m",
+            "container": 3,
+            "segment": "s/1",
+        }
+    assert "container" not in json.loads(logs.JsonLines().format(record("m")))
+
+
+def test_odd_text_breaks_no_line() -> None:
+    odd = "snow \u2028 \ud800 \x00"
+    line = logs.JsonLines().format(record("%s", odd))
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["message"] == odd
+
+
+def test_what_nothing_catches_is_logged_too() -> None:
+    script = (
+        "import threading, warnings\nfrom nadi.observe import logs\nlogs.set_up('WARNING', 'json')\n"
+        "warnings.warn('old')\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()\n"
+        "raise KeyError('lost')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, timeout=WAIT_S)
+    found = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["logger"] for line in found] == ["py.warnings", "nadi", "nadi"]
+    assert [line.get("exception_type") for line in found] == [None, "ZeroDivisionError", "KeyError"]
