@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
+    from nadi.observe.traces import turn_on_traces
     from nadi.standalone import ServerSecurity, embedded
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ __all__ = [
     "Transaction",
     "embedded",
     "errors",
+    "turn_on_traces",
 ]
 
 # imported when first asked for, so that `import nadi` costs nothing; what is not named here is nadi.client's
@@ -56,6 +58,7 @@ _HOMES = {
     "StreamCut": "nadi.model.streamcut",
     "ServerSecurity": "nadi.standalone",
     "embedded": "nadi.standalone",
+    "turn_on_traces": "nadi.observe.traces",
 }
 
 

@@ -18,6 +18,9 @@ DEFAULT_SCALING = "classic"
 # how a server's messages are written
 DEFAULT_LOG_FORMAT = "text"
 
+# where its spans of writes and reads go
+DEFAULT_TRACES = "none"
+
 # how long a delegation token is valid, and the claim of a bearer token that holds the permissions
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"

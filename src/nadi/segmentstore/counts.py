@@ -8,7 +8,7 @@ thread. `figures` tells what the numbers mean.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nadi.observe.metrics import Histogram
 
@@ -20,11 +20,11 @@ SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Arrival(NamedTuple):
-    """A block of appends that came in one go: when, how many were stored, and who tells of it (see `traces`)."""
+    """A block of appends that came in one go: when, how many of them were stored, and the request."""
 
     at: float
     appends: int
-    block: object
+    block: Any
 
 
 class Stages:
@@ -54,7 +54,8 @@ class Stages:
 
 
 class Counts:
-    """`on_frame` is called with each frame that was answered, if there is one to call."""
+    """`on_frame` is called with each frame that was answered, `on_read` with each read, if there is one to call: see
+    `tracing`."""
 
     def __init__(self) -> None:
         self.queue, self.frame, self.sync, self.whole = (Histogram(QUICK_S) for _ in range(4))
@@ -71,6 +72,7 @@ class Counts:
         self.checkpoints, self.snapshots = Histogram(SLOW_S), Histogram(SLOW_S)
         self.checkpoint_errors = self.snapshot_errors = 0
         self.on_frame: Callable[[int, int, Stages, Sequence[Arrival]], None] | None = None
+        self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
 
     def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
         """A frame with those blocks was answered."""

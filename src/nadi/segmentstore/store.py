@@ -28,6 +28,7 @@ from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
 from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
+from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
@@ -49,6 +50,7 @@ from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of
 from nadi.segmentstore.tier2.whereabouts import Tier2
+from nadi.segmentstore.tracing import StoreTracing
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 
@@ -107,6 +109,9 @@ class SegmentStore:
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
         self._hosted = Hosted(count, map(self._container, parts), owner_of, mapping)
         self.container_of = self._hosted.container_of
+        if traces.active is not None:
+            tracing = StoreTracing(traces.active)
+            self.counts.on_frame, self.counts.on_read = tracing.frame, tracing.read
         self._rota = Rota()
         self._reader = SegmentReader(chunks, self.cache, self._rota, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)

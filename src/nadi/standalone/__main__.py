@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
-from nadi.observe import logs
+from nadi.observe import logs, traces
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def _take_environment() -> None:
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
     logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
+    traces.turn_on_export(os.environ.get(traces.ENVIRONMENT, "none"), traces.ENVIRONMENT)
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ from nadi.defaults import (
     DEFAULT_SCALING,
     DEFAULT_STORE_PORT,
     DEFAULT_TOKEN_LIFETIME_S,
+    DEFAULT_TRACES,
 )
 from nadi.errors import InvalidArgumentError
 
@@ -67,6 +68,9 @@ def up(
     log_format: Annotated[
         str, typer.Option(help="How: text, or json, one object a line (docs/operations.md).")
     ] = DEFAULT_LOG_FORMAT,
+    trace: Annotated[
+        str, typer.Option("--traces", help="Where spans of writes and reads go: none, or otlp (docs/traces.md).")
+    ] = DEFAULT_TRACES,
     advertised_host: Annotated[
         str | None, typer.Option(help="Name or address that clients should connect to. [default: --host]")
     ] = None,
@@ -145,6 +149,7 @@ def up(
 
     with errors_told():
         _set_up_logs(log_level, log_format, verbose=verbose)
+        _set_up_traces(trace, for_workers=workers is not None)
     if store_port is None:
         store_port = 0 if port == 0 else DEFAULT_STORE_PORT
     if rest_port is None:
@@ -235,6 +240,18 @@ def _set_up_logs(level: str | None, form: str, *, verbose: bool) -> None:
     chosen = level or ("INFO" if verbose else "WARNING")
     logs.set_up(chosen, form)
     os.environ.update({logs.ENVIRONMENT_LEVEL: chosen.upper(), logs.ENVIRONMENT_FORMAT: form})
+
+
+def _set_up_traces(kind: str, *, for_workers: bool) -> None:
+    import os
+
+    from nadi.observe import traces
+
+    if for_workers:
+        traces.check(kind)
+        os.environ[traces.ENVIRONMENT] = kind
+    else:
+        traces.turn_on_export(kind)
 
 
 def _check_absent(given: dict[str, Any], why: str) -> None:

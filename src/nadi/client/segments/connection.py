@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from msgspec.structs import replace
 
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.alone import Alone
+from nadi.client.segments.tracing import read_span
 from nadi.errors import NadiError, ProtocolError, UnavailableError
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
+from nadi.observe import traces
 from nadi.wire import commands as wire
 from nadi.wire.decoder import Decoder
 from nadi.wire.errors import error_of
@@ -81,7 +84,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._alone: Alone | None = None  # once it is connected
         self._turns = 0  # of the loop in which something came
         self._hello: asyncio.Future[None] = self._loop.create_future()
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1 if traces.active is None else secrets.randbits(48))  # they name traces of reads
         self._asked: dict[int, _Asked] = {}
         self._sessions: dict[int, AppendSession] = {}
         self._error: NadiError | None = None
@@ -163,6 +166,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             future.set_exception(self._error)
             return future
         self._asked[request_id] = _Asked(type(command), answers, future)  # until the reply comes, waited for or not
+        if traces.active is not None and isinstance(command, wire.ReadSegment):
+            future.add_done_callback(read_span(traces.active, request_id, command.segment, command.offset))
         try:
             self.send(replace(command, request_id=request_id))
         except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nadi.client.segments.tracing import BlockTrace
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Piece
 from nadi.limits import KIB, MAX_EVENT_BYTES
@@ -17,10 +18,11 @@ _LITTLE_BYTES = 16 * KIB
 class Batch:
     """entries: header, payload and routing key of each event in turn, so that one list operation adds an
     event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
-    bytes and itself. `number` is the writer's event number of its last event, once it was sent.
+    bytes and itself. `number` is the writer's event number of its last event, once it was sent; `trace` is for whoever
+    makes spans of it.
     """
 
-    __slots__ = ("_more", "ack", "entries", "number", "size")
+    __slots__ = ("_more", "ack", "entries", "number", "size", "trace")
 
     @property
     def is_large(self) -> bool:
@@ -32,6 +34,7 @@ class Batch:
         self.size = 0
         self.number = -1
         self.ack = ack or Ack()
+        self.trace: BlockTrace | None = None
         self._more = 0  # events of pieces beyond the first of each
 
     def __len__(self) -> int:

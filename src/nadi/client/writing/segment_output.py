@@ -24,6 +24,7 @@ from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session
+from nadi.client.segments.tracing import BlockTrace, stored
 from nadi.client.writing.ack import has_callbacks
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.large_event import merge_large_event
@@ -41,6 +42,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import KIB, WRITER_BLOCK_BYTES
+from nadi.observe import traces
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
@@ -99,6 +101,8 @@ class SegmentOutput:
 
     def notice(self) -> None:
         """There is more to send: `current` has reached `notice_at`; call with the lock held, from any thread."""
+        if traces.active is not None:
+            self.current.trace = BlockTrace(traces.active, self.current.trace)
         if self.current.size >= WRITER_BLOCK_BYTES:
             self.cut()
         self.notice_at = WRITER_BLOCK_BYTES
@@ -174,6 +178,8 @@ class SegmentOutput:
         else:
             batch, current = self.current, Batch()
         batch.number = self._number + len(batch)
+        if traces.active is not None:
+            batch.trace = BlockTrace(traces.active, batch.trace)
         # nothing is called from here on: Ctrl-C in a caller's thread finds it here or there
         self.current, self._number = current, batch.number
         self.in_flight += (batch,)
@@ -318,6 +324,8 @@ class SegmentOutput:
             self.in_flight.popleft()
         if done:
             self.progress_at = time.monotonic()
+            if traces.active is not None:
+                stored(traces.active, self.segment, self._writer_id, done)
         if self.has_pending:
             self._owner.pump.add(self)
         else:

@@ -146,15 +146,19 @@ class ConnectionReads:
     def _answer(self, container: Container, command: wire.ReadSegment, length: int) -> int:
         """Answer with what is in memory, at most `length` bytes; else wait, or fetch it."""
         segment, offset = command.segment, command.offset
+        counts = self._reader.counts
+        began = container.monotonic() if counts.on_read is not None else 0.0
         if command.suggested_length < length:
             length = command.suggested_length
         try:
             record, data = self._reader.at_hand(container, segment, offset, length, self)
             if data is not None:
                 self._reply(command, record, data)
-                counts, size = self._reader.counts, len(data)
+                size = len(data)
                 counts.reads += 1
                 counts.read_bytes += size
+                if counts.on_read is not None:
+                    counts.on_read(command.request_id, segment, offset, size, began, None)
                 return size
             if offset >= record.durable_length:
                 self._wait(container, record, command)
@@ -200,10 +204,11 @@ class ConnectionReads:
             self._connection.sending.give(self._tasks.pop(task))
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int) -> None:
-        segment, offset = command.segment, command.offset
+        segment, offset, began = command.segment, command.offset, container.monotonic()
         try:
             try:
                 record, data = await self._reader.read(container, segment, offset, length, self)
+                fetched = container.monotonic()
                 while not self._connection.writable.is_set():  # another reply went out meanwhile; this one is counted
                     await self._connection.writable.wait()
             finally:
@@ -215,6 +220,8 @@ class ConnectionReads:
                 counts = self._reader.counts
                 counts.fetched_reads += 1
                 counts.fetched_bytes += len(data)
+                if counts.on_read is not None:
+                    counts.on_read(command.request_id, segment, offset, len(data), began, fetched)
             else:  # the segment was deleted and recreated, and is shorter now
                 self._ready.append((command, container))
             self.go_on()

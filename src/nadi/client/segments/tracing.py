@@ -1,0 +1,74 @@
+"""The client's spans: of a block of events from when it is sent until it is stored, and of a read until its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nadi.observe.traces import Tracing, Value
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+
+class BlockTrace:
+    """When a block was sent, and the application's span that had it sent. before: what was known of the block."""
+
+    __slots__ = ("at", "of")
+
+    def __init__(self, tracing: Tracing, before: BlockTrace | None) -> None:
+        self.at = tracing.now()
+        self.of: SpanContext | None = tracing.current() if before is None else before.of
+
+
+class Block(Protocol):
+    """A block of events that was sent."""
+
+    trace: BlockTrace | None
+    number: int
+    size: int
+
+    def __len__(self) -> int: ...
+
+
+def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[Block]) -> None:
+    """These blocks are stored: a span for each, linked with the application's."""
+    now = tracing.now()
+    for block in blocks:
+        if block.trace is not None:
+            about: dict[str, Value] = {
+                "nadi.segment": segment,
+                "nadi.writer_id": writer_id.hex(),
+                "nadi.event_number": block.number,
+                "nadi.events": len(block),
+                "nadi.bytes": block.size,
+            }
+            root, of = tracing.of_block(writer_id, block.number), block.trace.of
+            links = () if of is None else (of,)
+            tracing.span("nadi.write", root, block.trace.at, now, about, kind="client", links=links)
+
+
+def read_span(tracing: Tracing, request_id: int, segment: str, offset: int) -> Callable[[asyncio.Future[Any]], None]:
+    """What a read that is sent now calls with its reply."""
+    began, of = tracing.now(), tracing.current()
+
+    def ended(reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled():
+            return
+        failure = reply.exception()
+        about: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset}
+        if failure is None:
+            about["nadi.bytes"] = len(reply.result().data)
+        tracing.span(
+            "nadi.read",
+            tracing.of_read(request_id, segment, offset),
+            began,
+            tracing.now(),
+            about,
+            kind="client",
+            links=() if of is None else (of,),
+            error=failure if isinstance(failure, Exception) else None,
+        )
+
+    return ended

@@ -1,0 +1,1 @@
+"""Spans of writes and reads, as OpenTelemetry's SDK gets them."""
