@@ -19,8 +19,8 @@ class Shell:
     def __init__(self, uri: str) -> None:
         self._environment = {"NADI_CONTROLLER": uri, "COLUMNS": "120"}
 
-    def run(self, *arguments: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, arguments, env=self._environment)
+    def run(self, *arguments: str, code: int = 0, stdin: bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, arguments, env=self._environment, input=stdin)
         assert result.exit_code == code, result.output
         return result
 

@@ -1,7 +1,7 @@
 """The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
 `nadi migrate` moves the data of one to the other, `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look
-after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`,
-`function` and `scrub` are clients of a running server."""
+after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`, `group`, `write`,
+`read`, `function` and `scrub` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from nadi.cli.admin.tier2 import tier2_app
 from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.cluster.commands import cluster_app
+from nadi.cli.events.read import read
+from nadi.cli.events.write import write
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
-from nadi.cli.read import read
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
 from nadi.cli.streams import scope_app, stream_app
@@ -34,6 +35,7 @@ app.command()(repair)
 app.command()(migrate)
 app.command()(passwd)
 app.command()(scrub)
+app.command()(write)
 app.command()(read)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")

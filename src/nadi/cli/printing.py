@@ -16,6 +16,11 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
+def warn(text: str) -> None:
+    """Print a line for a person on standard error, beside what the command prints for others."""
+    typer.echo(text, err=True)
+
+
 def failure(error: Exception) -> typer.Exit:
     """Print what went wrong on standard error; return the exception to raise, which ends the command with code 1."""
     from rich.console import Console
