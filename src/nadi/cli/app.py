@@ -1,7 +1,7 @@
 """The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
 `nadi migrate` moves the data of one to the other, `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look
 after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`, `group`, `write`,
-`read`, `function` and `scrub` are clients of a running server."""
+`read`, `tail`, `function` and `scrub` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.cluster.commands import cluster_app
 from nadi.cli.events.read import read
+from nadi.cli.events.tail import tail
 from nadi.cli.events.write import write
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
@@ -37,6 +38,7 @@ app.command()(passwd)
 app.command()(scrub)
 app.command()(write)
 app.command()(read)
+app.command()(tail)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")

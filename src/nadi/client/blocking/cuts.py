@@ -15,6 +15,8 @@ class StreamCuts(Face[aio.StreamCuts]):
     at = waits(aio.StreamCuts.at)
     named = waits(aio.StreamCuts.named)
     after = waits(aio.StreamCuts.after)
+    before = waits(aio.StreamCuts.before)
+    came_by = waits(aio.StreamCuts.came_by)
     at_event_time = waits(aio.StreamCuts.at_event_time)
     after_event_time = waits(aio.StreamCuts.after_event_time)
     check = waits(aio.StreamCuts.check)

@@ -9,13 +9,17 @@ Events are counted from their headers, block by block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 
+import numpy as np
+
 from nadi.client.control.arguments import checked, several_texts
+from nadi.client.places.arrivals import UNKNOWN, came_by
 from nadi.client.places.bookmarks import Bookmarks
+from nadi.client.places.lookback import cut_before as cut_before_events
 from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
@@ -115,6 +119,29 @@ class StreamCuts:
                     events -= taken
             infos = await pass_finished(self._ends, frontier, offsets)
         return self._cut(frontier, offsets)
+
+    async def before(self, cut: StreamCut, events: int) -> StreamCut:
+        """Return the cut `events` events before `cut`, or the head if there are fewer.
+
+        Between the two lie the events that came last, as far as the server knows when each came: it may be off by ten
+        seconds. Within that time each segment gives an equal share. None of the events is read for that.
+        """
+        if not isinstance(events, int) or events < 0:
+            raise InvalidArgumentError(f"a cut lies {events} events before no other: take a later cut to start at")
+        head, settled = await asyncio.gather(self.head(), self.settled(cut))
+        return await cut_before_events(self._stores, head, settled, events)
+
+    async def came_by(self, segment_id: int, offsets: Sequence[int]) -> list[int | None]:
+        """Return by when events of a segment had come, in ms since 1970 by the server's clock; None where that is
+        unknown. offsets: of the events, in order.
+
+        None came later than said. It may have come up to 10 s earlier, or 1 s where 4 KiB came in that time.
+        """
+        name = segment_name(self.scope, self.stream, segment_id)
+        if not offsets:
+            return []
+        found = await came_by(self._stores, name, np.array(offsets, np.int64), offsets[-1] + 1)
+        return [None if moment == UNKNOWN else moment for moment in found.tolist()]
 
     async def at_event_time(self, timestamp_ms: int) -> StreamCut:
         """Return a cut to read from to get every event of that time or later, provided that writers kept the promise

@@ -1,0 +1,51 @@
+"""`nadi tail`: the last events of a stream, and then what comes.
+
+Where they begin is the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
+counts events by their sizes alone, and takes those that came last (`nadi.client.places.lookback`). From that cut on,
+one reader prints what was and what comes, so nothing is missed or printed twice in between. Each segment's events are
+in order; between segments there is no order, as for every reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nadi.cli.bookmarks import Scope, Stream
+from nadi.cli.events.printer import AsObjects, Form, Grep, KeyField, Limit
+from nadi.cli.events.read import OnDamage
+from nadi.cli.session import connected
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+
+_MOST = 1_000_000
+
+
+@connected
+def tail(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    events: Annotated[int, typer.Option("-n", "--events", help="So many of the last events.", min=0, max=_MOST)] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what comes, until Ctrl-C.")] = True,
+    limit: Limit = None,
+    form: Form = None,
+    as_objects: AsObjects = False,
+    key_field: KeyField = None,
+    grep: Grep = None,
+    on_damage: OnDamage = "raise",
+) -> None:
+    """Print the last events of a stream, and then those that come. `--grep` looks among them."""
+    from nadi.cli.events.printer import Printer
+    from nadi.cli.events.printing import print_events
+
+    cuts = manager.cuts(scope, stream)
+    printer = Printer(
+        form=form, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
+    )
+    end = cuts.tail()
+    start = cuts.before(end, events)
+    reader = manager.create_reader(scope, stream, start=start, end=None if follow else end, on_damage=on_damage)
+    print_events(reader, printer, follow=follow)
