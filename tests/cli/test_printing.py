@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 
-from nadi.cli.printing import failure, say, show
+from nadi.cli.printing import Form, failure, say, show
 
 
 def test_an_error_keeps_its_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,10 +21,25 @@ def test_a_line_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_table_keeps_square_brackets_and_parts_thousands(capsys: pytest.CaptureFixture[str]) -> None:
-    show([{"name": "[x]", "bytes": 12345, "tags": ["a", "b"]}], ["name", "bytes", "tags"], as_json=False, empty="")
+    show([{"name": "[x]", "bytes": 12345, "tags": ["a", "b"]}], ["name", "bytes", "tags"], form=Form.TABLE, empty="")
     assert capsys.readouterr().out.split() == ["name", "bytes", "tags", "[x]", "12,345", "a,", "b"]
 
 
 def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
-    show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], as_json=False, empty="")
+    show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], form=Form.TABLE, empty="")
     assert capsys.readouterr().out.split() == ["name", "unread", "bytes", "f", "-"]
+
+
+def test_csv_has_all_fields_and_json_within_them(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"name": 'a "b", c', "bytes": 12345, "tags": ["a", "b"], "sealed": True, "oldest": None},
+        {"name": "line\nbreak", "bytes": 0.5, "tags": [], "sealed": False, "oldest": "now"},
+    ]
+    show(rows, ["name"], form=Form.CSV, empty="there are none")
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert found == [
+        {"name": 'a "b", c', "bytes": "12345", "tags": '["a","b"]', "sealed": "true", "oldest": ""},
+        {"name": "line\nbreak", "bytes": "0.5", "tags": "[]", "sealed": "false", "oldest": "now"},
+    ]
+    show([], ["name", "bytes"], form=Form.CSV, empty="there are none")
+    assert capsys.readouterr().out == "name,bytes\n"

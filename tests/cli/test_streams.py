@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import nadi
@@ -63,6 +64,38 @@ def test_scopes_and_streams(shell: Shell) -> None:
     assert shell.run("scope", "delete", "home", code=1).output.startswith("Delete scope home?"), "it asks first"
 
 
+def test_rows_have_three_forms(shell: Shell) -> None:
+    shell.run("stream", "create", "home", "forms", "--tag", "form", "--tag", "two")
+    options = "stream", "list", "home", "--tag", "form"
+    assert shell.run(*options, "-o", "csv").stdout == (
+        'stream,segments,sealed,tags\nforms,1,false,"[""form"",""two""]"\n'
+    )
+    assert shell.run(*options, "-o", "table").stdout == shell.run(*options).stdout
+    assert shell.run(*options, "-o", "json").stdout == shell.run(*options, "--json").stdout
+    shell.run(*options, "-o", "json", "--json")
+    assert "--json and -o csv exclude each other" in shell.run(*options, "--json", "-o", "csv", code=1).stderr
+    shell.run(*options, "-o", "xml", code=2)
+
+
+def test_every_command_that_lists_or_shows_has_the_forms(shell: Shell) -> None:
+    showing = {"list", "show", "status", "segments", "scaling-log", "scrub", "options"}
+    found = {
+        name: {option for one in command.params for option in one.opts}
+        for name, command in _all(typer.main.get_command(app), "nadi")
+        if name.split()[-1] in showing
+    }
+    assert len(found) > 15
+    assert [name for name, options in found.items() if not {"-o", "--json"} <= options] == []
+
+
+def _all(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for own, each in command.commands.items():
+            yield from _all(each, f"{name} {own}")
+    else:
+        yield name, command
+
+
 def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
     shell.run("stream", "create", "home", "meters")
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "meters") as writer:
@@ -78,6 +111,7 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
     (noon,) = shell.json("bookmark", "list", "home", "--tag", "day")
     text = shell.run("bookmark", "show", "home", "noon").stdout.strip()
     assert text == noon["cut"]
+    assert shell.json("bookmark", "show", "home", "noon") == [noon]
     assert shell.run("read", "home", "meters", "--from", "noon", "--to", "dusk").stdout == "two\n"
     assert shell.run("read", "home", "meters", "--from", text, "--limit", "1").stdout == "two\n"
     assert shell.run("read", "home", "meters", "--from", "tail").stdout == ""

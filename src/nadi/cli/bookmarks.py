@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, connected
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
 
 if TYPE_CHECKING:
     from nadi.client import Bookmark, NamedSlice, StreamManager
@@ -49,18 +49,22 @@ def create_bookmark(
 @bookmark_app.command("list")
 @connected
 def list_bookmarks(
-    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, as_json: AsJson = False
+    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's bookmarks."""
     rows = [_bookmark_row(found) for found in manager.bookmarks(scope).list(stream=stream, tag=tag)]
-    show(rows, _COLUMNS, as_json=as_json, empty=f"Scope {scope} has no such bookmark.")
+    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
 
 
 @bookmark_app.command("show")
 @connected
-def show_bookmark(manager: StreamManager, scope: Scope, name: Name) -> None:
-    """Print the text of a bookmark's cut, which any Pravega client can read."""
-    typer.echo(manager.bookmarks(scope).get(name).cut.as_text())
+def show_bookmark(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
+    """Print the text of a bookmark's cut, which any Pravega client can read; as JSON or CSV, all of the bookmark."""
+    found = manager.bookmarks(scope).get(name)
+    if form is Form.TABLE:
+        say(found.cut.as_text())
+    else:
+        show([_bookmark_row(found)], _COLUMNS, form=form, empty="")
 
 
 @slice_app.command("create")
@@ -86,16 +90,16 @@ def create_slice(
 @slice_app.command("list")
 @connected
 def list_slices(
-    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, as_json: AsJson = False
+    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's named slices."""
     rows = [_slice_row(found) for found in manager.slices(scope).list(stream=stream, tag=tag)]
-    show(rows, _COLUMNS, as_json=as_json, empty=f"Scope {scope} has no such slice.")
+    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
 
 
 @slice_app.command("show")
 @connected
-def show_slice(manager: StreamManager, scope: Scope, name: Name, as_json: AsJson = False) -> None:
+def show_slice(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
     """Show a slice and its size in bytes and events; this reads the slice."""
     found = manager.slices(scope).get(name)
     cuts = manager.cuts(scope, found.stream)
@@ -103,7 +107,7 @@ def show_slice(manager: StreamManager, scope: Scope, name: Name, as_json: AsJson
         "bytes": cuts.bytes_between(found.start, found.end),
         "events": cuts.events_between(found.start, found.end),
     }
-    show([row], ["name", "stream", "bytes", "events", "tags", "note"], as_json=as_json, empty="")
+    show([row], ["name", "stream", "bytes", "events", "tags", "note"], form=form, empty="")
 
 
 def _add_changes(app: typer.Typer, what: str, of: Callable[[StreamManager, str], Bookmarks | NamedSlices]) -> None:

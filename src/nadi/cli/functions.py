@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from nadi.cli.bookmarks import Scope
-from nadi.cli.printing import errors_told, say, show
-from nadi.cli.session import AsJson, Controller, TrustStore, Yes
+from nadi.cli.printing import Form, errors_told, say, show
+from nadi.cli.session import Controller, TrustStore, Yes, formed
 from nadi.defaults import DEFAULT_URI
 
 if TYPE_CHECKING:
@@ -124,8 +124,9 @@ def _target(
 
 
 @function_app.command("list")
+@formed
 def list_functions(
-    scope: Scope, as_json: AsJson = False, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
+    scope: Scope, form: Form = Form.TABLE, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
 ) -> None:
     """List a scope's functions: workers, events a second, what is unread, retries, dead letters."""
 
@@ -137,14 +138,15 @@ def list_functions(
 
     columns = ["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"]
     empty = f"Scope {scope} has no functions yet: run one with `nadi function run`."
-    show(_asked(controller, trust_store, ask), columns, as_json=as_json, empty=empty)
+    show(_asked(controller, trust_store, ask), columns, form=form, empty=empty)
 
 
 @function_app.command("show")
+@formed
 def show_function(
     scope: Scope,
     name: Name,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
 ) -> None:
@@ -177,10 +179,10 @@ def show_function(
         return row
 
     row = _asked(controller, trust_store, ask)
-    if as_json:
-        show([row], [], as_json=True, empty="")
+    if form is not Form.TABLE:
+        show([row], [], form=form, empty="")
     else:
-        show([{"": key, " ": value} for key, value in row.items()], ["", " "], as_json=False, empty="")
+        show([{"": key, " ": value} for key, value in row.items()], ["", " "], form=Form.TABLE, empty="")
 
 
 @function_app.command("forget")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.bookmarks import Scope
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, connected
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -20,7 +20,7 @@ Group = Annotated[str, typer.Argument(help="The reader group.")]
 
 @group_app.command("list")
 @connected
-def list_groups(manager: StreamManager, scope: Scope, as_json: AsJson = False) -> None:
+def list_groups(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) -> None:
     """List a scope's reader groups, with what all their streams together are behind."""
     from nadi.errors import ReaderGroupNotFoundError
 
@@ -32,18 +32,18 @@ def list_groups(manager: StreamManager, scope: Scope, as_json: AsJson = False) -
         except ReaderGroupNotFoundError:
             continue  # deleted meanwhile
     columns = ["group", "streams", "readers", "bytes", "events", "seconds"]
-    show(_shown(rows, as_json), columns, as_json=as_json, empty=f"Scope {scope} has no reader groups.")
+    show(_shown(rows, form), columns, form=form, empty=f"Scope {scope} has no reader groups.")
 
 
 @group_app.command("show")
 @connected
-def show_group(manager: StreamManager, scope: Scope, group: Group, as_json: AsJson = False) -> None:
+def show_group(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
     """Show how far a reader group is behind, stream by stream."""
     lags = manager.reader_group_manager(scope).lag(group)
     columns = ["stream", "bytes", "events", "seconds", "readers", "segments", "unassigned"]
     rows = [_row(lag) for lag in lags]
-    show(_shown(rows, as_json), columns, as_json=as_json, empty=f"Reader group {scope}/{group} reads no stream.")
-    if as_json:
+    show(_shown(rows, form), columns, form=form, empty=f"Reader group {scope}/{group} reads no stream.")
+    if form is not Form.TABLE:
         return
     for lag in lags:
         if lag.why:
@@ -86,9 +86,9 @@ def _summary(group: str, lags: list[GroupLagReport]) -> dict[str, Any]:
     }
 
 
-def _shown(rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
+def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     """For people, a dash where something is unknown, and whole seconds."""
-    if as_json:
+    if form is not Form.TABLE:
         return rows
     return [{key: _text(key, value) for key, value in row.items()} for row in rows]
 

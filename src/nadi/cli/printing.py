@@ -1,14 +1,23 @@
-"""How commands answer: a line, a table or JSON, and errors in words."""
+"""How commands answer: a line; a table, JSON or CSV; and errors in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any
 
 import typer
 
 from nadi.errors import NadiError
+
+
+class Form(StrEnum):
+    """How a command prints rows: for people, or for other programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
 
 
 def say(text: str) -> None:
@@ -39,16 +48,38 @@ def errors_told(*more: type[Exception]) -> Iterator[None]:
         raise failure(error) from None
 
 
-def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
-    """Print rows as a table of these columns, or all of their fields as JSON."""
-    if as_json:
+def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, form: Form, empty: str) -> None:
+    """Print rows as a table of these columns, or all of their fields as JSON, or as CSV."""
+    if form is Form.JSON:
         import msgspec
 
         say(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    elif form is Form.CSV:
+        _print_csv(rows, columns)
     elif rows:
         _print_table(rows, columns)
     else:
         say(empty)
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """What has no plain text is JSON, within a field; what is unknown is an empty field."""
+    import csv
+    import io
+
+    import msgspec
+
+    def field(value: object) -> str:
+        if value is None or isinstance(value, str):
+            return value or ""
+        return msgspec.json.encode(value).decode()
+
+    names = list(dict.fromkeys(name for row in rows for name in row)) or list(columns)
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(names)
+    lines.writerows([field(row.get(name)) for name in names] for row in rows)
+    typer.echo(text.getvalue(), nl=False)
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, connected
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def scaling_log(
     scope: Scope,
     stream: Stream,
     last: Annotated[int, typer.Option(help="So many of the latest decisions.", min=1)] = 20,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Show what was decided about a stream's segments, and why."""
     decisions = manager.scaling_log(scope, stream)[-last:]
-    rows = [_row(one) if as_json else _told(_row(one)) for one in decisions]
+    rows = [_row(one) if form is not Form.TABLE else _told(_row(one)) for one in decisions]
     empty = f"Nothing was decided about {scope}/{stream} yet."
-    show(rows, ["at", "decision", "segments", "into", "why"], as_json=as_json, empty=empty)
+    show(rows, ["at", "decision", "segments", "into", "why"], form=form, empty=empty)
 
 
 def _row(one: ScalingReport) -> dict[str, Any]:

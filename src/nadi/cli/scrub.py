@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, connected
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -22,15 +22,15 @@ _LOOK_S = 0.2
 def scrub(
     manager: StreamManager,
     status: Annotated[bool, typer.Option("--status", help="Only report on the current and the last pass.")] = False,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Have the server read and check all stored data now, and report damage; exits with code 1 if there is any.
 
     The server continues if this command is interrupted, and does the same by itself once a week.
     """
-    report = manager.scrub() if status else _followed(manager, quiet=as_json)
-    if as_json:
-        show([_row(one) for one in (report.running, report.last) if one is not None], [], as_json=True, empty="")
+    report = manager.scrub() if status else _followed(manager, quiet=form is not Form.TABLE)
+    if form is not Form.TABLE:
+        show([_row(one) for one in (report.running, report.last) if one is not None], [], form=form, empty="")
     else:
         _tell(report, status=status)
     if report.last is not None and report.last.damages:

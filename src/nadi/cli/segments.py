@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, connected
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -32,21 +32,21 @@ def show_segments(
     last: Annotated[
         float | None, typer.Option(help="Draw only so many seconds up to now.", min=0.001, show_default=False)
     ] = None,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """Show a stream's current segments, or how they were split and merged."""
     from nadi.errors import InvalidArgumentError
 
-    if last is not None and (as_json or not (history or picture)):
+    if last is not None and (form is not Form.TABLE or not (history or picture)):
         raise InvalidArgumentError("--last is for pictures: add --history or --picture FILE")
-    if as_json and picture is not None:
-        raise InvalidArgumentError("--json and --picture exclude each other: choose one")
+    if form is not Form.TABLE and picture is not None:
+        raise InvalidArgumentError("--json, or -o, and --picture exclude each other: choose one")
     if picture is not None:
         from nadi.cli.pictures import chart
 
         chart.check_file(picture)
     segments = manager.segment_history(scope, stream)
-    if (history or picture is not None) and not as_json:
+    if (history or picture is not None) and form is Form.TABLE:
         _draw(segments, f"{scope}/{stream}", picture, last)
         return
     if not history:
@@ -55,7 +55,7 @@ def show_segments(
     columns = ["segment", "low", "high", "since", "bytes", *([] if history else ["events/s", "bytes/s"])]
     loads = {load.segment_id: load for load in manager.segment_loads(scope, stream)} if not history else {}
     rows = [_row(s) | (_rates(loads.get(s.segment_id)) if not history else {}) for s in segments]
-    show(rows, columns, as_json=as_json, empty=f"Stream {scope}/{stream} is sealed.")
+    show(rows, columns, form=form, empty=f"Stream {scope}/{stream} is sealed.")
 
 
 def _row(segment: SegmentReport) -> dict[str, object]:

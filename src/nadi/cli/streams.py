@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.bookmarks import PLACE, Scope, Stream
-from nadi.cli.printing import say, show
+from nadi.cli.printing import Form, say, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.segments import show_segments
-from nadi.cli.session import AsJson, Yes, connected
+from nadi.cli.session import Yes, connected
 from nadi.errors import InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ OverBookmarks = Annotated[
 
 @scope_app.command("list")
 @connected
-def list_scopes(manager: StreamManager, as_json: AsJson = False) -> None:
+def list_scopes(manager: StreamManager, form: Form = Form.TABLE) -> None:
     """List the scopes."""
     rows = [{"scope": scope} for scope in sorted(manager.list_scopes()) if not scope.startswith("_")]
-    show(rows, ["scope"], as_json=as_json, empty="There are no scopes yet: create one with `nadi scope create NAME`.")
+    show(rows, ["scope"], form=form, empty="There are no scopes yet: create one with `nadi scope create NAME`.")
 
 
 @scope_app.command("create")
@@ -72,11 +72,11 @@ def list_streams(
     manager: StreamManager,
     scope: Scope,
     tag: Annotated[str | None, typer.Option(help="Only streams with this tag.")] = None,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """List a scope's streams."""
     rows = [_row(manager, scope, stream) for stream in sorted(manager.list_streams(scope, tag))]
-    show(rows, ["stream", "segments", "sealed", "tags"], as_json=as_json, empty=f"Scope {scope} has no such stream.")
+    show(rows, ["stream", "segments", "sealed", "tags"], form=form, empty=f"Scope {scope} has no such stream.")
 
 
 @stream_app.command("create")
@@ -135,7 +135,7 @@ def _policy(least: str | None, most: str | None, over_bookmarks: bool) -> Retent
 
 @stream_app.command("show")
 @connected
-def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: AsJson = False) -> None:
+def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form = Form.TABLE) -> None:
     """Show a stream's segments and size, what it keeps, and who holds that back."""
     from nadi.cli.amounts import policy_text
 
@@ -160,8 +160,8 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
         for one in held_by
     ]
     columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "retention"]
-    show([row], columns, as_json=as_json, empty="")
-    if not as_json:
+    show([row], columns, form=form, empty="")
+    if form is Form.TABLE:
         say(f"scaling: {row['scaling']}")
         for key in row["hot_keys"]:
             say(f"hot key in segment {key['segment']}: {_share(key['share'])}; a key isn't divided by splitting")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadi.cli.admin.storing import StoreOptions, StoreUrl, store_options
 from nadi.cli.amounts import age_s
-from nadi.cli.printing import errors_told, say, show
-from nadi.cli.session import TrustStore
+from nadi.cli.printing import Form, errors_told, say, show
+from nadi.cli.session import TrustStore, formed
 from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import InvalidArgumentError
 
@@ -24,11 +23,6 @@ cluster_app = typer.Typer(help="Look at a cluster, and operate it.", no_args_is_
 _LOOK_S = 0.5
 
 
-class Output(StrEnum):
-    table = "table"
-    json = "json"
-
-
 Rest = Annotated[
     str, typer.Option(envvar="NADI_REST", help="The REST address of any server, as http://host:port or https://…")
 ]
@@ -36,10 +30,11 @@ _DEFAULT_REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 
 @cluster_app.command()
+@formed
 def status(
     store: StoreUrl,
     store_option: StoreOptions = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.table,
+    form: Form = Form.TABLE,
 ) -> None:
     """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
     import asyncio
@@ -51,8 +46,10 @@ def status(
             return await look(shared)
 
     with errors_told():
+        if form is Form.CSV:
+            raise InvalidArgumentError("a cluster has servers and containers, which aren't one table: use -o json")
         report = asyncio.run(looked())
-    if output is Output.json:
+    if form is Form.JSON:
         import msgspec
 
         say(msgspec.json.format(msgspec.json.encode(report)).decode())
@@ -61,10 +58,10 @@ def status(
     say(f"active controller: {report.controller or 'none now'}")
     say("")
     columns = ["server", "state", "containers", "bytes/s", "controller", "REST", "version", "since"]
-    show([_server_row(one) for one in report.servers], columns, as_json=False, empty="No server is there.")
+    show([_server_row(one) for one in report.servers], columns, form=Form.TABLE, empty="No server is there.")
     say("")
     columns = ["container", "state", "owner", "epoch", "target", "log start", "log bytes", "snapshot bytes", "age"]
-    show([_container_row(one) for one in report.containers], columns, as_json=False, empty="")
+    show([_container_row(one) for one in report.containers], columns, form=Form.TABLE, empty="")
 
 
 def _server_row(server: ServerReport) -> dict[str, Any]:

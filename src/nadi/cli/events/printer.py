@@ -1,6 +1,6 @@
-r"""Events as lines: plain, as JSON objects, or in a form that the user gives, and only those that a pattern matches.
+r"""Events as lines: plain, as JSON objects, or in a layout that the user gives, and only those that a pattern matches.
 
-Places in a form are `%s` the event, `%k` its key, `%o` its offset, `%S` its segment, `%t` when it came, and `%%`.
+Places in a layout are `%s` the event, `%k` its key, `%o` its offset, `%S` its segment, `%t` when it came, and `%%`.
 Keys aren't stored: a key is known where the events are JSON and have it in a field.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nadi.model.event import EventBlock
 
 PLACES = "%s event, %k key, %o offset, %S segment, %t time of arrival"
-Form = Annotated[
+Layout = Annotated[
     str | None,
     typer.Option("--format", help=rf"Print each event so, without a newline of its own: {PLACES}, %%, \n, \t."),
 ]
@@ -50,19 +50,19 @@ class Printer:
     def __init__(
         self,
         *,
-        form: str | None,
+        layout: str | None,
         as_objects: bool,
         key_field: str | None,
         grep: str | None,
         limit: int | None,
         came_by: CameBy,
     ) -> None:
-        if form is not None and as_objects:
+        if layout is not None and as_objects:
             raise InvalidArgumentError("--format and --json exclude each other: choose one")
         self._key_field, self._came_by = key_field, came_by
         self._pattern = _compiled(grep) if grep is not None else None
-        self._columns = self._columns_of(form) if form is not None else None
-        if key_field is not None and not as_objects and (form is None or b"%k" not in unescaped(form)):
+        self._columns = self._columns_of(layout) if layout is not None else None
+        if key_field is not None and not as_objects and (layout is None or b"%k" not in unescaped(layout)):
             raise InvalidArgumentError("--key-field has no effect without %k in --format, or --json")
         self._as_objects = as_objects
         self._left = limit
@@ -120,16 +120,16 @@ class Printer:
         assert self._key_field is not None, "asked for only with one"
         return key_of(event.data, self._key_field)
 
-    def _columns_of(self, form: str) -> list[_Column]:
+    def _columns_of(self, layout: str) -> list[_Column]:
         columns: list[_Column] = []
         end = 0
-        text = unescaped(form)
+        text = unescaped(layout)
         for place in _PLACE.finditer(text):
-            columns += [_always(text[end : place.start()]), self._column(form, place[1])]
+            columns += [_always(text[end : place.start()]), self._column(layout, place[1])]
             end = place.end()
         return [*columns, _always(text[end:])]
 
-    def _column(self, form: str, place: bytes) -> _Column:
+    def _column(self, layout: str, place: bytes) -> _Column:
         if place == b"%":
             return _always(b"%")
         if place == b"s":
@@ -147,7 +147,7 @@ class Printer:
                 raise InvalidArgumentError("%k needs --key-field, for keys aren't stored: name the field that has them")
             return lambda _, events: [(self._key(event) or "").encode() for event in events]
         raise InvalidArgumentError(
-            f"{form!r} has no such place as %{place.decode(errors='replace')}: there are {PLACES}, %%"
+            f"{layout!r} has no such place as %{place.decode(errors='replace')}: there are {PLACES}, %%"
         )
 
 

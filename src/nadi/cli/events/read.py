@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nadi.cli.bookmarks import PLACE
-from nadi.cli.events.printer import AsObjects, Form, Grep, KeyField, Limit
+from nadi.cli.events.printer import AsObjects, Grep, KeyField, Layout, Limit
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
@@ -38,7 +38,7 @@ def read(
         typer.Option(help="Read only segments that can hold this routing key; may be given several times."),
     ] = None,
     limit: Limit = None,
-    form: Form = None,
+    layout: Layout = None,
     as_objects: AsObjects = False,
     key_field: KeyField = None,
     grep: Grep = None,
@@ -55,7 +55,7 @@ def read(
         raise InvalidArgumentError("--to has no effect with --follow, which doesn't end")
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
     printer = Printer(
-        form=form, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
+        layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
     )
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)

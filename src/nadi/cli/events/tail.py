@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.events.printer import AsObjects, Form, Grep, KeyField, Limit
+from nadi.cli.events.printer import AsObjects, Grep, KeyField, Layout, Limit
 from nadi.cli.events.read import OnDamage
 from nadi.cli.session import connected
 
@@ -31,7 +31,7 @@ def tail(
     events: Annotated[int, typer.Option("-n", "--events", help="So many of the last events.", min=0, max=_MOST)] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what comes, until Ctrl-C.")] = True,
     limit: Limit = None,
-    form: Form = None,
+    layout: Layout = None,
     as_objects: AsObjects = False,
     key_field: KeyField = None,
     grep: Grep = None,
@@ -43,7 +43,7 @@ def tail(
 
     cuts = manager.cuts(scope, stream)
     printer = Printer(
-        form=form, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
+        layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
     )
     end = cuts.tail()
     start = cuts.before(end, events)

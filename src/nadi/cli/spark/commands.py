@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, Controller, TrustStore, tell_if_nobody_listens
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import Controller, TrustStore, formed, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -22,11 +22,12 @@ def of_spark() -> None:
 
 
 @spark_app.command("options")
+@formed
 def show_options(
     name: Annotated[str, typer.Option("--format", help="nadi or pravega: defaults differ.")] = "nadi",
     use: Annotated[str | None, typer.Option(help="Only those of read, readStream, write or writeStream.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of the guide, for both formats.")] = False,
-    as_json: AsJson = False,
+    form: Form = Form.TABLE,
 ) -> None:
     """List the options of Spark's reads and writes: where each has an effect, its default, its meaning."""
     from nadi.cli.printing import errors_told
@@ -35,8 +36,8 @@ def show_options(
 
     with errors_told():
         if markdown:
-            if use is not None or as_json:
-                raise InvalidArgumentError("--markdown is all there is: leave out --use and --json")
+            if use is not None or form is not Form.TABLE:
+                raise InvalidArgumentError("--markdown is all there is: leave out --use, --json and -o")
             say(as_markdown().rstrip("\n"))
             return
         if name not in {one.value for one in Format}:
@@ -55,7 +56,7 @@ def show_options(
             for option in OPTIONS
             if use is None or use in uses_text(option).split(", ")
         ]
-        show(rows, ["option", "in", "default", "meaning"], as_json=as_json, empty="")
+        show(rows, ["option", "in", "default", "meaning"], form=form, empty="")
 
 
 @spark_app.command("archive")
@@ -76,8 +77,9 @@ def make_archive(
 
 
 @checkpoint_app.command("list")
+@formed
 def list_checkpoints(
-    scope: str, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None, as_json: AsJson = False
+    scope: str, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None, form: Form = Form.TABLE
 ) -> None:
     """List the mirrored checkpoints of a scope."""
     from datetime import UTC, datetime
@@ -100,7 +102,7 @@ def list_checkpoints(
             }
             for one in client.run(all_mirrored(client.manager, scope))
         ]
-        show(rows, ["name", "query", "batch", "files", "bytes", "mirrored"], as_json=as_json, empty="no checkpoints")
+        show(rows, ["name", "query", "batch", "files", "bytes", "mirrored"], form=form, empty="no checkpoints")
 
 
 @checkpoint_app.command("restore")
