@@ -64,6 +64,48 @@ def test_scopes_and_streams(shell: Shell) -> None:
     assert shell.run("scope", "delete", "home", code=1).output.startswith("Delete scope home?"), "it asks first"
 
 
+def test_update_changes_what_is_given(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
+    shell.run("stream", "create", "home", "changed", "--segments", "2", "--tag", "a", "--tag", "b")
+
+    def update(*options: str) -> str:
+        return shell.run("stream", "update", "home", "changed", *options).output.removeprefix("stream home/changed ")
+
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.update_stream("home", "changed", timestamp_aggregation_timeout_ms=5)
+        assert update("--events-per-s", "10", "--scale-factor", "4") == (
+            "has 10 events/s a segment, at least 2 segments, split into up to 4 at once\n"
+        )
+        assert (
+            update("--segments", "3") == "has 10 events/s a segment, at least 3 segments, split into up to 4 at once\n"
+        )
+        assert update("--kib-per-s", "7", "--retention", "7d", "--retention-most", "30d").endswith("keeps 7d to 30d\n")
+        assert update("--retention-over-bookmarks") == "keeps 7d to 30d over bookmarks\n"
+        assert update("--retention", "8d") == "keeps 8d to 30d over bookmarks\n"
+        assert update("--retention-under-bookmarks", "--retention-most", "9d") == "keeps 8d to 9d\n"
+        assert update("--remove-tag", "a", "--add-tag", "c") == "has the tags b, c\n"
+        found = manager.stream_configuration("home", "changed")
+        assert found.scaling == nadi.ScalingPolicy.by_data_rate(7, 4, 3)
+        assert found.retention == nadi.RetentionPolicy.by_time(8 * 86_400_000, 9 * 86_400_000)
+        assert (found.tags, found.timestamp_aggregation_timeout_ms) == (("b", "c"), 5)
+        assert update("--fixed", "--everything", "--watermark-timeout", "2s") == (
+            "has 3 segments, fixed, keeps everything, has watermarks that wait 2s\n"
+        )
+        found = manager.stream_configuration("home", "changed")
+        assert (found.scaling, found.retention) == (nadi.ScalingPolicy.fixed(3), None)
+        assert (found.tags, found.timestamp_aggregation_timeout_ms) == (("b", "c"), 2000)
+        for wrong, says in (
+            ([], "say what to change"),
+            (["--scale-factor", "3"], "--scale-factor has no effect on a fixed number"),
+            (["--fixed", "--kib-per-s", "3"], "exclude each other"),
+            (["--retention-most", "3d"], "say with --retention what it is to keep at least"),
+            (["--retention", "3d", "--everything"], "leave out what else is to be kept"),
+            (["--remove-tag", "a"], "has no tag 'a': it has b, c"),
+            (["--remove-tag", "b", "--add-tag", "b"], "added and removed"),
+        ):
+            assert says in shell.run("stream", "update", "home", "changed", *wrong, code=1).stderr.replace("\n", " ")
+        assert manager.stream_configuration("home", "changed") == found, "errors change nothing"
+
+
 def test_rows_have_three_forms(shell: Shell) -> None:
     shell.run("stream", "create", "home", "forms", "--tag", "form", "--tag", "two")
     options = "stream", "list", "home", "--tag", "form"

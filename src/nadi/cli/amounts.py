@@ -26,6 +26,7 @@ _SIZES = {"B": 1} | {
     for unit, base in (("B", 1_000), ("iB", 1_024))
     for power, prefix in enumerate("KMGT", 1)
 }
+_BY_AGE = 1  # the kind of a policy
 _AMOUNT = re.compile(r"([0-9]{1,18})([A-Za-z]+)", re.ASCII)
 
 
@@ -42,6 +43,27 @@ def policy_of(least: str, most: str | None, *, over_bookmarks: bool = False) -> 
     if is_other_age != is_age:
         raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
     return make(amount, other, over_bookmarks=over_bookmarks)
+
+
+def changed_policy(
+    old: RetentionPolicy | None, least: str | None, most: str | None, over_bookmarks: bool | None
+) -> RetentionPolicy:
+    """The old policy but for what is given.
+
+    >>> old = policy_of("7d", "30d")
+    >>> policy_text(changed_policy(old, None, "60d", True)), policy_text(changed_policy(old, "10GiB", None, None))
+    ('7d to 60d over bookmarks', '10GiB')
+    """
+    is_over = over_bookmarks if over_bookmarks is not None else old is not None and old.over_bookmarks
+    if least is not None:
+        least_is_age, _ = _amount(least)
+        if most is None and old is not None and (old.kind == _BY_AGE) == least_is_age:
+            _, most = _texts(old)
+        return policy_of(least, most, over_bookmarks=is_over)
+    if old is None:
+        raise InvalidArgumentError("the stream keeps everything: say with --retention what it is to keep at least")
+    least, known_most = _texts(old)
+    return policy_of(least, most or known_most, over_bookmarks=is_over)
 
 
 def age_s(text: str) -> float:
@@ -84,9 +106,15 @@ def policy_text(policy: RetentionPolicy | None) -> str:
     """The policy for people, in the largest units that it is whole in."""
     if policy is None:
         return "keeps everything"
-    units = _AGES_MS if policy.kind == 1 else _SIZES
-    most = "" if policy.maximum in (0, (1 << 63) - 1) else f" to {_text(policy.maximum, units)}"
-    return f"{_text(policy.minimum, units)}{most}{' over bookmarks' * policy.over_bookmarks}"
+    least, most = _texts(policy)
+    return f"{least}{f' to {most}' if most else ''}{' over bookmarks' * policy.over_bookmarks}"
+
+
+def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:
+    """Its least and its most."""
+    units = _AGES_MS if policy.kind == _BY_AGE else _SIZES
+    most = None if policy.maximum in (0, (1 << 63) - 1) else _text(policy.maximum, units)
+    return _text(policy.minimum, units), most
 
 
 def _text(amount: int, units: dict[str, int]) -> str:

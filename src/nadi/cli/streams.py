@@ -11,6 +11,7 @@ from nadi.cli.printing import Form, say, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
+from nadi.cli.updating import update_stream
 from nadi.errors import InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form
 
 
 stream_app.command("segments")(show_segments)
+stream_app.command("update")(update_stream)
 stream_app.command("scaling")(scaling)
 stream_app.command("scaling-log")(scaling_log)
 
