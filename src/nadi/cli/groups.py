@@ -1,21 +1,187 @@
-"""`nadi group`: the reader groups of a scope, and how far each is behind the tails of its streams."""
+"""`nadi group`: the reader groups of a scope, how far each is behind the tails of its streams, and where they go on.
+
+Places are given as everywhere, `head`, a bookmark, a time; for groups of several streams also one by one, as
+`STREAM=PLACE`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.bookmarks import Scope
+from nadi.cli.bookmarks import PLACE, Scope
 from nadi.cli.printing import Form, say, show
-from nadi.cli.session import connected
+from nadi.cli.session import Yes, connected
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.client import StreamManager
+    from nadi.client import Checkpoint, StreamManager
     from nadi.model.reports import GroupLagReport
+    from nadi.model.streamcut import StreamCut
 
-group_app = typer.Typer(help="Reader groups: list them, and show how far they are behind.", no_args_is_help=True)
+group_app = typer.Typer(
+    help="Reader groups: create, list, show how far they are behind, reset, checkpoint, delete.", no_args_is_help=True
+)
 Group = Annotated[str, typer.Argument(help="The reader group.")]
+
+
+@group_app.command("create")
+@connected
+def create_group(
+    manager: StreamManager,
+    scope: Scope,
+    group: Group,
+    streams: Annotated[list[str], typer.Argument(help="What it reads: streams of the scope, or SCOPE/STREAM.")],
+    start: Annotated[
+        list[str] | None, typer.Option("--from", help=f"Where it begins: {PLACE}; or STREAM=PLACE. [default: head]")
+    ] = None,
+    end: Annotated[
+        list[str] | None, typer.Option("--to", help=f"Where it ends: {PLACE}; or STREAM=PLACE. [default: nowhere]")
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help="Have checkpoints made at this interval: 30s, 5min.")
+    ] = None,
+    retention: Annotated[
+        Literal["none", "manual", "automatic"],
+        typer.Option(help="Whether its streams keep what it hasn't read: by hand, or by its checkpoints."),
+    ] = "none",
+) -> None:
+    """Create a reader group."""
+    from nadi.cli.amounts import age_s
+    from nadi.client import StreamDataRetention
+
+    named = [stream if "/" in stream else f"{scope}/{stream}" for stream in streams]
+    kinds = {
+        "none": StreamDataRetention.NONE,
+        "manual": StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT,
+        "automatic": StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT,
+    }
+    made = manager.reader_group_manager(scope).create_reader_group(
+        group,
+        streams,
+        starts=_cuts(manager, named, start or [], "--from").values(),
+        ends=_cuts(manager, named, end or [], "--to").values(),
+        checkpoint_interval_ms=round(age_s(checkpoint_every) * 1000) if checkpoint_every is not None else 0,
+        retention=kinds[retention],
+    )
+    say(f"created reader group {scope}/{group}" if made else f"reader group {scope}/{group} already exists")
+
+
+@group_app.command("delete")
+@connected
+def delete_group(manager: StreamManager, scope: Scope, group: Group, yes: Yes = False) -> None:
+    """Delete a reader group, and with it its positions; its readers end with an error."""
+    if not yes:
+        typer.confirm(f"Delete reader group {scope}/{group} and its positions?", abort=True)
+    gone = manager.reader_group_manager(scope).delete_reader_group(group)
+    say(f"deleted reader group {scope}/{group}" if gone else f"there was no reader group {scope}/{group}")
+
+
+@group_app.command("reset")
+@connected
+def reset_group(
+    manager: StreamManager,
+    scope: Scope,
+    group: Group,
+    to: Annotated[list[str] | None, typer.Option(help=f"Where to go on: {PLACE}; or STREAM=PLACE.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Go on at this checkpoint of the group.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Have all readers of a group go on at another place: what lies behind it is read, again if need be."""
+    if (to is None) == (checkpoint is None):
+        raise InvalidArgumentError("say where to go on: either --to or --checkpoint")
+    found = manager.reader_group_manager(scope).get_reader_group(group)
+    if checkpoint is not None:
+        kept = found.checkpoints()
+        wanted = next((one for one in kept if one.name == checkpoint), None)
+        if wanted is None:
+            names = ", ".join(one.name for one in kept) or "none"
+            raise InvalidArgumentError(
+                f"reader group {scope}/{group} has no checkpoint {checkpoint!r} any more: {names}"
+            )
+        cuts = dict(wanted.stream_cuts)
+    else:
+        streams = found.stream_names()
+        cuts = _cuts(manager, streams, to or [], "--to")
+        if missing := [stream for stream in streams if stream not in cuts]:
+            raise InvalidArgumentError(f"say for each stream where to go on: --to {missing[0]}=PLACE is missing")
+    if not yes:
+        typer.confirm(f"Have reader group {scope}/{group} go on at {checkpoint or ', '.join(to or [])}?", abort=True)
+    found.reset_reader_group(cuts.values())
+    say(f"reset reader group {scope}/{group}")
+
+
+@group_app.command("checkpoint")
+@connected
+def make_checkpoint(
+    manager: StreamManager,
+    scope: Scope,
+    group: Group,
+    name: Annotated[str, typer.Argument(help="The checkpoint's name.")],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the readers to pass it.", min=0.1)] = 60.0,
+    form: Form = Form.TABLE,
+) -> None:
+    """Make a checkpoint, which all readers pass as they go on reading, and show its cuts."""
+    made = manager.reader_group_manager(scope).get_reader_group(group).initiate_checkpoint(name, timeout=timeout)
+    show(_checkpoint_rows([made]), ["checkpoint", "stream", "cut"], form=form, empty="")
+
+
+@group_app.command("checkpoints")
+@connected
+def list_checkpoints(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
+    """List the newest checkpoints of a group, oldest first."""
+    kept = manager.reader_group_manager(scope).get_reader_group(group).checkpoints()
+    empty = f"Reader group {scope}/{group} has no checkpoints."
+    show(_checkpoint_rows(kept), ["checkpoint", "stream", "cut"], form=form, empty=empty)
+
+
+@group_app.command("offline")
+@connected
+def take_offline(
+    manager: StreamManager,
+    scope: Scope,
+    group: Group,
+    reader: Annotated[str, typer.Argument(help="The reader's id.")],
+    yes: Yes = False,
+) -> None:
+    """Declare a reader dead: others go on from its recorded positions."""
+    found = manager.reader_group_manager(scope).get_reader_group(group)
+    if reader not in (online := found.online_readers()):
+        raise InvalidArgumentError(
+            f"{reader!r} is not a reader of {scope}/{group}: it has {', '.join(online) or 'none'}"
+        )
+    if not yes:
+        typer.confirm(f"Have others go on where reader {reader} was?", abort=True)
+    found.reader_offline(reader)
+    say(f"reader {reader} of {scope}/{group} is offline")
+
+
+def _checkpoint_rows(kept: list[Checkpoint]) -> list[dict[str, Any]]:
+    return [
+        {"checkpoint": one.name, "stream": stream, "cut": cut.as_text()}
+        for one in kept
+        for stream, cut in one.stream_cuts.items()
+    ]
+
+
+def _cuts(manager: StreamManager, streams: list[str], places: list[str], option: str) -> dict[str, StreamCut]:
+    """By stream: what is given for it, or for all."""
+    for_all: list[str] = []
+    of_one: dict[str, str] = {}
+    short = {stream: stream for stream in streams} | {stream.partition("/")[2]: stream for stream in streams}
+    for text in places:
+        name, equals, place = text.partition("=")
+        if equals and name in short:  # else it is the text of a cut
+            of_one[short[name]] = place
+        else:
+            for_all.append(text)
+    if len(for_all) > 1 or len(of_one) + len(for_all) < len(places):
+        raise InvalidArgumentError(f"{option} is given twice for the same stream: {', '.join(streams)}")
+    if for_all and len(of_one) == len(streams):
+        raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a place of its own")
+    wanted = dict.fromkeys(streams, for_all[0]) | of_one if for_all else of_one
+    return {stream: manager.cuts(*stream.split("/")).named(place) for stream, place in wanted.items()}
 
 
 @group_app.command("list")

@@ -1,0 +1,100 @@
+"""`nadi group`: groups are created, reset and deleted, and checkpoints made, in the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import nadi
+from tests.cli.test_streams import Shell
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.StreamManager]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.shell = Shell(server.controller_uri)  # type: ignore[attr-defined]
+        manager.create_scope("home")
+        for stream in ("meters", "clicks"):
+            manager.create_stream("home", stream, 1)
+            with manager.create_writer("home", stream) as writer:
+                writer.write_batch([f"{stream} {number}".encode() for number in range(10)])
+            cuts = manager.cuts("home", stream)
+            manager.bookmarks("home").create(f"mid-{stream}", cuts.after(cuts.head(), 5))
+        yield manager
+
+
+@pytest.fixture(scope="module")
+def shell(manager: nadi.StreamManager) -> Shell:
+    found = manager.shell  # type: ignore[attr-defined]
+    assert isinstance(found, Shell)
+    return found
+
+
+def events_left(manager: nadi.StreamManager, group: str) -> dict[str, int]:
+    found = manager.reader_group_manager("home").get_reader_group(group).stream_cuts()
+    return {
+        name: cuts.events_between(cut, cuts.tail())
+        for name, cut in found.items()
+        if (cuts := manager.cuts(*name.split("/")))
+    }
+
+
+def test_where_a_group_begins_and_goes_on(shell: Shell, manager: nadi.StreamManager) -> None:
+    made = shell.run(
+        "group", "create", "home", "both", "meters", "clicks", "--from", "meters=mid-meters", "--from", "head"
+    )
+    assert made.output == "created reader group home/both\n"
+    assert "already exists" in shell.run("group", "create", "home", "both", "meters").output
+    assert events_left(manager, "both") == {"home/meters": 5, "home/clicks": 10}
+    shell.run("group", "reset", "home", "both", "--to", "tail", "--yes")
+    assert events_left(manager, "both") == {"home/meters": 0, "home/clicks": 0}
+    reset = ["group", "reset", "home", "both"]
+    assert shell.run(*reset, "--to", "2020-01-01T00:00Z", code=1).output.startswith("Have reader group home/both go on")
+    shell.run(*reset, "--to", "2020-01-01T00:00Z", "--to", "home/clicks=mid-clicks", "--yes")
+    assert events_left(manager, "both") == {"home/meters": 10, "home/clicks": 5}
+    text = manager.bookmarks("home").get("mid-meters").cut.as_text()
+    for wrong, says in (
+        ([], "either --to or --checkpoint"),
+        (["--to", "head", "--checkpoint", "x"], "either --to or --checkpoint"),
+        (["--to", "meters=head"], "--to home/clicks=PLACE is missing"),
+        (["--to", "head", "--to", "tail"], "is given twice"),
+        (["--to", "meters=head", "--to", "home/meters=tail"], "is given twice"),
+        (["--to", "meters=head", "--to", "clicks=tail", "--to", "tail"], "has no effect"),
+        (["--to", text], "belongs to stream home/meters, not to home/clicks"),
+        (["--checkpoint", "none"], "has no checkpoint 'none' any more"),
+    ):
+        assert says in shell.run(*reset, *wrong, "--yes", code=1).stderr.replace("\n", " "), wrong
+    assert events_left(manager, "both") == {"home/meters": 10, "home/clicks": 5}
+
+
+def test_checkpoints_and_readers(shell: Shell, manager: nadi.StreamManager) -> None:
+    shell.run("group", "create", "home", "one", "meters", "--retention", "automatic", "--checkpoint-every", "1h")
+    assert "no checkpoints" in shell.run("group", "checkpoints", "home", "one").output
+    group = manager.reader_group_manager("home").get_reader_group("one")
+    with group.create_reader("r1") as reader, ThreadPoolExecutor(1) as pool:
+        seen = 0
+        while seen < 3:
+            seen += reader.read_next_event(10) is not None
+        making = pool.submit(shell.json, "group", "checkpoint", "home", "one", "noon")
+        while not making.done():
+            reader.read_next_event(0.1)
+        (noon,) = making.result()
+        assert (noon["checkpoint"], noon["stream"]) == ("noon", "home/meters")
+        assert nadi.StreamCut.from_text(noon["cut"]).positions.keys() == {0}
+        assert "'r2' is not a reader of home/one: it has r1" in (
+            shell.run("group", "offline", "home", "one", "r2", "--yes", code=1).stderr
+        )
+        assert (
+            shell.run("group", "offline", "home", "one", "r1", "--yes").output == "reader r1 of home/one is offline\n"
+        )
+        assert group.online_readers() == []
+        assert [row["checkpoint"] for row in shell.json("group", "checkpoints", "home", "one")] == ["noon"]
+        shell.run("group", "reset", "home", "one", "--checkpoint", "noon", "--yes")
+        assert group.stream_cuts()["home/meters"] == nadi.StreamCut.from_text(noon["cut"])
+    assert shell.run("group", "delete", "home", "one", code=1).output.startswith("Delete reader group home/one")
+    assert shell.run("group", "delete", "home", "one", "--yes").output == "deleted reader group home/one\n"
+    assert shell.run("group", "delete", "home", "one", "--yes").output == "there was no reader group home/one\n"
