@@ -51,6 +51,7 @@ def test_the_examples_of_event_time(tmp_path: Path) -> None:
         exec(compile(program, "event-time.md", "exec"), {})
 
 
+@pytest.mark.timeout(900)  # each command is a process
 def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
         for command, printed in _steps("cli.md"):

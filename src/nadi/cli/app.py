@@ -1,7 +1,6 @@
 """The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
 `nadi migrate` moves the data of one to the other, `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look
-after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`, `group`, `write`,
-`read`, `tail`, `function` and `scrub` are clients of a running server."""
+after a stopped folder, `nadi spark` lists Spark's options. All others are clients of a running server."""
 
 from __future__ import annotations
 
@@ -28,6 +27,8 @@ from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
 from nadi.cli.streams import scope_app, stream_app
+from nadi.cli.tables import table_app
+from nadi.cli.transactions import txn_app
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
 app.command()(up)
@@ -44,6 +45,8 @@ app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")
 app.add_typer(slice_app, name="slice")
 app.add_typer(group_app, name="group")
+app.add_typer(table_app, name="table")
+app.add_typer(txn_app, name="txn")
 app.add_typer(function_app, name="function")
 app.add_typer(spark_app, name="spark")
 app.add_typer(cluster_app, name="cluster")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import msgspec
 import typer
 
 from nadi.cli.events.escapes import unescaped
@@ -103,6 +102,8 @@ class Printer:
         return islice((event for event in found if pattern is None or pattern.search(event.data)), self._left)
 
     def _object(self, event: Event) -> bytes:
+        import msgspec
+
         row: dict[str, int | str] = {"segment_id": event.segment_id, "offset": event.offset}
         if self._key_field is not None:
             key = self._key(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,9 +67,18 @@ class Sink:
 
 
 @contextmanager
-def sink(manager: StreamManager, scope: str, stream: str, *, is_transaction: bool) -> Iterator[Sink]:
+def sink(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    is_transaction: bool = False,
+    into: str | None = None,
+    lease_ms: int = 0,
+) -> Iterator[Sink]:
     """Opens one for the events of a command. However that ends, all that was handed over is waited for, and
-    it is said on standard error what is acknowledged if that isn't all."""
+    it is said on standard error what is acknowledged if that isn't all. into: the id of a transaction,
+    which has a lease of `lease_ms` from then on."""
     if is_transaction:
         with manager.create_transaction_writer(scope, stream) as writer:
             txn = writer.begin_txn()
@@ -84,8 +93,12 @@ def sink(manager: StreamManager, scope: str, stream: str, *, is_transaction: boo
                     warn("nothing was written: the transaction was aborted")
                 raise
         return
-    with manager.create_writer(scope, stream) as writer:
-        found = Sink(writer)
+    with ExitStack() as within:
+        if into is None:
+            found = Sink(within.enter_context(manager.create_writer(scope, stream)))
+        else:
+            writer = manager.create_transaction_writer(scope, stream, lease_ms=lease_ms)
+            found = Sink(within.enter_context(writer).get_txn(into))
         try:
             yield found
             found.finish()

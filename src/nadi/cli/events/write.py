@@ -56,6 +56,16 @@ def write(
     transaction: Annotated[
         bool, typer.Option("--transaction", help="Write all events or none: in one transaction.")
     ] = False,
+    into: Annotated[
+        str | None,
+        typer.Option(help="Write into this transaction, which `nadi txn commit` commits.", metavar="ID"),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            help="How long that transaction then lasts without a `nadi txn ping`. [default: 10min]", show_default=False
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write events from standard input or files, one a line; empty lines are events too.
@@ -63,6 +73,7 @@ def write(
     What comes slowly through a pipe is sent as it comes. At the end, or at an error, it says how many events are
     stored.
     """
+    from nadi.cli.amounts import age_s
     from nadi.cli.events.escapes import unescaped
     from nadi.cli.events.keys import split_of
     from nadi.cli.events.lines import lines_of, opened, size_of, wholes_of
@@ -72,6 +83,12 @@ def write(
     if whole and (delimiter is not None or key_separator is not None):
         option = "--delimiter" if delimiter is not None else "--key-separator"
         raise InvalidArgumentError(f"{option} has no effect with --whole, for files are not cut into lines")
+    if into is not None and (transaction or create is not None):
+        option = "--transaction" if transaction else "--create"
+        raise InvalidArgumentError(f"{option} has no effect with --into, for that transaction is there already")
+    if into is None and lease is not None:
+        raise InvalidArgumentError("--lease has no effect without --into, which names a transaction")
+    lease_ms = round(age_s(lease or "10min") * 1000)
     between = unescaped(delimiter) if delimiter is not None else b"\n"
     if not between:
         raise InvalidArgumentError(r"--delimiter is empty: give what ends an event, such as '\0'")
@@ -84,7 +101,7 @@ def write(
         found = wholes_of(inputs) if whole else lines_of(inputs, between)
         told = within.enter_context(progress("writing", size_of(files or []), quiet=quiet))
         try:
-            with sink(manager, scope, stream, is_transaction=transaction) as to:
+            with sink(manager, scope, stream, is_transaction=transaction, into=into, lease_ms=lease_ms) as to:
                 _copy(found, split, to, told)
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None

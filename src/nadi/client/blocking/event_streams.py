@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from nadi.client import aio
-from nadi.client.blocking.face import Face, described, each, gives, overloaded
+from nadi.client.blocking.face import Face, described, each, gives, overloaded, waits
 from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
 from nadi.client.blocking.writers import EventWriter, TransactionalEventWriter, TransactionalValueWriter, ValueWriter
 from nadi.client.manager.event_streams import ReaderOptions, TransactionWriterOptions, WriterOptions
@@ -55,6 +55,8 @@ class EventStreams(Face[aio.StreamManager]):
         of_events = isinstance(made, aio.TransactionalEventWriter)
         face = TransactionalEventWriter if of_events else TransactionalValueWriter
         return face(self._thread, made)
+
+    transaction_status = waits(aio.StreamManager.transaction_status)
 
     # --- readers ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
 
 from nadi.client.control.arguments import checked
 from nadi.client.reading import reader as readers
@@ -20,7 +21,13 @@ from nadi.client.serializers.serializer import Serializer
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
 from nadi.client.writing.stream_sender import open_sender
-from nadi.client.writing.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter, TransactionWriter, is_closed
+from nadi.client.writing.transactions import (
+    DEFAULT_LEASE_MS,
+    TransactionalEventWriter,
+    TransactionWriter,
+    id_of,
+    is_closed,
+)
 from nadi.client.writing.writer import EventWriter
 from nadi.errors import ClosedError
 from nadi.model.event import EventBlock
@@ -152,6 +159,11 @@ class EventStreams:
         )
         self._txn_writers = [*(known for known in self._txn_writers if not is_closed(known)), writer]
         return writer
+
+    async def transaction_status(self, scope: str, stream: str, txn_id: UUID | str) -> str:
+        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED, and leave the transaction's lease as it is.
+        TransactionNotFoundError if there is none of that id."""
+        return await self._stores.controller.transaction_state(scope, stream, id_of(txn_id))
 
     async def _encoder(self, scope: str, stream: str, serializer: Serializer[T] | None) -> Callable[[T], bytes] | None:
         return None if serializer is None else await codec.encoder(self._stores, scope, stream, serializer)

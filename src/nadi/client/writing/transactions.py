@@ -289,7 +289,7 @@ class TransactionWriter(Generic[Own]):
         there is none; one that has timed out raises when it is used.
         """
         self._check_open()
-        known_id = _id_of(txn_id)
+        known_id = id_of(txn_id)
         controller = self._stores.controller
         state = await controller.transaction_state(self.scope, self.stream, known_id)
         segments: list[SegmentRange] = []
@@ -315,7 +315,7 @@ class TransactionWriter(Generic[Own]):
         an example that runs.
         """
         self._check_open()
-        ids = [_id_of(one) for one in transactions]
+        ids = [id_of(one) for one in transactions]
         if not 0 < len(ids) <= TXN_TOGETHER_MAX:
             raise InvalidArgumentError(f"{len(ids):,} transactions: 1 to {TXN_TOGETHER_MAX:,} are committed together")
         if timestamp_ms is not None:
@@ -385,7 +385,8 @@ def _check_lease(lease_ms: int) -> None:
         )
 
 
-def _id_of(txn_id: UUID | str) -> UUID:
+def id_of(txn_id: UUID | str) -> UUID:
+    """The id, or that of its text; InvalidArgumentError if it isn't one."""
     if isinstance(txn_id, UUID):
         return txn_id
     try:

@@ -1,0 +1,82 @@
+"""`nadi txn`: transactions by their ids, begun, looked at, kept alive and ended by different commands.
+
+`nadi write --into ID` writes events into one. What is renewed lasts as long as the command says, not as the lease was
+before. A server tells what became of a transaction whose id one has; it has no
+list of those that are open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nadi.cli.bookmarks import Scope, Stream
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import Yes, connected
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+
+txn_app = typer.Typer(help="Transactions: begin, show, ping, commit, abort.", no_args_is_help=True)
+Id = Annotated[str, typer.Argument(help="The transaction's id.", metavar="ID")]
+Lease = Annotated[str, typer.Option(help="It is aborted when nothing was heard of it for so long: 90s, 1h, 7d.")]
+
+
+@txn_app.command("begin")
+@connected
+def begin(manager: StreamManager, scope: Scope, stream: Stream, lease: Lease = "10min") -> None:
+    """Begin a transaction, and print its id. `nadi txn ping` renews its lease."""
+    from nadi.cli.amounts import age_s
+
+    with manager.create_transaction_writer(scope, stream) as writer:
+        say(str(writer.begin_txn(round(age_s(lease) * 1000)).txn_id))
+
+
+@txn_app.command("show")
+@connected
+def show_transaction(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, form: Form = Form.TABLE) -> None:
+    """Show what became of a transaction: OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
+    state = manager.transaction_status(scope, stream, txn_id)
+    show([{"id": txn_id, "state": state}], ["id", "state"], form=form, empty="")
+
+
+@txn_app.command("ping")
+@connected
+def ping(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, lease: Lease = "10min") -> None:
+    """Renew a transaction's lease from now on."""
+    from nadi.cli.amounts import age_s
+
+    lease_ms = round(age_s(lease) * 1000)
+    with manager.create_transaction_writer(scope, stream, lease_ms=lease_ms) as writer:
+        writer.get_txn(txn_id).ping()
+    say(f"transaction {txn_id} has another {lease}")
+
+
+@txn_app.command("commit")
+@connected
+def commit(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    txn_ids: Annotated[list[str], typer.Argument(help="Ids; several are committed all, or none.", metavar="ID...")],
+    timeout: Annotated[float, typer.Option(help="Seconds until readers must see the events.", min=0.1)] = 120.0,
+) -> None:
+    """Make the events of transactions part of the stream, and wait until readers see them."""
+    with manager.create_transaction_writer(scope, stream) as writer:
+        if len(txn_ids) == 1:
+            writer.get_txn(txn_ids[0]).commit(wait=True, timeout=timeout)
+        else:
+            writer.commit_together(txn_ids, wait=True, timeout=timeout)
+    say(f"committed {len(txn_ids)} transactions" if len(txn_ids) > 1 else f"committed transaction {txn_ids[0]}")
+
+
+@txn_app.command("abort")
+@connected
+def abort(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, yes: Yes = False) -> None:
+    """Discard the events of a transaction."""
+    if not yes:
+        typer.confirm(f"Discard the events of transaction {txn_id}?", abort=True)
+    with manager.create_transaction_writer(scope, stream) as writer:
+        writer.get_txn(txn_id).abort(wait=True)
+    say(f"aborted transaction {txn_id}")

@@ -1,0 +1,134 @@
+"""`nadi table` and `nadi txn`, each run as a person runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from tests.cli.test_streams import Shell
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
+    shell = Shell(server.controller_uri)
+    shell.run("scope", "create", "home")
+    return shell
+
+
+def test_a_table(shell: Shell) -> None:
+    assert "no key-value tables" in shell.run("table", "list", "home").output
+    made = ["table", "create", "home", "rooms", "--key-bytes", "8", "--partitions", "2"]
+    assert shell.run(*made).output == "created table home/rooms\n"
+    assert "already exists" in shell.run(*made).output
+    first = shell.run("table", "put", "home", "rooms", "kitchen", "warm").stdout.strip()
+    second = shell.run("table", "put", "home", "rooms", "kitchen", "hot", "--if-version", first).stdout.strip()
+    assert shell.run("table", "get", "home", "rooms", "kitchen").stdout == "hot\n"
+    late = shell.run("table", "put", "home", "rooms", "kitchen", "cold", "--if-version", first, code=1)
+    assert late.stderr == f"error: key kitchen has version {second}: nothing was changed\n"
+    shell.run("table", "put", "home", "rooms", "kitchen", "cold", "--if-absent", code=1)
+    assert (
+        "has no value" in shell.run("table", "put", "home", "rooms", "bath", "x", "--if-version", first, code=1).stderr
+    )
+    shell.run("table", "put", "home", "rooms", "bath", '{"C": 21}', "--json", "--if-absent")
+    shell.run("table", "put", "home", "rooms", "0x00ff", "-", "--hex", code=1, stdin=b"\xff")
+    shell.run("table", "put", "home", "rooms", "00ff000000000000", "-", "--hex", stdin=b"\xff")
+    assert shell.json("table", "entries", "home", "rooms")[1:] == [
+        {
+            "key": "bath",
+            "secondary": None,
+            "version": shell.json("table", "get", "home", "rooms", "bath")[0]["version"],
+            "value": '{"C": 21}',
+        },
+        {"key": "kitchen", "secondary": None, "version": second, "value": "hot"},
+    ]
+    (odd,) = shell.json("table", "get", "home", "rooms", "00ff000000000000", "--hex")
+    assert (odd["key"], odd["value"], odd["encoding"]) == ("0x00ff000000000000", "/w==", "base64")
+    keys = [row["key"] for row in shell.json("table", "keys", "home", "rooms", "--from", "b", "--to", "k")]
+    assert keys == ["bath", "kitchen"]
+    some = shell.run("table", "keys", "home", "rooms", "--limit", "2", "-o", "csv")
+    assert some.stdout == "key,secondary\n0x00ff000000000000,\nbath,\n"
+    assert some.stderr == "there are more: --limit shows more than 2\n"
+    assert shell.json("table", "keys", "home", "rooms", "--prefix", "q") == []
+    (listed,) = shell.json("table", "list", "home")
+    assert listed == {"table": "rooms", "entries": 3, "key bytes": 8, "secondary bytes": 0, "partitions": 2}
+    for wrong, says in (
+        (["put", "home", "rooms", "a", "{", "--json"], "not JSON"),
+        (["put", "home", "rooms", "a", "b", "--if-absent", "--if-version", "0:1"], "exclude each other"),
+        (["put", "home", "rooms", "a", "b", "--if-version", "x"], "'x' is not a version"),
+        (["put", "home", "rooms", "far-too-long", "b"], "keys of home/rooms have 8 + 0 bytes"),
+        (["put", "home", "rooms", "xyz", "b", "--hex"], "not hex digits"),
+        (["get", "home", "rooms", "a"], "has no key 'a'"),
+        (["get", "home", "rooms", "a", "--secondary", "b"], "--secondary has no effect"),
+        (["keys", "home", "rooms", "--prefix", "a", "--to", "b"], "choose one"),
+        (["get", "home", "none", "a"], "there is no key-value table home/none"),
+    ):
+        assert says in shell.run("table", *wrong, code=1).stderr.replace("\n", " "), wrong
+    remove = ["table", "remove", "home", "rooms", "kitchen"]
+    assert "nothing was changed" in shell.run(*remove, "--if-version", first, code=1).stderr
+    assert shell.run(*remove, "--if-version", second).output == "removed key kitchen\n"
+    assert shell.run(*remove).output == "there was no key kitchen\n"
+    assert shell.run("table", "delete", "home", "rooms", code=1).output.startswith("Delete table home/rooms")
+    assert shell.run("table", "delete", "home", "rooms", "--yes").output == "deleted table home/rooms\n"
+    assert shell.run("table", "delete", "home", "rooms", "--yes").output == "there was no table home/rooms\n"
+
+
+def test_secondary_keys(shell: Shell) -> None:
+    shell.run("table", "create", "home", "pairs", "--key-bytes", "4", "--secondary-bytes", "4")
+    for secondary in ("x", "y"):
+        shell.run("table", "put", "home", "pairs", "a", f"a{secondary}", "--secondary", secondary)
+    shell.run("table", "put", "home", "pairs", "b", "b")
+    found = shell.json("table", "entries", "home", "pairs", "--primary", "a", "--from", "y")
+    assert [(row["key"], row["secondary"], row["value"]) for row in found] == [("a", "y", "ay")]
+    assert shell.run("table", "keys", "home", "pairs").output.split() == [
+        "key",
+        "secondary",
+        "a",
+        "x",
+        "a",
+        "y",
+        "b",
+        "-",
+    ]
+
+
+def test_a_transaction_by_its_id(shell: Shell) -> None:
+    shell.run("stream", "create", "home", "orders", "--segments", "2")
+    txn = ["home", "orders"]
+    first, second, third = (shell.run("txn", "begin", *txn, "--lease", "1h").stdout.strip() for _ in range(3))
+    done = shell.run("write", *txn, "--into", first, "--lease", "1d", "--key", "a", stdin=b"1\n2\n")
+    assert done.stderr == "wrote 2 events, 2 bytes\n"
+    shell.run("write", *txn, "--into", first, "--key", "a", stdin=b"3\n")
+    shell.run("write", *txn, "--into", second, stdin=b"4\n")
+    assert shell.json("txn", "show", *txn, first) == [{"id": first, "state": "OPEN"}]
+    assert shell.run("txn", "ping", *txn, second).output == f"transaction {second} has another 10min\n"
+    assert shell.run("read", *txn).stdout == ""
+    assert shell.run("txn", "commit", *txn, first).output == f"committed transaction {first}\n"
+    assert shell.run("read", *txn).stdout == "1\n2\n3\n"
+    assert shell.run("txn", "commit", *txn, second, third).output == "committed 2 transactions\n"
+    assert sorted(shell.run("read", *txn).stdout.split()) == ["1", "2", "3", "4"]
+    lost = shell.run("txn", "begin", *txn).stdout.strip()
+    shell.run("write", *txn, "--into", lost, stdin=b"lost\n")
+    assert shell.run("txn", "abort", *txn, lost, code=1).output.startswith("Discard the events of")
+    assert shell.run("txn", "abort", *txn, lost, "--yes").output == f"aborted transaction {lost}\n"
+    assert shell.json("txn", "show", *txn, lost) == [{"id": lost, "state": "ABORTED"}]
+    for wrong, says in (
+        (["txn", "commit", *txn, lost], "ABORTED"),
+        (["write", *txn, "--lease", "1h"], "--lease has no effect without --into"),
+        (["txn", "abort", *txn, first, "--yes"], "COMMITTED"),
+        (["txn", "show", *txn, "mine"], "mine"),
+        (["txn", "show", *txn, "00000000-0000-0000-0000-000000000000"], "there is no transaction"),
+        (["txn", "begin", *txn, "--lease", "1s"], "lease"),
+        (["write", *txn, "--into", lost], "ABORTED"),
+        (["write", *txn, "--into", first, "--transaction"], "--transaction has no effect with --into"),
+    ):
+        assert says in shell.run(*wrong, code=1, stdin=b"x\n").stderr.replace("\n", " "), wrong
