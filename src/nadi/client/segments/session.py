@@ -70,15 +70,17 @@ async def open_session(
     session: AppendSession,
     on_trouble: Callable[[UnavailableError], None],
     backoff: Backoff,
+    purpose: str = APPENDS,
 ) -> Session:
     """Set one up, however long that takes; `on_trouble` gets the reason for a delay, and may raise to give up.
 
-    session: is told of each reply to an append, and once when the connection is lost.
+    session: is told of each reply to an append, and once when the connection is lost. purpose: names the connections
+    that it shares.
     Raises ClosedError, and at once any error that a retry would not fix, such as SegmentNotFoundError.
     """
     while True:
         try:
-            connection = await stores.connection(segment, APPENDS)
+            connection = await stores.connection(segment, purpose)
             token = await stores.tokens.held(segment, wire.SetupAppend)
             session_id = connection.add_session(session)
             try:

@@ -1,0 +1,150 @@
+"""NumberedWriter: each event once, though the process that writes them may be killed at any moment and begin again.
+
+The caller keeps what is to be written until it is stored: a file, a request that its sender repeats. Its events have
+numbers that ascend, by which every segment remembers how far this writer's id has come; so a writer that begins again, in
+whatever process, may be given what was stored already, and leaves it out. An append holds all events of a call that
+go to one segment and is atomic with the last one's number. Splits and merges lose nothing of that: see `places`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nadi.client.control.patience import TimeLimit
+from nadi.client.numbered.lane import Lane
+from nadi.client.numbered.places import StoredNumber, StreamShape, id_in
+from nadi.client.segments.stores import APPENDS
+from nadi.errors import ConflictError, EventTooLargeError, NadiError, StreamSealedError
+from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.framing import frame_events
+from nadi.model.segments import SegmentRange
+from nadi.wire.fields import NO_VERSION
+
+
+class NumberedEvent(NamedTuple):
+    """number: not negative. position: of its key in the key space, as `model.keyspace` has it."""
+
+    number: int
+    position: float
+    data: bytes
+
+
+class NumberedWriter:
+    """Of one id, which two writers at a time don't share: they would get in each other's way, and lose nothing.
+
+    writer_id: 16 bytes. since_epoch: the shape's newest epoch, or an earlier one, at a time when nothing had been written
+    under the id. only_number: all its events have this number, and it writes once; what was stored under another is a ConflictError.
+    """
+
+    def __init__(
+        self,
+        shape: StreamShape,
+        writer_id: bytes,
+        *,
+        since_epoch: int = 0,
+        only_number: int | None = None,
+        purpose: str = APPENDS,
+    ) -> None:
+        self._shape, self._id, self._since = shape, writer_id, since_epoch
+        self._only, self._purpose = only_number, purpose
+        self._segments: list[SegmentRange] = []
+        self._lanes: dict[int, Lane] = {}
+        self._stored: dict[int, list[StoredNumber]] = {}  # by segment that takes events: what it and others have
+        self._final: dict[int, int] = {}  # the numbers of sealed segments, which don't change any more
+
+    async def write(self, events: Sequence[NumberedEvent], timeout: float | None = None) -> None:
+        """Return once all are stored, those included that were before; their numbers don't descend.
+
+        Events of one position keep their order. StreamSealedError, EventTooLargeError, RequestTimeoutError: after it, or
+        after a cancellation, some may be stored, and a repetition stores the others.
+        """
+        if (largest := max((len(event.data) for event in events), default=0)) > MAX_EVENT_BYTES:
+            raise EventTooLargeError(largest, MAX_EVENT_BYTES)
+        async with TimeLimit(timeout, lambda: f"not everything was stored within {timeout} s", self._trouble):
+            left = list(events)
+            while left:
+                left = await self._write(left)
+
+    def close(self) -> None:
+        """Let go of its sessions."""
+        for lane in self._lanes.values():
+            lane.drop()
+        self._lanes.clear()
+        self._stored.clear()
+
+    def _trouble(self) -> NadiError | None:
+        lanes = self._lanes.values()
+        return next((lane.trouble for lane in lanes if lane.trouble), None) or self._shape.stores.waits_for()
+
+    async def _write(self, events: list[NumberedEvent]) -> list[NumberedEvent]:
+        """Write what the segments take; return the events of those that were sealed."""
+        self._segments = await self._shape.current()
+        highs = [segment.high for segment in self._segments]
+        parts: dict[int, list[NumberedEvent]] = {}
+        for event in events:
+            at = min(bisect_left(highs, event.position), len(highs) - 1)
+            parts.setdefault(at, []).append(event)
+        outcomes = await asyncio.gather(
+            *(self._write_to(self._segments[at], part) for at, part in parts.items()), return_exceptions=True
+        )
+        left: list[NumberedEvent] = []
+        for part, outcome in zip(parts.values(), outcomes, strict=True):
+            if isinstance(outcome, StreamSealedError):
+                left += part
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        if left:
+            self._shape.outdated()
+            left.sort(key=lambda event: event.number)  # stable: those of one number keep their order
+        return left
+
+    async def _write_to(self, segment: SegmentRange, events: list[NumberedEvent]) -> None:
+        try:
+            found = await self._numbers(segment)
+            new = _not_in(found, events)
+            if self._only is not None:
+                self._check({_last(found, event.position) for event in events})
+            if new:
+                framed, number = frame_events([event.data for event in new]), new[-1].number
+                last = await self._lanes[segment.segment_id].append([framed], len(framed), len(new), number)
+                self._check({last})
+                own = StoredNumber(segment.low, segment.high, last)
+                self._stored[segment.segment_id] = [own, *(piece for piece in found[1:] if piece.number > last)]
+        except StreamSealedError:
+            self._stored.pop(segment.segment_id, None)
+            if (lane := self._lanes.pop(segment.segment_id, None)) is not None:
+                lane.drop()
+            raise
+
+    async def _numbers(self, segment: SegmentRange) -> list[StoredNumber]:
+        """The segment's own number first, and then those before it that count for some of its keys."""
+        found = self._stored.get(segment.segment_id)
+        if found is None:
+            name, own_id = self._shape.name_of(segment.segment_id), id_in(self._id, segment.segment_id)
+            lane = self._lanes[segment.segment_id] = Lane(self._shape.stores, name, own_id, self._purpose)
+            own = StoredNumber(segment.low, segment.high, await lane.stored())
+            found = [own, *await self._shape.older_numbers(segment, self._id, self._since, self._final)]
+            self._stored[segment.segment_id] = found
+        return found
+
+    def _check(self, lasts: set[int]) -> None:
+        if self._only is not None and not lasts <= {NO_VERSION, self._only}:
+            raise ConflictError("other data was stored under this name already: give new data a new one")
+
+
+def _not_in(found: list[StoredNumber], events: list[NumberedEvent]) -> list[NumberedEvent]:
+    if len(found) == 1:  # nearly always
+        return events[bisect_right(events, found[0].number, key=lambda event: event.number) :]
+    return [event for event in events if event.number > _last(found, event.position)]
+
+
+def _last(found: list[StoredNumber], position: float) -> int:
+    return max((piece.number for piece in found if _has(piece, position)), default=NO_VERSION)
+
+
+def _has(piece: StoredNumber, position: float) -> bool:
+    """Whether its segment took that position: a border belongs to what ends there, as writers have it."""
+    return piece.low < position <= piece.high or position == piece.low == 0.0

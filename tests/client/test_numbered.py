@@ -1,0 +1,128 @@
+"""NumberedWriter: writers that end at any moment, others that begin again, streams that split and merge meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from uuid import uuid4
+
+import pytest
+
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.places import StreamShape
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.errors import ConflictError, EventTooLargeError, RequestTimeoutError, StreamSealedError
+from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.keyspace import equal_ranges, key_position
+
+from .fake_server import Chaos
+from .world import World, world
+
+KEYS = [f"key-{number}" for number in range(20)]
+EVENTS = [
+    NumberedEvent(number, key_position(key), f"{key}:{number}".encode())
+    for number, key in enumerate(random.Random(0).choices(KEYS, k=2000))
+]
+
+
+def _rescale(here: World, chance: random.Random) -> None:
+    stream = here.controller.streams["sc", "st"]
+    ranges = equal_ranges(chance.choice([1, 2, 3, 4, 5]))
+    here.controller.rescale("sc", "st", list(stream.epochs[-1]), ranges)
+
+
+def _by_key(stored: list[bytes]) -> dict[str, list[int]]:
+    found = defaultdict(list)
+    for event in stored:
+        key, _, number = event.decode().partition(":")
+        found[key].append(int(number))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
+    chance, writer_id = random.Random(seed), uuid4().bytes
+    kept_number = 0  # what an ingester has noted: all before this number is stored
+    async with world(segments=2, chaos=Chaos(seed=seed, before=0.05, after=0.05)) as here:
+        for _ in range(chance.randrange(3)):
+            _rescale(here, chance)
+        since = await StreamShape(stores_of(here.manager), "sc", "st").newest_epoch()
+        at, writer = 0, None
+        while at < len(EVENTS):
+            if writer is None:  # a new process: it begins where the last note was
+                shape = StreamShape(stores_of(here.manager), "sc", "st")
+                writer = NumberedWriter(shape, writer_id, since_epoch=since)
+                at = kept_number
+            until = at + chance.randrange(1, 150)
+            work = asyncio.create_task(writer.write(EVENTS[at:until], 20))
+            for _ in range(chance.randrange(30)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.3:
+                _rescale(here, chance)
+            if chance.random() < 0.2:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+                writer.close()
+                writer = None
+                continue
+            await work
+            at = until
+            if chance.random() < 0.3:
+                kept_number = at
+        found = _by_key(here.all_stored())
+        assert found == _by_key([event.data for event in EVENTS])
+
+
+async def test_two_at_a_time_lose_and_double_nothing() -> None:
+    writer_id = uuid4().bytes
+    async with world(segments=2, chaos=Chaos(seed=1)) as here:
+
+        async def write(chance: random.Random) -> None:
+            shape = StreamShape(stores_of(here.manager), "sc", "st")
+            writer, at = NumberedWriter(shape, writer_id, purpose=str(id(chance))), 0
+            while at < len(EVENTS):
+                until = at + chance.randrange(1, 100)
+                await writer.write(EVENTS[at:until], 20)
+                at = until
+
+        await asyncio.gather(write(random.Random(1)), write(random.Random(2)))
+        assert _by_key(here.all_stored()) == _by_key([event.data for event in EVENTS])
+
+
+async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id() -> None:
+    writer_id = uuid4().bytes
+    events = [NumberedEvent(77, event.position, event.data) for event in EVENTS[:100]]
+    async with world(segments=3) as here:
+
+        def again(number: int = 77) -> NumberedWriter:
+            shape = StreamShape(stores_of(here.manager), "sc", "st")
+            return NumberedWriter(shape, writer_id, only_number=number)
+
+        await again().write(events[:50], 10)  # of all segments
+        await again().write(events[:50], 10)
+        _rescale(here, random.Random(5))
+        await again().write(events[:50], 10)
+        assert _by_key(here.all_stored()) == _by_key([event.data for event in events[:50]])
+        for number in (76, 78):
+            other = [NumberedEvent(number, event.position, event.data) for event in events]
+            with pytest.raises(ConflictError, match="other data"):
+                await again(number).write(other, 10)
+        assert len(here.all_stored()) == 50
+
+
+async def test_what_can_not_be_written() -> None:
+    async with world() as here:
+        shape = StreamShape(stores_of(here.manager), "sc", "st")
+        writer = NumberedWriter(shape, uuid4().bytes)
+        with pytest.raises(EventTooLargeError):
+            await writer.write([NumberedEvent(1, 0.5, b"x" * (MAX_EVENT_BYTES + 1))], 10)
+        here.store.silent = True
+        with pytest.raises(RequestTimeoutError, match="not everything was stored within"):
+            await writer.write(EVENTS[:3], 0.2)
+        here.store.silent = False
+        await writer.write(EVENTS[:3], 10)
+        assert here.all_stored() == [event.data for event in EVENTS[:3]]
+        here.controller.seal_all("sc", "st")
+        with pytest.raises(StreamSealedError):
+            await writer.write(EVENTS[3:4], 10)
