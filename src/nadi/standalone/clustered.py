@@ -34,6 +34,7 @@ from nadi.standalone.embedded import SharedPorts
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
+from nadi.standalone.intake import intake_of
 from nadi.standalone.profiles import profile_named
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
@@ -113,7 +114,13 @@ class ClusterServer:
             self.node.join(addresses, parts)
             if self._rest_port is not None:
                 self._api.cluster = self.node.operator
+<<<<<<< HEAD
                 self._figures.more = lambda: samples(self.node.figures())
+=======
+                self._api.own_metrics = lambda: families(self.node.figures())
+                self._api.intake = intake = intake_of(lambda: self._own_uri, security, alone=False)
+                parts.push_async_callback(intake.close)
+>>>>>>> f4dcd09 (Events over HTTP: one, JSON lines, Arrow, CloudEvents, OpenTelemetry's logs (tests to follow))
             self._parts = parts.pop_all()
         try:
             await self.node.settled(self.url)
@@ -178,6 +185,7 @@ class ClusterServer:
             address, port = await self.store.listen(self._host, self._store_port, context)
         self.store_address = (told or (self._host if context is not None else address), port)
         rpc_address, self.controller_uri = await self._start_rpc(self._controller_port, parts)
+        self._own_uri = self.controller_uri  # of this process, where others share a port
         if self._shared is not None:
             _, self.controller_uri = await self._start_rpc(self._shared.controller, parts, shares_port=True)
         return Addresses(self.store_address, rpc_address, self._own_rest.partition("://")[2])

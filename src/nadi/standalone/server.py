@@ -33,6 +33,7 @@ from nadi.standalone import anew
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
+from nadi.standalone.intake import intake_of
 from nadi.standalone.leaving import Leaving
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.tiers import log_bound, tier2_of
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import grpc
 
     from nadi.controller.rest.endpoint import Api
+    from nadi.controller.rest.intake import Intake
     from nadi.controller.rest.server import RestServer
 
 STOP_GRACE_S = 1.0
@@ -89,6 +91,7 @@ class Server:
         self.rest_uri = ""
         self._rest: RestServer | None = None
         self._api: Api | None = None
+        self._intake: Intake | None = None
         self._answering: Controller | None = None  # while it takes calls
 
     @property
@@ -127,6 +130,10 @@ class Server:
             access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
             await self._start_rpc(tls, access)
             parts.push_async_callback(self._stop_answering)
+            if self._api is not None:
+                intake = intake_of(lambda: self.controller_uri, security, alone=True)
+                parts.push_async_callback(intake.close)
+                self._intake = intake
             self._leaving = Leaving(self.folder, self.store)
             parts.push_async_callback(self._leaving.stop)
             self._parts = parts.pop_all()
@@ -178,6 +185,7 @@ class Server:
         self._answering = controller
         if self._api is not None:
             self._api.controller = controller
+            self._api.intake = self._intake if controller is not None else None
             self._api.left = self._leaving if controller is not None else None
 
     async def stop(self) -> None:

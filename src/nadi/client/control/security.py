@@ -107,6 +107,7 @@ class Security:
             raise InvalidArgumentError(f"the trust store {self.trust_store} can't be used: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.validate_host_name
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in gRPC: whatever is trusted ends the chain
         return context
 
 

@@ -1,5 +1,6 @@
 """REST in front of whichever server has the active controller: health, metrics, descriptions, and the cluster as it is
-seen from here, are this server's own; everything else is the controller's, and passed on if that is another server's.
+seen from here, and data, are this server's own; everything else is the controller's, and passed on if that is another
+server's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from nadi.cluster.doors.active import Active
 from nadi.cluster.doors.http import BodyRefused, Passage
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.intake import takes_data
 from nadi.controller.rest.own.cluster import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
@@ -89,4 +91,4 @@ class RestFront:
 
 
 def _is_own(path: str) -> bool:
-    return path in _OWN_PATHS or path.startswith(_OWN_FOLDERS)
+    return path in _OWN_PATHS or path.startswith(_OWN_FOLDERS) or takes_data(path)

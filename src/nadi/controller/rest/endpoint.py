@@ -21,10 +21,17 @@ from nadi.access.shares import Places
 from nadi.controller.controller import Controller
 from nadi.controller.metrics.scrape import OwnMetrics
 from nadi.controller.rest.access import EVERYBODY, RestAccess
+from nadi.controller.rest.intake import Intake
 from nadi.controller.rest.replies import JSON
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
+from nadi.limits import (
+    INGEST_LARGE_AT_ONCE,
+    REST_BODY_MAX_BYTES,
+    REST_BODY_TIMEOUT_S,
+    REST_PAGES_AT_ONCE,
+    REST_STEPS_A_TURN,
+)
 from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
 from nadi.observe.migration import HoldReport
@@ -63,7 +70,7 @@ class Left(Protocol):
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
     cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `own_metrics`
-    are what a server tells of itself."""
+    are what a server tells of itself. `intake` is None until the server takes data."""
 
     health: Callable[[], Component]
     access: RestAccess
@@ -72,6 +79,8 @@ class Api:
     cluster: Operated | None = None
     left: Left | None = None
     own_metrics: OwnMetrics | None = None
+    intake: Intake | None = None
+    data_places: Places = field(default_factory=lambda: Places(INGEST_LARGE_AT_ONCE))
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
     turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))
@@ -141,7 +150,8 @@ class Parameter:
 class Endpoint:
     """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is
     checked before the handler runs. `codes`: other status codes, and when they occur.
-    `media`: what is returned is one of these, as the request prefers."""
+    `media`: what is returned is one of these, as the request prefers. `takes`: content types of a body that the handler
+    reads by itself."""
 
     verb: str
     path: str
@@ -154,6 +164,7 @@ class Endpoint:
     codes: Mapping[int, str] | None = None
     query: tuple[Parameter, ...] = ()
     media: tuple[str, ...] = (JSON,)
+    takes: tuple[str, ...] = ()
 
 
 def on_cluster(permission: Permission) -> Asked:

@@ -71,6 +71,8 @@ def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[st
         operation["parameters"] = parameters
     if body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    elif endpoint.takes:
+        operation["requestBody"] = {"required": True, "content": {media: {} for media in endpoint.takes}}
     return operation
 
 
@@ -79,7 +81,7 @@ def _codes(endpoint: Endpoint) -> dict[int, str]:
     if parts := _PART.findall(endpoint.path):
         own[404] = f"There is no such {_THINGS[parts[-1]]}."
     codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
-    if endpoint.body is None and 400 not in (endpoint.codes or {}):
+    if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
         del codes[400]
     if endpoint.body is not None:
         own[413] = "The body is too large, or its chunks are too small; the connection ends."

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import h11
 
+from nadi.controller.rest.intake import takes_data
 from nadi.limits import (
+    INGEST_BODY_MAX_BYTES,
     REST_BODY_FRAMING_MAX_BYTES,
     REST_BODY_MAX_BYTES,
     REST_HEAD_MAX_BYTES,
@@ -46,12 +48,14 @@ class Parser(h11.Connection):
         self.refusal = (400, "this is not HTTP")
         self._came_bytes = 0  # of a request after its head, with the framing of its chunks
         self._payload_bytes = 0
-        self._head_bytes = 0
+        self.head_bytes = 0  # parsed, of the latest request
+        self.has_data = False  # whether its body is data, which is taken as it comes
+        self._body_max_bytes = REST_BODY_MAX_BYTES
 
     @property
     def request_bytes(self) -> int:
         """Parsed bytes of the latest request: its head and body, without framing."""
-        return self._head_bytes + self._payload_bytes
+        return self.head_bytes + self._payload_bytes
 
     @property
     def unparsed_bytes(self) -> int:
@@ -74,13 +78,15 @@ class Parser(h11.Connection):
             self._check_incomplete()
         elif isinstance(event, h11.Request):
             self._came_bytes, self._payload_bytes = self.unparsed_bytes, 0
-            self._head_bytes = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
+            self.head_bytes = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
+            self.has_data = takes_data(event.target.partition(b"?")[0].decode("latin-1"))
+            self._body_max_bytes = INGEST_BODY_MAX_BYTES if self.has_data else REST_BODY_MAX_BYTES
             told = next((value for name, value in event.headers if name == b"content-length"), b"0")
-            if int(told) > REST_BODY_MAX_BYTES:
+            if int(told) > self._body_max_bytes:
                 self._refuse_body()
         elif isinstance(event, h11.Data):
             self._payload_bytes += len(event.data)
-            if self._payload_bytes > REST_BODY_MAX_BYTES:
+            if self._payload_bytes > self._body_max_bytes:
                 self._refuse_body()
         return event
 
@@ -91,7 +97,7 @@ class Parser(h11.Connection):
             self._refuse(413, "the body's chunks are too small: send it in larger ones, or with a Content-Length")
 
     def _refuse_body(self) -> None:
-        self._refuse(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+        self._refuse(413, f"the body has more than {self._body_max_bytes:,} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
         self.refusal = status, message

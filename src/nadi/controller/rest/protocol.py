@@ -45,9 +45,9 @@ class _Flow(FlowControl):
         self._changed()
 
     def resume_reading(self) -> None:
-        if self.read_paused:
-            self.read_paused = False
-            self._changed()
+        """What was read is taken: there is more room for it, too."""
+        self.read_paused = False
+        self._changed()
 
 
 class RestProtocol(H11Protocol):
@@ -114,7 +114,11 @@ class RestProtocol(H11Protocol):
 
     @property
     def _answering_bytes(self) -> int:
-        return self.conn.request_bytes if self._is_answering else 0
+        if not self._is_answering:
+            return 0
+        if self.conn.has_data:  # what was taken has a place, see `intake`
+            return self.conn.head_bytes + len(self.cycle.body)
+        return self.conn.request_bytes
 
     @property
     def _has_work(self) -> bool:

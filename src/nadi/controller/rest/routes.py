@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nadi.controller.rest import readergroups, scaling, scopes, streams
 from nadi.controller.rest.endpoint import Endpoint
-from nadi.controller.rest.own import cluster, health, migration
+from nadi.controller.rest.own import cluster, health, ingest, migration
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     scopes.list_scopes,
@@ -26,6 +26,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     readergroups.show_reader_group,
     readergroups.show_lag,
     readergroups.delete_reader_group,
+    *ingest.ENDPOINTS,
     *health.ENDPOINTS,
     *cluster.ENDPOINTS,
     *migration.ENDPOINTS,

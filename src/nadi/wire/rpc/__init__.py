@@ -1,7 +1,7 @@
 """The controller's gRPC messages.
 
 The .proto files are the sources: `controller.proto` has Pravega's messages, `reports.proto` nadi's own,
-`externalscaler.proto` KEDA's. What is generated from them
+`externalscaler.proto` KEDA's, `logs.proto` OpenTelemetry's log records. What is generated from them
 
     python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src nadi/wire/rpc/controller.proto
 

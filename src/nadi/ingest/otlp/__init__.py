@@ -1,0 +1,1 @@
+"""OpenTelemetry's log records, as OTLP over HTTP carries them."""

@@ -1,0 +1,224 @@
+"""What a request's body holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from starlette.datastructures import Headers
+
+from nadi.controller.rest.intake import Sent
+from nadi.errors import InvalidArgumentError
+from nadi.ingest.http.batch import Batch, batch_of
+from nadi.ingest.otlp.records import records_of
+from nadi.limits import INGEST_EVENTS_MAX
+from nadi.wire.rpc import logs_pb2
+
+EVENT = {"specversion": "1.0", "id": "1", "source": "/meters", "type": "reading", "data": {"wh": 3}}
+
+
+def sent(body: bytes, media: str = "application/x-ndjson", headers: dict[str, str] | None = None, **query: str) -> Sent:
+    given = Headers({"content-type": media, **(headers or {})})
+    return Sent(media, given, {name.replace("_", "-"): value for name, value in query.items()}, body, None)
+
+
+def pairs(batch: Batch) -> list[tuple[bytes, str | None]]:
+    events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
+    if batch.keys is None or isinstance(batch.keys, str):
+        return [(event, batch.keys) for event in events]
+    keys = batch.keys if isinstance(batch.keys, list) else batch.keys.to_pylist()
+    return list(zip(events, keys, strict=True))
+
+
+def arrow(**columns: pa.Array) -> bytes:
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def test_one_event_of_any_type() -> None:
+    assert pairs(batch_of(sent(b"\xff\x00", "image/png"))) == [(b"\xff\x00", None)]
+    assert pairs(batch_of(sent(b"", "text/plain", key="k"))) == [(b"", "k")]
+    assert pairs(batch_of(sent(b"[1]", "application/json", {"nadi-routing-key": "k"}))) == [(b"[1]", "k")]
+
+
+def test_lines() -> None:
+    body = b'{"a":1}\r\n{"a": {"b": "x"}}\n[2]\n"\xc3\xa4"'
+    assert pairs(batch_of(sent(body))) == [(line.rstrip(b"\r"), None) for line in body.split(b"\n")]
+    assert pairs(batch_of(sent(b'{"a":{"b":"x","c":1}}\n{"a":{"b":17}}\n', key_field="a.b"))) == [
+        (b'{"a":{"b":"x","c":1}}', "x"),
+        (b'{"a":{"b":17}}', "17"),
+    ]
+    assert pairs(batch_of(sent(b'{"a":true}\n{"a":1.5}', key_field="a")))[1] == (b'{"a":1.5}', "1.5")
+    assert len(batch_of(sent(b""))) == 0
+
+
+def test_arrow() -> None:
+    both = arrow(event=pa.array([b"x", b"y"]), key=pa.array(["k", None]))
+    assert pairs(batch_of(sent(both, "application/vnd.apache.arrow.stream"))) == [(b"x", "k"), (b"y", None)]
+    alone = arrow(event=pa.array(["ä"]))
+    assert pairs(batch_of(sent(alone, "application/vnd.apache.arrow.stream", key="k"))) == [("ä".encode(), "k")]
+
+
+def test_cloud_events() -> None:
+    one, two = json.dumps(EVENT), json.dumps({**EVENT, "partitionkey": "kitchen"})
+    assert pairs(batch_of(sent(two.encode(), "application/cloudevents+json"))) == [(two.encode(), "kitchen")]
+    batch = sent(f"[{one}, {two}]".encode(), "application/cloudevents-batch+json")
+    assert pairs(batch_of(batch)) == [(one.encode(), None), (two.encode(), "kitchen")]
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/m%20x", "ce-type": "t", "ce-partitionkey": "k"}
+    ((event, key),) = pairs(batch_of(sent(b'{"wh":3}', "application/json", headers)))
+    assert key == "k"
+    assert json.loads(event) == {
+        **{"specversion": "1.0", "id": "1", "source": "/m x", "type": "t", "partitionkey": "k"},
+        **{"datacontenttype": "application/json", "data": {"wh": 3}},
+    }
+    ((event, _),) = pairs(batch_of(sent(b"\xff", "image/png", headers)))
+    assert json.loads(event)["data_base64"] == "/w=="
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (sent(b"{}\n{", key="k"), "line 2 is not JSON"),
+        (sent(b"{}\n\n{}"), "line 2 is not JSON"),
+        (sent(b'{"a":1}\n{"b":1}', key_field="a"), "line 2 is not JSON with a key"),
+        (sent(b'{"a":[]}', key_field="a"), "line 1: its a is no key"),
+        (sent(b"{}", key_field="a", key="b"), "give one of them"),
+        (sent(b"{}", "application/json", key_field="a"), "key-field has no effect here"),
+        (sent(b"{}", keys="a"), "there is no parameter 'keys'"),
+        (sent(b"1\n" * (INGEST_EVENTS_MAX + 1)), "events in one request"),
+        (sent(b"x", "application/vnd.apache.arrow.stream"), "not an Arrow IPC stream"),
+        (sent(arrow(x=pa.array([b"x"])), "application/vnd.apache.arrow.stream"), "column 'x' has no meaning"),
+        (sent(arrow(key=pa.array(["x"])), "application/vnd.apache.arrow.stream"), "no column `event`"),
+        (sent(b"{}", "application/cloudevents+json"), "it has no specversion"),
+        (sent(b'[{"id": "1"}]', "application/cloudevents-batch+json"), "event 1 is no CloudEvent"),
+        (sent(json.dumps({**EVENT, "specversion": "0.3"}).encode(), "application/cloudevents+json"), "1.0 is taken"),
+        (sent(json.dumps({**EVENT, "id": 7}).encode(), "application/cloudevents+json"), "its id is to be a string"),
+        (sent(b"{", "application/json", {"ce-specversion": "1.0"}), "the data is not"),
+        (
+            sent(json.dumps({**EVENT, "partitionkey": "p"}).encode(), "application/cloudevents+json", key="k"),
+            "partition keys of their own",
+        ),
+    ],
+)
+def test_mistakes(request_: Sent, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        batch_of(request_)
+
+
+# --- OpenTelemetry --------------------------------------------------------------------------------
+
+LOGS = {
+    "resourceLogs": [
+        {
+            "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]},
+            "scopeLogs": [
+                {
+                    "scope": {"name": "lib", "version": "2"},
+                    "logRecords": [
+                        {
+                            "timeUnixNano": "1800000000000000001",
+                            "severityNumber": 9,
+                            "severityText": "INFO",
+                            "traceId": "5b8efff798038103d269b633813fc60c",
+                            "spanId": "eee19b7ec3c1b174",
+                            "body": {"stringValue": "sold"},
+                            "attributes": [
+                                {"key": "n", "value": {"intValue": "7"}},
+                                {"key": "of", "value": {"arrayValue": {"values": [{"doubleValue": 1.5}, {}]}}},
+                                {
+                                    "key": "map",
+                                    "value": {"kvlistValue": {"values": [{"key": "a", "value": {"boolValue": True}}]}},
+                                },
+                                {"key": "raw", "value": {"bytesValue": "/w=="}},
+                            ],
+                        },
+                        {"body": {"stringValue": "bye"}},
+                    ],
+                }
+            ],
+        }
+    ]
+}
+
+
+def _protobuf() -> bytes:
+    record = logs_pb2.Record(
+        time_unix_nano=1800000000000000001,
+        severity_number=9,
+        severity_text="INFO",
+        trace_id=bytes.fromhex("5b8efff798038103d269b633813fc60c"),
+        span_id=bytes.fromhex("eee19b7ec3c1b174"),
+        body=logs_pb2.Value(string_value="sold"),
+        attributes=[
+            logs_pb2.Pair(key="n", value=logs_pb2.Value(int_value=7)),
+            logs_pb2.Pair(
+                key="of",
+                value=logs_pb2.Value(
+                    array_value=logs_pb2.Values(values=[logs_pb2.Value(double_value=1.5), logs_pb2.Value()])
+                ),
+            ),
+            logs_pb2.Pair(
+                key="map",
+                value=logs_pb2.Value(
+                    kvlist_value=logs_pb2.Pairs(values=[logs_pb2.Pair(key="a", value=logs_pb2.Value(bool_value=True))])
+                ),
+            ),
+            logs_pb2.Pair(key="raw", value=logs_pb2.Value(bytes_value=b"\xff")),
+        ],
+    )
+    bye = logs_pb2.Record(body=logs_pb2.Value(string_value="bye"))
+    scope = logs_pb2.ScopeLogs(scope=logs_pb2.LogScope(name="lib", version="2"), log_records=[record, bye])
+    name = logs_pb2.Pair(key="service.name", value=logs_pb2.Value(string_value="shop"))
+    resource = logs_pb2.ResourceLogs(resource=logs_pb2.Attributes(attributes=[name]), scope_logs=[scope])
+    data: bytes = logs_pb2.Request(resource_logs=[resource]).SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [sent(json.dumps(LOGS).encode(), "application/json"), sent(_protobuf(), "application/x-protobuf")],
+    ids=["json", "protobuf"],
+)
+def test_log_records(request_: Sent) -> None:
+    (first, key), (second, _) = pairs(records_of(request_))
+    assert key == "shop"
+    assert json.loads(first) == {
+        "timeUnixNano": "1800000000000000001",
+        "severityNumber": 9,
+        "severityText": "INFO",
+        "traceId": "5b8efff798038103d269b633813fc60c",
+        "spanId": "eee19b7ec3c1b174",
+        "body": "sold",
+        "attributes": {"n": 7, "of": [1.5, None], "map": {"a": True}, "raw": "/w=="},
+        "resource": {"service.name": "shop"},
+        "scope": {"name": "lib", "version": "2"},
+    }
+    assert json.loads(second)["body"] == "bye"
+
+
+def _nested(depth: int) -> dict[str, object]:
+    value: dict[str, object] = {"stringValue": "x"}
+    for _ in range(depth):
+        value = {"arrayValue": {"values": [value]}}
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": value}]}]}]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (sent(b"[]", "application/json"), "not OTLP in JSON"),
+        (sent(b"\xff", "application/x-protobuf"), "no ExportLogsServiceRequest"),
+        (sent(b'{"resourceLogs": {}}', "application/json"), None),
+        (sent(b'{"resourceLogs": [1]}', "application/json"), "list of objects"),
+        (sent(json.dumps(_nested(100)).encode(), "application/json"), "nested deeper"),
+    ],
+)
+def test_mistakes_in_log_records(request_: Sent, words: str | None) -> None:
+    if words is None:
+        assert len(records_of(request_)) == 0
+    else:
+        with pytest.raises(InvalidArgumentError, match=words):
+            records_of(request_)

@@ -1,0 +1,255 @@
+"""Events over HTTP, to a real server: stored before the answer, once where the request says which it is."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+import nadi
+from nadi.limits import INGEST_BODY_MAX_BYTES
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.standalone.security import ServerSecurity
+from tests.access.support import PASSWORD, certificate, guarded, user
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rest(server: EmbeddedServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.rest_uri, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("in")
+        yield manager
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def stream(manager: nadi.StreamManager) -> str:
+    name = f"stream-{next(_numbers)}"
+    manager.create_stream("in", name, 3)
+    return name
+
+
+def path(stream: str) -> str:
+    return f"/v1/scopes/in/streams/{stream}/events"
+
+
+def stored(manager: nadi.StreamManager, stream: str, scope: str = "in") -> list[bytes]:
+    tail = manager.stream_info(scope, stream).tail
+    return [event.data for event in manager.read_events(scope, stream, end=tail)]
+
+
+def lines(count: int, first: int = 0) -> bytes:
+    return b"".join(b'{"meter": "m%d", "number": %d}\n' % (n % 7, n) for n in range(first, first + count))
+
+
+def test_what_is_answered_is_stored(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    assert rest.post(path(stream), content=b"one", params={"key": "k"}).json() == {"written": 1}
+    assert rest.post(path(stream), content=lines(1000), params={"key-field": "meter"}, headers=NDJSON).json() == {
+        "written": 1000
+    }
+    assert rest.post(path(stream), content=b"", headers=NDJSON).json() == {"written": 0}
+    packed = gzip.compress(lines(10, 5000))
+    assert rest.post(path(stream), content=packed, headers={**NDJSON, "content-encoding": "gzip"}).status_code == 200
+    found = stored(manager, stream)
+    assert sorted(found) == sorted([b"one", *lines(1000).splitlines(), *lines(10, 5000).splitlines()])
+    for meter in range(7):
+        of_meter = [json.loads(one)["number"] for one in found if b'"m%d"' % meter in one and len(one) < 100]
+        assert [n for n in of_meter if n < 5000] == sorted(n for n in of_meter if n < 5000)
+
+
+def test_large_bodies_and_large_events(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    event = b"x" * INGEST_BODY_MAX_BYTES
+    assert rest.post(path(stream), content=event).status_code == 200
+    assert rest.post(path(stream), content=iter([event[:1000]] * 5000)).status_code == 200  # chunks, of no told length
+    assert sorted(map(len, stored(manager, stream))) == [5_000_000, INGEST_BODY_MAX_BYTES]
+    assert rest.post(path(stream), content=event + b"x").status_code == 413
+    bomb = gzip.compress(b"\0" * (INGEST_BODY_MAX_BYTES + 1))
+    assert rest.post(path(stream), content=bomb, headers={"content-encoding": "gzip"}).status_code == 413
+    assert len(stored(manager, stream)) == 2
+
+
+def test_what_is_refused(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    def refused(status: int, words: str, **given: Any) -> None:
+        response = rest.post(given.pop("path", path(stream)), **{"content": b"x", **given})
+        assert response.status_code == status, response.text
+        assert words in response.json()["error"]
+
+    refused(404, "no stream in/none", path=path("none"))
+    refused(400, "is not a stream name", path=path("_MARKx"))
+    refused(400, "line 2 is not JSON", content=b"{}\n{", headers=NDJSON)
+    refused(400, "printable", headers={"idempotency-key": ""})
+    refused(415, "gzip", headers={"content-encoding": "br"})
+    refused(400, "not one whole gzip", content=gzip.compress(b"abc")[:-3], headers={"content-encoding": "gzip"})
+    refused(403, "page of another site", headers={"origin": "https://elsewhere.example"})
+    assert rest.post(path(stream), content=b"x", headers={"origin": str(rest.base_url).rstrip("/")}).status_code == 200
+    assert stored(manager, stream) == [b"x"]
+    manager.seal_stream("in", stream)
+    refused(409, "sealed")
+    refused(409, "sealed", headers={"idempotency-key": "k"})
+
+
+def test_a_stream_made_anew_is_written_to(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    for _ in range(2):
+        assert rest.post(path(stream), content=b"x").status_code == 200
+        assert stored(manager, stream) == [b"x"]
+        manager.seal_stream("in", stream)
+        manager.delete_stream("in", stream)
+        assert rest.post(path(stream), content=b"x").status_code in (404, 409)
+        assert rest.post(path(stream), content=b"x").status_code == 404
+        manager.create_stream("in", stream)
+
+
+def test_logs(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    record = {"body": {"stringValue": "hello"}}
+    body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+    to = {"nadi-stream": f"in/{stream}"}
+    assert rest.post("/v1/logs", json=body, headers=to).json() == {}
+    assert rest.post("/v1/logs", json=body, params={"stream": f"in/{stream}"}).status_code == 200
+    empty = rest.post("/v1/logs", content=b"", headers={**to, "content-type": "application/x-protobuf"})
+    assert (empty.status_code, empty.content) == (200, b"")
+    assert stored(manager, stream) == [b'{"body":"hello"}'] * 2
+    assert "Nadi-Stream" in rest.post("/v1/logs", json=body).json()["error"]
+    assert rest.post("/v1/logs", content=b"x", headers={**to, "content-type": "text/plain"}).status_code == 415
+
+
+# --- once ------------------------------------------------------------------------------------------
+
+
+def test_the_same_key_writes_once_and_answers_the_same(
+    rest: httpx.Client, manager: nadi.StreamManager, stream: str
+) -> None:
+    name, body = {"idempotency-key": str(uuid4())}, lines(500)
+    for again in range(4):
+        response = rest.post(path(stream), content=body, params={"key-field": "meter"}, headers=NDJSON | name)
+        assert (response.status_code, response.json()) == (200, {"written": 500})
+        if again == 1:  # the segments that have it are replaced
+            manager.scale_stream("in", stream, [s.segment_id for s in manager.current_segments("in", stream)], [(0, 1)])
+    assert sorted(stored(manager, stream)) == sorted(body.splitlines())
+    other = rest.post(path(stream), content=lines(500, 1), params={"key-field": "meter"}, headers=NDJSON | name)
+    assert other.status_code == 409
+    assert "used for other data" in other.json()["error"]
+
+
+def test_many_at_a_time_with_one_key(server: EmbeddedServer, manager: nadi.StreamManager, stream: str) -> None:
+    async def post_all() -> list[int]:
+        async with httpx.AsyncClient(base_url=server.rest_uri, timeout=60) as client:
+            headers = {"idempotency-key": "one"}
+            all_ = await asyncio.gather(*(client.post(path(stream), content=b"x", headers=headers) for _ in range(30)))
+            return [response.status_code for response in all_]
+
+    assert asyncio.run(post_all()) == [200] * 30
+    assert stored(manager, stream) == [b"x"]
+
+
+def test_kills_between_tries(tmp_path: Path) -> None:
+    """A client that tries again until it is answered, and a server that is killed meanwhile: each event once."""
+    port = _free_port()
+    events = 0
+    server = nadi.embedded(tmp_path, rest_port=port)
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("in")
+        manager.create_stream("in", "kills", 2)
+    stopped = threading.Event()
+
+    def write() -> None:
+        nonlocal events
+        while not stopped.is_set():
+            name = str(uuid4())
+            while True:
+                try:
+                    response = httpx.post(
+                        f"http://127.0.0.1:{port}{path('kills')}",
+                        content=lines(20, events),
+                        params={"key-field": "meter"},
+                        headers=NDJSON | {"idempotency-key": name},
+                        timeout=10,
+                    )
+                except httpx.HTTPError:
+                    continue
+                if response.status_code == 200:
+                    events += 20
+                    break
+                assert response.status_code == 503, response.text
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(5):
+            seen, until = events, time.monotonic() + 30
+            while events < seen + 100 and time.monotonic() < until:
+                time.sleep(0.001)  # the writer is watched, at another moment of its work each time
+            server.kill()
+            server = nadi.embedded(tmp_path, rest_port=port)
+    finally:
+        stopped.set()
+        thread.join(60)
+    with server, nadi.StreamManager(server.controller_uri) as manager:
+        numbers = [json.loads(event)["number"] for event in stored(manager, "kills")]
+    assert events >= 500
+    assert sorted(numbers) == list(range(events))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+# --- who may ----------------------------------------------------------------------------------------
+
+
+def test_permissions_are_those_of_a_writing_client(tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    with (
+        guarded(tmp_path, tls=tls, rest_port=0) as server,
+        nadi.StreamManager(server.controller_uri, credentials=user("admin"), trust_store=tls.authority) as manager,
+        httpx.Client(base_url=server.rest_uri, timeout=30, verify=str(tls.authority)) as rest,
+    ):
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        at = "/v1/scopes/home/streams/meters/events"
+        assert rest.post(at, content=b"x").status_code == 401
+        assert rest.post(at, content=b"x", auth=("writer", "guessed")).status_code == 401
+        assert rest.post(at, content=b"x", auth=("reader", PASSWORD)).status_code == 403
+        for headers in ({}, {"idempotency-key": "k"}):
+            assert rest.post(at, content=b"x", auth=("writer", PASSWORD), headers=headers).status_code == 200
+        assert stored(manager, "meters", "home") == [b"x", b"x"]
+
+
+def test_tls_with_a_name_that_is_not_where_the_server_listens(tmp_path: Path) -> None:
+    tls = certificate(tmp_path, "nadi.example")
+    security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
+    with (
+        nadi.embedded(tmp_path / "data", security=security, rest_port=0) as server,
+        httpx.Client(base_url=server.rest_uri, verify=False) as rest,
+    ):
+        body = {"streamName": "meters", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
+        assert rest.post("/v1/scopes", json={"scopeName": "home"}).status_code == 201
+        assert rest.post("/v1/scopes/home/streams", json=body).status_code == 201
+        assert rest.post("/v1/scopes/home/streams/meters/events", content=b"x").json() == {"written": 1}
