@@ -19,6 +19,7 @@ from nadi.access.users import User, write_users
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.intake import LOGS_PATH
 from nadi.controller.rest.routes import ENDPOINTS
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Stream, StreamState
@@ -121,7 +122,8 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
         async with _client(rest_app(Api(_up, access))) as client:
             for endpoint in ENDPOINTS:
                 path = endpoint.path.format(scopeName="S", streamName="T", readerGroupName="G", id="x")
-                response = await client.request(endpoint.verb, path)
+                of_logs = {"stream": "S/T"} if path == LOGS_PATH else None
+                response = await client.request(endpoint.verb, path, params=of_logs)
                 assert error_of(response, 403) == "not for you", path
 
     asyncio.run(main())
@@ -136,7 +138,8 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     assert asked[:15] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
     group = ("prn::/scope:S/reader-group:G", read)
     assert asked[15:19] == [("prn::/scope:S", read), group, group, ("prn::/scope:S", update)]
-    assert set(asked[19:-6]) == {("prn::/", read)}
+    assert asked[19:21] == [("prn::/scope:S/stream:T", update)] * 2  # data
+    assert set(asked[21:-6]) == {("prn::/", read)}
     assert asked[-6:] == [("prn::/", update)] * 6  # what an operator asks of a server
     assert len(asked) == len(ENDPOINTS)
 

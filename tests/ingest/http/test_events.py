@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -149,7 +150,8 @@ def test_the_same_key_writes_once_and_answers_the_same(
         response = rest.post(path(stream), content=body, params={"key-field": "meter"}, headers=NDJSON | name)
         assert (response.status_code, response.json()) == (200, {"written": 500})
         if again == 1:  # the segments that have it are replaced
-            manager.scale_stream("in", stream, [s.segment_id for s in manager.current_segments("in", stream)], [(0, 1)])
+            current = [segment.segment_id for segment in manager.current_segments("in", stream)]
+            manager.scale_stream("in", stream, current, [(0, 0.2), (0.2, 0.9), (0.9, 1)])
     assert sorted(stored(manager, stream)) == sorted(body.splitlines())
     other = rest.post(path(stream), content=lines(500, 1), params={"key-field": "meter"}, headers=NDJSON | name)
     assert other.status_code == 409
@@ -200,7 +202,7 @@ def test_kills_between_tries(tmp_path: Path) -> None:
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        for _ in range(5):
+        for _ in range(3):
             seen, until = events, time.monotonic() + 30
             while events < seen + 100 and time.monotonic() < until:
                 time.sleep(0.001)  # the writer is watched, at another moment of its work each time
@@ -211,7 +213,7 @@ def test_kills_between_tries(tmp_path: Path) -> None:
         thread.join(60)
     with server, nadi.StreamManager(server.controller_uri) as manager:
         numbers = [json.loads(event)["number"] for event in stored(manager, "kills")]
-    assert events >= 500
+    assert events >= 300
     assert sorted(numbers) == list(range(events))
 
 
@@ -228,8 +230,10 @@ def test_permissions_are_those_of_a_writing_client(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
     with (
         guarded(tmp_path, tls=tls, rest_port=0) as server,
-        nadi.StreamManager(server.controller_uri, credentials=user("admin"), trust_store=tls.authority) as manager,
-        httpx.Client(base_url=server.rest_uri, timeout=30, verify=str(tls.authority)) as rest,
+        nadi.StreamManager(server.controller_uri, credentials=user("root"), trust_store=tls.authority) as manager,
+        httpx.Client(
+            base_url=server.rest_uri, timeout=30, verify=ssl.create_default_context(cafile=tls.authority)
+        ) as rest,
     ):
         manager.create_scope("home")
         manager.create_stream("home", "meters")

@@ -1,7 +1,7 @@
 """One writer on one segment: an append at a time, stored once however often its connection is lost.
 
-Unlike the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go on.
-A session says which number was stored last; so after a lost connection it is known whether the append arrived.
+Unlike the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go
+on. A session says which number was stored last; so after a lost connection it is known whether the append arrived.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class StreamShape:
     ) -> list[StoredNumber]:
         """The writer's numbers in the segments that this one follows, at however many removes.
 
-        since_epoch: what was replaced by that epoch isn't looked at; nor is what is gone. known: numbers that were asked
-        for, by segment, which this adds to.
+        since_epoch: what was replaced by that epoch isn't looked at; nor is what is gone. known: numbers that were
+        asked for, by segment, which this adds to.
         """
         found: list[StoredNumber] = []
         seen, following = set[int](), deque([segment])

@@ -1,8 +1,8 @@
 """NumberedWriter: each event once, though the process that writes them may be killed at any moment and begin again.
 
 The caller keeps what is to be written until it is stored: a file, a request that its sender repeats. Its events have
-numbers that ascend, by which every segment remembers how far this writer's id has come; so a writer that begins again, in
-whatever process, may be given what was stored already, and leaves it out. An append holds all events of a call that
+numbers that ascend, by which every segment remembers how far this writer's id has come; so a writer that begins again,
+in whatever process, may be given what was stored already, and leaves it out. An append holds all events of a call that
 go to one segment and is atomic with the last one's number. Splits and merges lose nothing of that: see `places`.
 """
 
@@ -35,8 +35,9 @@ class NumberedEvent(NamedTuple):
 class NumberedWriter:
     """Of one id, which two writers at a time don't share: they would get in each other's way, and lose nothing.
 
-    writer_id: 16 bytes. since_epoch: the shape's newest epoch, or an earlier one, at a time when nothing had been written
-    under the id. only_number: all its events have this number, and it writes once; what was stored under another is a ConflictError.
+    writer_id: 16 bytes. since_epoch: the shape's newest epoch, or an earlier one, at a time when nothing had been
+    written under the id. only_number: all its events have this number, and it writes once; what was stored under
+    another is a ConflictError.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class NumberedWriter:
     async def write(self, events: Sequence[NumberedEvent], timeout: float | None = None) -> None:
         """Return once all are stored, those included that were before; their numbers don't descend.
 
-        Events of one position keep their order. StreamSealedError, EventTooLargeError, RequestTimeoutError: after it, or
-        after a cancellation, some may be stored, and a repetition stores the others.
+        Events of one position keep their order. StreamSealedError, EventTooLargeError, RequestTimeoutError: after it,
+        or after a cancellation, some may be stored, and a repetition stores the others.
         """
         if (largest := max((len(event.data) for event in events), default=0)) > MAX_EVENT_BYTES:
             raise EventTooLargeError(largest, MAX_EVENT_BYTES)

@@ -1,8 +1,8 @@
 """Data that comes over REST: its paths, how much of it is taken at a time, and what is to be done with it.
 
-Requests for management are small and held until they are answered. These may be as large as the largest event, so a body
-of any size worth mentioning waits for a place before it is read: what has none stays in the peer's network. Whatever is
-done with events is done by an `Intake`, which the server is given; the controller never looks at them.
+Requests for management are small and held until they are answered. These may be as large as the largest event, so a
+body of any size worth mentioning waits for a place before it is read: what has none stays in the peer's network.
+Whatever is done with events is done by an `Intake`, which the server is given; the controller never looks at them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import h11
 from nadi.controller.rest.intake import takes_data
 from nadi.limits import (
     INGEST_BODY_MAX_BYTES,
+    INGEST_FRAMING_PART,
     REST_BODY_FRAMING_MAX_BYTES,
     REST_BODY_MAX_BYTES,
     REST_HEAD_MAX_BYTES,
@@ -93,7 +94,8 @@ class Parser(h11.Connection):
     def _check_incomplete(self) -> None:
         if self.trailing_data[0].count(b"\n") > REST_HEAD_MAX_LINES:
             self._refuse(431, f"a head has at most {REST_HEAD_MAX_LINES} lines")
-        if self.their_state is h11.SEND_BODY and self._came_bytes - self._payload_bytes > REST_BODY_FRAMING_MAX_BYTES:
+        allowed = REST_BODY_FRAMING_MAX_BYTES + (self._payload_bytes // INGEST_FRAMING_PART if self.has_data else 0)
+        if self.their_state is h11.SEND_BODY and self._came_bytes - self._payload_bytes > allowed:
             self._refuse(413, "the body's chunks are too small: send it in larger ones, or with a Content-Length")
 
     def _refuse_body(self) -> None:

@@ -96,7 +96,9 @@ def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
         try:
             found = decode(line)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(f"line {number:,} is not JSON{' with a key' if keyed else ''}: {error}") from None
+            raise InvalidArgumentError(
+                f"line {number:,} is not JSON{' with a key' if keyed else ''}: {error}"
+            ) from None
         if keyed:
             keys.append(_text(found, number, field))
     return Batch(lines, keys if keyed else key)

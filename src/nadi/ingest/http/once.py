@@ -1,8 +1,8 @@
 """Requests with an Idempotency-Key: each is written once, however often it is sent, to whichever server.
 
-The key makes a writer's id, and a fingerprint of the request the one number of all its events; so a segment says, for each
-key, whether a request with it wrote there, and whether it was this one (docs/decisions/0028). Nothing about it is kept in
-memory, so it holds across restarts and servers.
+The key makes a writer's id, and a fingerprint of the request the one number of all its events; so a segment says, for
+each key, whether a request with it wrote there, and whether it was this one (docs/decisions/0028). Nothing about it is
+kept in memory, so it holds across restarts and servers.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
     known: dict[str | None, float] = {None: spare}
     found = []
     for event, key in zip(events, each, strict=True):
-        if key not in known:
+        if key is not None and key not in known:
             known[key] = key_position(key)
         found.append(NumberedEvent(number, known[key], event))
     return found
 
 
 def _fingerprint(sent: Sent) -> int:
-    told = (sent.media, sent.query.get("key"), sent.query.get("key-field"), sent.headers.get(KEY_HEADER))
-    told += tuple(sorted(item for item in sent.headers.items() if item[0].startswith("ce-")))
+    told = [sent.media, sent.query.get("key"), sent.query.get("key-field"), sent.headers.get(KEY_HEADER)]
+    told += sorted(f"{name}: {value}" for name, value in sent.headers.items() if name.startswith("ce-"))
     digest = hashlib.sha256(repr(told).encode())
     digest.update(sent.body)
     return int.from_bytes(digest.digest()[:8], "big") >> 1  # not negative

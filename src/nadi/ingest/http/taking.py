@@ -1,8 +1,9 @@
 """HttpIntake: the client that writes what comes over HTTP, beside the server that took it.
 
-For each caller it has a client with the caller's credentials, which goes to this server's own doors, as any other would:
-so tokens, permissions, scaling and the way to other servers of a cluster are as for every writing client. Requests that
-say who they are, by an Idempotency-Key, are written by `once`; all others by a writer that is kept for the stream.
+For each caller it has a client with the caller's credentials, which goes to this server's own doors, as any other
+would: so tokens, permissions, scaling and the way to other servers of a cluster are as for every writing client.
+Requests that say who they are, by an Idempotency-Key, are written by `once`; all others by a writer that is kept for
+the stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Log records of an OTLP request as events: each a JSON object of its own, with what its resource and scope say.
 
-The routing key is the resource's `service.name`, so that the records of a service keep their order. Both forms that OTLP
-has become the same: protobuf is read by field, JSON by its names. Values lose their OTLP wrapping: {"stringValue": "a"} is
-"a", bytes are base64, and the ids of traces and spans are hex.
+The routing key is the resource's `service.name`, so that the records of a service keep their order. Both forms that
+OTLP has become the same: protobuf is read by field, JSON by its names. Values lose their OTLP wrapping: {"stringValue":
+"a"} is "a", bytes are base64, and the ids of traces and spans are hex.
 """
 
 from __future__ import annotations

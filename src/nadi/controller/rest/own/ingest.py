@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -12,7 +14,7 @@ from nadi.controller.rest.endpoint import STREAM, Call, Parameter, endpoint, on_
 from nadi.controller.rest.intake import LOGS_PATH, Intake, check_origin, taken
 from nadi.controller.rest.replies import reply
 from nadi.controller.state.metadata import StreamName
-from nadi.errors import InvalidArgumentError, UnavailableError
+from nadi.errors import ConflictError, InvalidArgumentError, StreamSealedError, UnavailableError
 from nadi.naming import check_name
 
 NDJSON = "application/x-ndjson"
@@ -33,6 +35,15 @@ def _intake(call: Call) -> Intake:
     if call.api.intake is None:
         raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
     return call.api.intake
+
+
+@contextmanager
+def _sealed_is_a_conflict() -> Iterator[None]:
+    """It is a fault of the server's in Pravega's part of this interface alone."""
+    try:
+        yield
+    except StreamSealedError as error:
+        raise ConflictError(str(error)) from error
 
 
 @endpoint(
@@ -57,7 +68,8 @@ async def write_events(call: Call) -> Response:
     for name, value in (("scope", call.scope), ("stream", call.stream.stream)):
         check_name(name, value)
     async with taken(call.request, call.api.data_places) as sent:
-        return reply(Written(await _intake(call).events(call.stream, sent)))
+        with _sealed_is_a_conflict():
+            return reply(Written(await _intake(call).events(call.stream, sent)))
 
 
 def _stream_of_logs(call: Call) -> StreamName:
@@ -92,7 +104,8 @@ async def write_logs(call: Call) -> Response:
     """Write OpenTelemetry's log records, as OTLP over HTTP sends them."""
     check_origin(call.request)
     async with taken(call.request, call.api.data_places) as sent:
-        await _intake(call).logs(_stream_of_logs(call), sent)
+        with _sealed_is_a_conflict():
+            await _intake(call).logs(_stream_of_logs(call), sent)
     if sent.media == PROTOBUF:
         return Response(b"", media_type=PROTOBUF)  # a whole ExportLogsServiceResponse: nothing was refused
     return reply({})
