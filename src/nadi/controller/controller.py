@@ -15,6 +15,7 @@ from nadi.controller.engine import comparisons
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
+from nadi.controller.metrics.rates import Rates
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
@@ -122,6 +123,7 @@ class Controller(StructureCalls):
         self.metrics = Metrics(
             flow, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished
         )
+        self.rates = Rates(flow)
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
             SCALING: partial(scalings, self.scaling.log),

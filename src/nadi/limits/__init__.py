@@ -256,6 +256,25 @@ REST_CONNECTIONS_OF_ADDRESS = 500
 REST_CONNECTIONS_EXTRA = 50  # above these, when all are busy: health is answered, everything else gets 503
 REST_HEAD_TIMEOUT_S = 10.0  # from connecting, or from the previous answer, until a request's head is complete
 
+# --- the page ------------------------------------------------------------------------------------
+PAGE_READERS = 64  # streams of events to browsers at once: an address has half of what is left
+PAGE_CLIENTS = 64  # callers' own clients in this process, which go once they were idle for
+PAGE_CLIENT_IDLE_S = 60.0
+PAGE_ANSWER_S = 15.0  # a client waits no longer for its own server
+PAGE_BATCH_S = 0.04  # events go to a browser together, so often
+PAGE_BATCH_EVENTS = 200  # at most so many of them; others are counted
+PAGE_BATCH_BYTES = 1 * MIB  # of payload, beyond which no event is added
+PAGE_BEAT_S = 2.0  # how often a browser hears something though nothing comes
+PAGE_TAIL_BYTES_A_S = 16 * MIB  # read at a tail for a browser, which is told of what it misses
+PAGE_TEXT_BYTES = 64 * KIB  # of an event's payload
+PAGE_PICTURE_BYTES = 2 * MIB
+PAGE_PIECE_BYTES = 128 * KIB  # read at a time of each segment that is played
+PAGE_PIECES_BYTES = 8 * MIB  # of all of them together, but at least:
+PAGE_PIECE_LEAST_BYTES = 8 * KIB
+PAGE_BEHIND_S = 0.5  # playing that is later than this passes over what it should have shown
+PAGE_RATES_S = 1.0  # the rates of all streams aren't gathered anew sooner
+PAGE_ASKED_AT_ONCE = 16  # segments, about when they were written
+
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls in flight on one connection; clients hold back further ones

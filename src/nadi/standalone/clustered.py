@@ -42,6 +42,7 @@ from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
 if TYPE_CHECKING:
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.server import RestServer
+    from nadi.web.clients import Clients
 
 
 class ClusterServer:
@@ -185,7 +186,12 @@ class ClusterServer:
             address, port = await self.store.listen(self._host, self._store_port, context)
         self.store_address = (told or (self._host if context is not None else address), port)
         rpc_address, self.controller_uri = await self._start_rpc(self._controller_port, parts)
+<<<<<<< HEAD
         self._own_uri = self.controller_uri  # of this process, where others share a port
+=======
+        if self._rest_port is not None:
+            await self._open_clients(rpc_address, parts)
+>>>>>>> 0167454 (The page's data by REST: rates, segments, places, and events by server-sent events, read with the caller's own client)
         if self._shared is not None:
             _, self.controller_uri = await self._start_rpc(self._shared.controller, parts, shares_port=True)
         return Addresses(self.store_address, rpc_address, self._own_rest.partition("://")[2])
@@ -196,9 +202,17 @@ class ClusterServer:
         from nadi.controller.rest.access import RestAccess
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
+        from nadi.web.clients import Clients
+        from nadi.web.site import live_site
 
+<<<<<<< HEAD
         own = OwnMetrics(self._figures.samples, self._runtime)
         self._api: Api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.node.store.budget)
+=======
+        self._clients: Clients = Clients()
+        access, site = RestAccess(self.gate), live_site(self._clients)
+        self._api: Api = Api(self._health, access, budget=self.node.store.budget, site=site)
+>>>>>>> 0167454 (The page's data by REST: rates, segments, places, and events by server-sent events, read with the caller's own client)
         ports = [port] if self._shared is None or self._shared.rest is None else [port, self._shared.rest]
         around, rests = self.node.front.rest(self._api), list[RestServer]()
         for one in ports:
@@ -207,6 +221,15 @@ class ClusterServer:
                 await rests[-1].start()
         self._figures.rests += (rest.listener for rest in rests)
         return rests
+
+    async def _open_clients(self, rpc_address: tuple[str, int], parts: AsyncExitStack) -> None:
+        """They go where all clients go, and trust what servers of the cluster trust."""
+        from nadi.web.clients import Door
+
+        authority = None if self._security.tls_authority is None else str(self._security.tls_authority)
+        host, port = rpc_address
+        self._clients.door = Door(f"{host}:{port}", None, self._tls is not None, authority)
+        parts.push_async_callback(self._clients.close)
 
     async def _start_rpc(
         self, port: int, parts: AsyncExitStack, *, shares_port: bool = False

@@ -35,7 +35,7 @@ from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.intake import intake_of
 from nadi.standalone.leaving import Leaving
-from nadi.standalone.security import ServerSecurity
+from nadi.standalone.security import ServerSecurity, is_any_address
 from nadi.standalone.tiers import log_bound, tier2_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.intake import Intake
     from nadi.controller.rest.server import RestServer
+    from nadi.web.clients import Clients, Door
 
 STOP_GRACE_S = 1.0
 
@@ -92,6 +93,7 @@ class Server:
         self._rest: RestServer | None = None
         self._api: Api | None = None
         self._intake: Intake | None = None
+        self._clients: Clients | None = None
         self._answering: Controller | None = None  # while it takes calls
 
     @property
@@ -134,6 +136,9 @@ class Server:
                 intake = intake_of(lambda: self.controller_uri, security, alone=True)
                 parts.push_async_callback(intake.close)
                 self._intake = intake
+            if self._clients is not None:
+                self._clients.door = self._own_door()
+                parts.push_async_callback(self._clients.close)
             self._leaving = Leaving(self.folder, self.store)
             parts.push_async_callback(self._leaving.stop)
             self._parts = parts.pop_all()
@@ -145,9 +150,12 @@ class Server:
         from nadi.controller.rest.access import RestAccess
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
+        from nadi.web.clients import Clients
+        from nadi.web.site import live_site
 
-        own = OwnMetrics(self._figures.samples, REAL)
-        self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget)
+        self._clients = Clients()
+        own, site = OwnMetrics(self._figures.samples, REAL), live_site(self._clients)
+        self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
         rest = RestServer(self._api, self._host, port, context)
         self._figures.rests.append(rest.listener)
         with listening(self._host, port):
@@ -156,7 +164,7 @@ class Server:
 
     async def _listen_store(self, context: ssl.SSLContext | None) -> None:
         with listening(self._host, self._store_port):
-            address, port = await self.store.listen(self._host, self._store_port, context)
+            self._listening_store = address, port = await self.store.listen(self._host, self._store_port, context)
         # a certificate bears names rather than numbers
         self.store_address = (self._advertised_host or (self._host if context is not None else address), port)
 
@@ -174,9 +182,24 @@ class Server:
         self._figures.rpc.append(add_controller(self._rpc, self.controller, access))
         port = open_rpc(self._rpc, self._host, self._controller_port, tls)
         told = self._advertised_host or self._host
+        self._rpc_port = port
         self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
+
+    def _own_door(self) -> Door:
+        """Whatever clients are told, it is in this process."""
+        from nadi.web.clients import Door
+
+        host = DEFAULT_HOST if is_any_address(self._host) else self._host
+        certificate = self._security.tls_certificate
+        return Door(
+            f"[{host}]:{self._rpc_port}" if ":" in host else f"{host}:{self._rpc_port}",
+            (host, self._listening_store[1]),
+            certificate is not None,
+            None if certificate is None else str(certificate),
+            is_own=True,
+        )
 
     def _health(self) -> Component:
         return server_health(self.store, self._answering, self.controller_uri)

@@ -1,6 +1,6 @@
-"""REST in front of whichever server has the active controller: health, metrics, descriptions, and the cluster as it is
-seen from here, and data, are this server's own; everything else is the controller's, and passed on if that is another
-server's.
+"""REST in front of whichever server has the active controller: health, metrics, descriptions, the page with the events
+that it shows, the cluster as it is seen from here, and data, are this server's own; everything else is the controller's,
+and passed on if that is another server's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from nadi.client.control.security import Security
 from nadi.cluster.doors.active import Active
 from nadi.cluster.doors.http import BodyRefused, Passage
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
-from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.endpoint import DATA, PAGE_FILES, Api
 from nadi.controller.rest.intake import takes_data
 from nadi.controller.rest.own.cluster import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal
@@ -19,7 +19,7 @@ from nadi.errors import UnavailableError
 
 _HEADER = FORWARDED.encode()
 _OWN_PATHS = ("/", "/ping", "/metrics", "/v1/openapi.json", "/v1/health", CLUSTER_PATH)
-_OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/")
+_OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/", f"{PAGE_FILES}/", f"{DATA}/")
 
 
 class RestFront:

@@ -1,4 +1,5 @@
-"""The application that serves the endpoints, and what else has a path: `/ping`, the description, a page."""
+"""The application that serves the endpoints, and what else has a path: `/ping`, the description, and the pages of a
+`Site`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from nadi.controller.rest.endpoint import Api, Call, Endpoint, read_body
@@ -15,27 +16,20 @@ from nadi.controller.rest.openapi import describe
 from nadi.controller.rest.replies import JSON, encode, failure, refused
 from nadi.controller.rest.routes import ENDPOINTS
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>nadi</title></head>
-<body><h1>nadi</h1>
-<p>The controller's REST interface is described in <a href="/v1/openapi.json">OpenAPI 3.1</a>.</p>
-<ul><li><a href="/v1/health">health</a></li><li><a href="/v1/scopes">scopes</a></li></ul>
-</body></html>
-"""
-
 
 def rest_app(api: Api) -> Starlette:
-    description = encode(describe(ENDPOINTS))
+    served = (*ENDPOINTS, *api.site.endpoints)
+    description = encode(describe(served))
 
     async def openapi(request: Request) -> Response:
         return Response(description, media_type=JSON)
 
     by_path: dict[str, list[Endpoint]] = {}
-    for endpoint in ENDPOINTS:
+    for endpoint in served:
         by_path.setdefault(endpoint.path, []).append(endpoint)
     app = Starlette(
         routes=[
-            Route("/", _page),
+            *api.site.pages,
             Route("/ping", _ping),
             Route("/v1/openapi.json", openapi),
             *(_route(path, endpoints, api) for path, endpoints in by_path.items()),
@@ -44,10 +38,6 @@ def rest_app(api: Api) -> Starlette:
     )
     app.router.redirect_slashes = False
     return app
-
-
-async def _page(request: Request) -> Response:
-    return HTMLResponse(_PAGE)
 
 
 async def _ping(request: Request) -> Response:

@@ -12,6 +12,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from nadi.access.budget import Budget
 from nadi.access.loop_turns import LoopTurns
@@ -66,6 +67,14 @@ class Left(Protocol):
         has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is served beside the controller's own endpoints: others like them, described as they are, and pages."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    pages: tuple[Route, ...] = ()
+
+
 @dataclass(slots=True)
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
@@ -80,6 +89,7 @@ class Api:
     left: Left | None = None
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
+    site: Site = field(default_factory=Site)
     data_places: Places = field(default_factory=lambda: Places(INGEST_LARGE_AT_ONCE))
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
@@ -124,11 +134,17 @@ class Call:
     def stream(self) -> StreamName:
         return StreamName(self.scope, self.part("streamName"))
 
+    def asked(self, name: str) -> str | None:
+        """A query parameter."""
+        return self.request.query_params.get(name)
+
     @property
     def group(self) -> str:
         return self.part("readerGroupName")
 
 
+PAGE_FILES = "/page"  # what the page is made of
+DATA = "/v1/data"  # what is asked with the client library, of this server, whichever has the active controller
 SCOPE = "/v1/scopes/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 

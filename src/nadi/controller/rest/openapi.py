@@ -16,7 +16,14 @@ from nadi.controller.rest.replies import JSON
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
-_THINGS = {"scopeName": "scope", "streamName": "stream", "readerGroupName": "reader group", "id": "component"}
+_THINGS = {
+    "scopeName": "scope",
+    "streamName": "stream",
+    "readerGroupName": "reader group",
+    "bookmarkName": "bookmark",
+    "sliceName": "slice",
+    "id": "component",
+}
 _ANYWHERE = {
     400: "The request can't be right as it stands; the message names what is wrong.",
     401: "Credentials are missing or not valid.",

@@ -1,0 +1,158 @@
+"""The JSON objects of the page's endpoints, as `controller.rest.bodies` has the others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from nadi.controller.rest.bodies import RequestBody, ResponseBody
+
+_NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255}
+Moment = Annotated[int | None, Meta(description="Milliseconds since 1970; null if it isn't known.")]
+Place = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="head, tail, a time (ISO 8601 with a zone), the text of a cut, or a bookmark's name.",
+    ),
+]
+NewName = Annotated[str, Meta(description="Letters, digits, '.' and '-'.", extra_json_schema=_NAME_SCHEMA)]
+Labels = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=128)]
+KeyRange = Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=2, max_length=2)]
+
+
+class StreamRate(ResponseBody, frozen=True):
+    """A stream, the number of its current segments, and what passes into it: means over the last ten seconds."""
+
+    scopeName: str
+    streamName: str
+    segments: int
+    isSealed: bool
+    eventsPerSecond: float
+    bytesPerSecond: float
+
+
+class TransactionSeen(ResponseBody, frozen=True):
+    """created, leaseMs: null for one that has ended, of which only the end is known."""
+
+    id: str
+    state: Literal["OPEN", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED"]
+    created: Moment
+    leaseMs: int | None
+
+
+class Scale(RequestBody, frozen=True):
+    """The segments to be replaced, and the key ranges of those that replace them: together the same keys."""
+
+    segments: Annotated[list[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]], Meta(min_length=1, max_length=1000)]
+    ranges: Annotated[list[KeyRange], Meta(min_length=1, max_length=1000)]
+
+
+class Scaling(ResponseBody, frozen=True):
+    """The epoch that the stream had before."""
+
+    epoch: int
+
+
+class CutSeen(ResponseBody, frozen=True):
+    """A cut as text, and when its stream stood there."""
+
+    cut: str
+    time: Moment
+
+
+class StreamSpan(ResponseBody, frozen=True):
+    """Where a stream begins and ends now."""
+
+    head: CutSeen
+    tail: CutSeen
+    isSealed: bool
+
+
+class BookmarkSeen(ResponseBody, frozen=True):
+    """made: by its maker's clock."""
+
+    name: str
+    streamName: str
+    cut: str
+    time: Moment
+    made: int
+    note: str
+    tags: list[str]
+
+
+class SliceSeen(ResponseBody, frozen=True):
+    name: str
+    streamName: str
+    start: CutSeen
+    end: CutSeen
+    made: int
+    note: str
+    tags: list[str]
+
+
+class CreateBookmark(RequestBody, frozen=True):
+    name: NewName
+    streamName: NewName
+    at: Place
+    note: str = ""
+    tags: Labels = []
+
+
+class CreateSlice(RequestBody, frozen=True):
+    name: NewName
+    streamName: NewName
+    start: Place
+    end: Place
+    note: str = ""
+    tags: Labels = []
+
+
+class Rename(RequestBody, frozen=True):
+    name: NewName
+
+
+class Truncate(RequestBody, frozen=True):
+    at: Place
+
+
+class GroupSeen(ResponseBody, frozen=True):
+    """A reader group that reads the stream. position: null if that isn't known, and `why` says why."""
+
+    scopeName: str
+    readerGroupName: str
+    position: CutSeen | None
+    readers: int | None
+    segments: int | None
+    bytesBehind: int | None
+    eventsBehind: int | None
+    secondsBehind: float | None
+    why: str
+
+
+class EventSeen(ResponseBody, frozen=True):
+    """An event: `text` if it is UTF-8, otherwise `base64`; of pictures `media` is the type. time: when it came, to a
+    second or so, ten where little came. sizeBytes: of the whole event, if only its start is here."""
+
+    segment: int
+    offset: int
+    time: int
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    media: str | UnsetType = UNSET
+    sizeBytes: int | UnsetType = UNSET
+
+
+class Batch(ResponseBody, frozen=True):
+    """The data of each server-sent event of the kind `batch`.
+
+    at: how far it is played, in milliseconds since 1970. next: when the next event came, if that lies ahead. passed:
+    how many events were left out before these; isBehind: and others, uncounted, because there was no time for them.
+    """
+
+    at: int
+    events: list[EventSeen]
+    passed: int = 0
+    isBehind: bool = False
+    next: int | None = None

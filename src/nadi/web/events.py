@@ -1,0 +1,202 @@
+"""Events by server-sent events: a stream's tail, or a stretch of it played.
+
+Each goes on until its reader leaves, the stretch or the sealed stream ends, or the server stops. What one may hold is a
+batch, and what its connection hasn't taken yet: it isn't read on meanwhile, and nobody else waits for it. There are a
+limited number, and an address has no more than half of what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from nadi.access.names import Act
+from nadi.access.shares import Shares
+from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.endpoint import Call, Endpoint, Handler, Parameter, on_stream
+from nadi.controller.rest.replies import encode
+from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
+from nadi.limits import PAGE_READERS
+from nadi.web.bodies import Batch
+from nadi.web.clients import Clients
+from nadi.web.places import STREAM
+
+if TYPE_CHECKING:
+    from nadi.client.aio import StreamManager
+    from nadi.model.streamcut import StreamCut
+
+log = logging.getLogger(__name__)
+
+SSE = "text/event-stream"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Accel-Buffering": "no"}
+SPEED_LEAST, SPEED_MOST = 0.01, 100_000.0
+_NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", re.ASCII)
+_MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
+_PLACE = {"type": "string", "minLength": 1}
+_TAIL = (Parameter("start", "Where to begin, a place as in `cut`: the tail if it is left out.", _PLACE),)
+_PLAYING = (
+    Parameter("slice", "The named slice to be played, instead of start and end.", _PLACE),
+    Parameter("start", "Where the stretch begins, a place as in `cut`: the head if it is left out.", _PLACE),
+    Parameter("end", "Where it ends: the current tail if it is left out.", _PLACE),
+    Parameter("from", "Milliseconds since 1970: nothing that came earlier.", {"type": "integer", "minimum": 0}),
+    Parameter(
+        "speed",
+        "How many seconds pass in one; 1 if it is left out.",
+        {"type": "number", "minimum": SPEED_LEAST, "maximum": SPEED_MOST},
+    ),
+    Parameter("pauses", "skip jumps over times without events.", {"type": "string", "enum": ["keep", "skip"]}),
+)
+_CODES = {400: "There is no such place.", 503: "As many are reading as may, or the server still recovers: try again."}
+
+
+class _EventStream(StreamingResponse):
+    """Ends what it reads as soon as its reader leaves."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, media_type=SSE, headers=_HEADERS)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
+
+
+class Readers:
+    """The two endpoints. at_once: how many may read."""
+
+    def __init__(self, clients: Clients, at_once: int = PAGE_READERS) -> None:
+        self._clients, self._shares = clients, Shares(at_once)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        needs = on_stream(Act.READ)
+
+        def of(path: str, handler: Handler, query: tuple[Parameter, ...]) -> Endpoint:
+            return Endpoint(
+                "GET", path, handler.__doc__ or "", handler, needs, Batch, query=query, media=(SSE,), codes=_CODES
+            )
+
+        return (
+            of(STREAM + "/tail", self.tail, _TAIL),
+            of(STREAM + "/play", self.play, _PLAYING),
+        )
+
+    async def tail(self, call: Call) -> Response:
+        """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
+        return await self._sent(call, self._tail(call))
+
+    async def play(self, call: Call) -> Response:
+        """Play a stretch of a stream by server-sent events: batches, at the times at which they came or faster, then
+        an event of the kind `end`."""
+        speed = _speed(call.asked("speed"))
+        from_ms = _milliseconds(call.asked("from"))
+        pauses = call.asked("pauses") or "keep"
+        if pauses not in ("keep", "skip"):
+            raise InvalidArgumentError(f"pauses is keep or skip, not {pauses[:40]!r}")
+        return await self._sent(call, self._play(call, speed, from_ms, skips_pauses=pauses == "skip"))
+
+    async def _sent(self, call: Call, batches: AsyncGenerator[Batch, None]) -> Response:
+        """The response, once there is a first batch: until then an error has its own status."""
+        address = call.request.client.host if call.request.client is not None else ""
+        if not self._shares.enter(address):
+            raise UnavailableError(
+                "as many are reading events by REST as may from this address: close a page, or try again"
+            )
+        events = _events(batches, lambda: self._shares.leave(address))
+        try:
+            await anext(events)
+        except BaseException:
+            await events.aclose()
+            raise
+        return _EventStream(events)
+
+    async def _tail(self, call: Call) -> AsyncGenerator[Batch, None]:
+        async with self._clients.of(call) as manager:
+            from nadi.web.reading.tail import tail
+
+            at = call.asked("start")
+            start = await manager.cuts(*call.stream).named(at) if at else None
+            async with aclosing(tail(manager, *call.stream, start)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def _play(
+        self, call: Call, speed: float, from_ms: int | None, *, skips_pauses: bool
+    ) -> AsyncGenerator[Batch, None]:
+        async with self._clients.of(call) as manager:
+            from nadi.web.reading.playing import Playing, play
+
+            start, end = await _stretch(call, manager)
+            what = Playing(start, end, from_ms, speed, skips_pauses)
+            async with aclosing(play(manager, what)) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+async def _events(batches: AsyncGenerator[Batch, None], leave: Callable[[], None]) -> AsyncGenerator[bytes, None]:
+    """Messages, after an empty one once there is a first batch; an error is a message, too, from then on."""
+    is_begun = False
+    try:
+        async with aclosing(batches):
+            first = await anext(batches, None)
+            is_begun = True
+            yield b""
+            if first is not None:
+                yield _message("batch", first)
+                async for batch in batches:
+                    yield _message("batch", batch)
+            yield _message("end", {})
+    except NadiError as error:
+        if not is_begun:
+            raise
+        yield _message("trouble", Error(str(error)))
+    except Exception:
+        if not is_begun:
+            raise
+        log.exception("reading events for a browser failed")
+        yield _message("trouble", Error("the server failed to read on: see its log"))
+    finally:
+        leave()
+
+
+def _message(kind: str, value: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(value))
+
+
+async def _stretch(call: Call, manager: StreamManager) -> tuple[StreamCut, StreamCut]:
+    name, cuts = call.asked("slice"), manager.cuts(*call.stream)
+    if name:
+        if call.asked("start") or call.asked("end"):
+            raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
+        found = await manager.slices(call.scope).get(name)
+        if found.stream != call.stream.stream:
+            raise InvalidArgumentError(f"slice {call.scope}/{name} is one of the stream {found.stream}: ask for that")
+        return found.start, found.end
+    start, end = await asyncio.gather(
+        cuts.named(call.asked("start") or "head"), cuts.named(call.asked("end") or "tail")
+    )
+    return start, end
+
+
+def _speed(text: str | None) -> float:
+    if text is None:
+        return 1.0
+    speed = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not SPEED_LEAST <= speed <= SPEED_MOST:
+        raise InvalidArgumentError(f"speed is a number from {SPEED_LEAST} to {SPEED_MOST:,.0f}, not {text[:40]!r}")
+    return speed
+
+
+def _milliseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not _MILLISECONDS.fullmatch(text):
+        raise InvalidArgumentError(f"from is {text[:40]!r}: give milliseconds since 1970, 0 or more")
+    return int(text)

@@ -1,0 +1,225 @@
+"""Places in streams: cuts and when they were, bookmarks, slices, where reader groups stand, and truncation."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from nadi.access.names import Act, Need, need
+from nadi.access.permissions import Permission
+from nadi.controller.rest.endpoint import DATA, Call, Parameter, on_scope, on_stream
+from nadi.controller.rest.replies import no_content, reply
+from nadi.errors import BookmarkNotFoundError, InvalidArgumentError, NadiError, SliceNotFoundError
+from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
+from nadi.web import bodies
+from nadi.web.clients import through_client
+
+if TYPE_CHECKING:
+    from nadi.client.aio import Bookmark, NamedSlice, StreamManager
+    from nadi.model.reports import GroupLagReport
+    from nadi.model.streamcut import StreamCut
+
+_SCOPE = DATA + "/{scopeName}"
+STREAM = _SCOPE + "/streams/{streamName}"
+_BOOKMARK, _SLICE = _SCOPE + "/bookmarks/{bookmarkName}", _SCOPE + "/slices/{sliceName}"
+_ONE_STREAM = Parameter("stream", "Only those of that stream.", {"type": "string"})
+_TAKEN = {409: "The scope has one of that name."}
+
+
+def _writes(call: Call) -> Need:
+    """The client is asked for the same again; here it is before anything is done."""
+    return need(call.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, Act.WRITE)
+
+
+async def seen_cut(manager: StreamManager, cut: StreamCut) -> bodies.CutSeen:
+    from nadi.client.manager.streams import stores_of
+    from nadi.web.reading.times import time_of
+
+    return bodies.CutSeen(cut.as_text(), await time_of(stores_of(manager), cut))
+
+
+# --- cuts -----------------------------------------------------------------------------------------
+
+
+@through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan)
+async def span(call: Call, manager: StreamManager) -> Response:
+    """Show where a stream begins and ends, and when its first and last events came."""
+    info = await manager.stream_info(*call.stream)
+    head, tail = await asyncio.gather(seen_cut(manager, info.head), seen_cut(manager, info.tail))
+    return reply(bodies.StreamSpan(head, tail, info.is_sealed))
+
+
+@through_client(
+    "GET",
+    STREAM + "/cut",
+    on_stream(Act.READ),
+    bodies.CutSeen,
+    query=(
+        Parameter("at", "A place: see the bodies of bookmarks.", {"type": "string", "minLength": 1}, required=True),
+    ),
+    codes={400: "There is no such place."},
+)
+async def cut(call: Call, manager: StreamManager) -> Response:
+    """Show the cut of a place in a stream, and when the stream stood there."""
+    at = call.asked("at")
+    if not at:
+        raise InvalidArgumentError("the query needs at: head, tail, a time, the text of a cut, or a bookmark's name")
+    return reply(await seen_cut(manager, await manager.cuts(*call.stream).named(at)))
+
+
+@through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.Truncate)
+async def truncate(call: Call, manager: StreamManager) -> Response:
+    """Delete all events of a stream that lie before a place."""
+    place = await manager.cuts(*call.stream).named(call.body.at)
+    await manager.truncate_stream(place)
+    return reply(await seen_cut(manager, place))
+
+
+# --- bookmarks ------------------------------------------------------------------------------------
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+async def _bookmark(manager: StreamManager, mark: Bookmark) -> bodies.BookmarkSeen:
+    at = await seen_cut(manager, mark.cut)
+    return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
+
+
+@through_client(
+    "GET", _SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM,)
+)
+async def bookmarks(call: Call, manager: StreamManager) -> Response:
+    """List a scope's bookmarks, with the times at which they lie."""
+    found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
+    return reply([await _bookmark(manager, one) for one in found])
+
+
+@through_client(
+    "POST",
+    _SCOPE + "/bookmarks",
+    _writes,
+    bodies.BookmarkSeen,
+    status=201,
+    body=bodies.CreateBookmark,
+    codes={404: "There is no such scope, stream, or place.", **_TAKEN},
+)
+async def create_bookmark(call: Call, manager: StreamManager) -> Response:
+    """Make a bookmark of a place in a stream."""
+    body: bodies.CreateBookmark = call.body
+    place = await manager.cuts(call.scope, body.streamName).named(body.at)
+    made = await manager.bookmarks(call.scope).create(body.name, place, note=body.note, tags=body.tags)
+    return reply(await _bookmark(manager, made), 201)
+
+
+@through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkSeen, body=bodies.Rename, codes=_TAKEN)
+async def rename_bookmark(call: Call, manager: StreamManager) -> Response:
+    """Give a bookmark another name."""
+    made = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
+    return reply(await _bookmark(manager, made))
+
+
+@through_client("DELETE", _BOOKMARK, _writes, status=204)
+async def delete_bookmark(call: Call, manager: StreamManager) -> Response:
+    """Delete a bookmark; the events stay."""
+    if not await manager.bookmarks(call.scope).delete(call.part("bookmarkName")):
+        raise BookmarkNotFoundError(call.scope, call.part("bookmarkName"))
+    return no_content()
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+async def _slice(manager: StreamManager, one: NamedSlice) -> bodies.SliceSeen:
+    start, end = await asyncio.gather(seen_cut(manager, one.start), seen_cut(manager, one.end))
+    return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
+
+
+@through_client("GET", _SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM,))
+async def slices(call: Call, manager: StreamManager) -> Response:
+    """List a scope's named slices, with the times between which they lie."""
+    found = await manager.slices(call.scope).list(stream=call.asked("stream"))
+    return reply([await _slice(manager, one) for one in found])
+
+
+@through_client(
+    "POST",
+    _SCOPE + "/slices",
+    _writes,
+    bodies.SliceSeen,
+    status=201,
+    body=bodies.CreateSlice,
+    codes={404: "There is no such scope, stream, or place.", **_TAKEN},
+)
+async def create_slice(call: Call, manager: StreamManager) -> Response:
+    """Make a slice of what lies between two places in a stream."""
+    body: bodies.CreateSlice = call.body
+    cuts = manager.cuts(call.scope, body.streamName)
+    start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end))
+    made = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
+    return reply(await _slice(manager, made), 201)
+
+
+@through_client("PUT", _SLICE, _writes, bodies.SliceSeen, body=bodies.Rename, codes=_TAKEN)
+async def rename_slice(call: Call, manager: StreamManager) -> Response:
+    """Give a slice another name."""
+    return reply(await _slice(manager, await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)))
+
+
+@through_client("DELETE", _SLICE, _writes, status=204)
+async def delete_slice(call: Call, manager: StreamManager) -> Response:
+    """Delete a slice; the events stay."""
+    if not await manager.slices(call.scope).delete(call.part("sliceName")):
+        raise SliceNotFoundError(call.scope, call.part("sliceName"))
+    return no_content()
+
+
+# --- reader groups --------------------------------------------------------------------------------
+
+
+@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen])
+async def groups(call: Call, manager: StreamManager) -> Response:
+    """List the reader groups that read a stream: where each stands, and how far it is behind."""
+    lags = await manager.reader_lags(*call.stream)
+    return reply(await asyncio.gather(*(_group(call, manager, one) for one in lags)))
+
+
+async def _group(call: Call, manager: StreamManager, lag: GroupLagReport) -> bodies.GroupSeen:
+    position, why = None, lag.why
+    try:
+        group = await manager.reader_group_manager(lag.scope).get_reader_group(lag.group)
+        found = (await group.stream_cuts()).get(call.stream.key)
+        position = await seen_cut(manager, found) if found is not None else None
+    except NadiError as error:  # of a group that the caller may not see, or of another client's kind
+        why = why or str(error)
+    return bodies.GroupSeen(
+        lag.scope,
+        lag.group,
+        position,
+        lag.readers,
+        lag.segments,
+        lag.bytes_behind,
+        lag.events_behind,
+        lag.seconds_behind,
+        why,
+    )
+
+
+BOUND = (
+    span,
+    cut,
+    truncate,
+    bookmarks,
+    create_bookmark,
+    rename_bookmark,
+    delete_bookmark,
+    slices,
+    create_slice,
+    rename_slice,
+    delete_slice,
+    groups,
+)

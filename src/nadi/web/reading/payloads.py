@@ -1,0 +1,52 @@
+"""How an event goes to a browser: as text if it is UTF-8, in Base64 otherwise; pictures by what they begin with."""
+
+from __future__ import annotations
+
+import base64
+
+from msgspec import UNSET
+
+from nadi.limits import PAGE_PICTURE_BYTES, PAGE_TEXT_BYTES
+from nadi.web.bodies import EventSeen
+
+_PICTURES = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"GIF8", "image/gif"),
+)
+
+
+def media_of(data: bytes) -> str:
+    """The media type of a picture; "" for anything else.
+
+    >>> media_of(b"\\xff\\xd8\\xff\\xe0"), media_of(b"{}")
+    ('image/jpeg', '')
+    """
+    for start, media in _PICTURES:
+        if data.startswith(start):
+            return media
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
+
+
+def seen(data: bytes, segment: int, offset: int, at_ms: int) -> EventSeen:
+    """The event as it is sent; what is too long for a browser is cut off."""
+    media = media_of(data[:16])
+    most = PAGE_PICTURE_BYTES if media else PAGE_TEXT_BYTES
+    size = len(data) if len(data) > most else UNSET
+    if media and size is UNSET:
+        return EventSeen(segment, offset, at_ms, base64=base64.b64encode(data).decode(), media=media)
+    shown = data[: PAGE_TEXT_BYTES if size is not UNSET else most]
+    text = _text(shown, is_cut=size is not UNSET)
+    if text is not None:
+        return EventSeen(segment, offset, at_ms, text=text, sizeBytes=size)
+    return EventSeen(segment, offset, at_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size)
+
+
+def _text(data: bytes, *, is_cut: bool) -> str | None:
+    """None if it isn't UTF-8; a character that was cut through is left out."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if is_cut and error.start > len(data) - 4 and error.start > 0:
+            return data[: error.start].decode()
+        return None
