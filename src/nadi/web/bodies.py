@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from nadi.controller.rest.bodies import RequestBody, ResponseBody
 
@@ -97,7 +97,7 @@ class CreateBookmark(RequestBody, frozen=True):
     streamName: NewName
     at: Place
     note: str = ""
-    tags: Labels = []
+    tags: Labels = field(default_factory=list)
 
 
 class CreateSlice(RequestBody, frozen=True):
@@ -106,7 +106,7 @@ class CreateSlice(RequestBody, frozen=True):
     start: Place
     end: Place
     note: str = ""
-    tags: Labels = []
+    tags: Labels = field(default_factory=list)
 
 
 class Rename(RequestBody, frozen=True):

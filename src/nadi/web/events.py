@@ -1,8 +1,9 @@
-"""Events by server-sent events: a stream's tail, or a stretch of it played.
+"""Events of a stream for a browser: the first ones of a stretch; and by server-sent events its tail, or a stretch
+played.
 
-Each goes on until its reader leaves, the stretch or the sealed stream ends, or the server stops. What one may hold is a
-batch, and what its connection hasn't taken yet: it isn't read on meanwhile, and nobody else waits for it. There are a
-limited number, and an address has no more than half of what is left.
+Each of the latter goes on until its reader leaves, the stretch or the sealed stream ends, or the server stops. What one
+may hold is a batch, and what its connection hasn't taken yet: it isn't read on meanwhile, and nobody else waits for it.
+There are a limited number, and an address has no more than half of what is left.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from nadi.access.names import Act
 from nadi.access.shares import Shares
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import Call, Endpoint, Handler, Parameter, on_stream
-from nadi.controller.rest.replies import encode
+from nadi.controller.rest.replies import JSON, encode, reply
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
-from nadi.limits import PAGE_READERS
+from nadi.limits import PAGE_BATCH_EVENTS, PAGE_READERS
 from nadi.web.bodies import Batch
 from nadi.web.clients import Clients
 from nadi.web.places import STREAM
@@ -42,17 +43,24 @@ _NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", re.ASCII)
 _MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 _PLACE = {"type": "string", "minLength": 1}
 _TAIL = (Parameter("start", "Where to begin, a place as in `cut`: the tail if it is left out.", _PLACE),)
-_PLAYING = (
+_STRETCH = (
     Parameter("slice", "The named slice to be played, instead of start and end.", _PLACE),
     Parameter("start", "Where the stretch begins, a place as in `cut`: the head if it is left out.", _PLACE),
     Parameter("end", "Where it ends: the current tail if it is left out.", _PLACE),
     Parameter("from", "Milliseconds since 1970: nothing that came earlier.", {"type": "integer", "minimum": 0}),
+)
+_PLAYING = (
     Parameter(
         "speed",
         "How many seconds pass in one; 1 if it is left out.",
         {"type": "number", "minimum": SPEED_LEAST, "maximum": SPEED_MOST},
     ),
     Parameter("pauses", "skip jumps over times without events.", {"type": "string", "enum": ["keep", "skip"]}),
+)
+_MOST = Parameter(
+    "most",
+    "How many events; 1 if it is left out.",
+    {"type": "integer", "minimum": 1, "maximum": PAGE_BATCH_EVENTS},
 )
 _CODES = {400: "There is no such place.", 503: "As many are reading as may, or the server still recovers: try again."}
 
@@ -70,7 +78,7 @@ class _EventStream(StreamingResponse):
 
 
 class Readers:
-    """The two endpoints. at_once: how many may read."""
+    """The three endpoints. at_once: how many may read."""
 
     def __init__(self, clients: Clients, at_once: int = PAGE_READERS) -> None:
         self._clients, self._shares = clients, Shares(at_once)
@@ -78,15 +86,24 @@ class Readers:
     def endpoints(self) -> tuple[Endpoint, ...]:
         needs = on_stream(Act.READ)
 
-        def of(path: str, handler: Handler, query: tuple[Parameter, ...]) -> Endpoint:
-            return Endpoint(
-                "GET", path, handler.__doc__ or "", handler, needs, Batch, query=query, media=(SSE,), codes=_CODES
-            )
+        def of(path: str, handler: Handler, query: tuple[Parameter, ...], media: str) -> Endpoint:
+            summary = handler.__doc__ or ""
+            return Endpoint("GET", path, summary, handler, needs, Batch, query=query, media=(media,), codes=_CODES)
 
         return (
-            of(STREAM + "/tail", self.tail, _TAIL),
-            of(STREAM + "/play", self.play, _PLAYING),
+            of(STREAM + "/events", self.events, (*_STRETCH, _MOST), JSON),
+            of(STREAM + "/tail", self.tail, _TAIL, SSE),
+            of(STREAM + "/play", self.play, (*_STRETCH, *_PLAYING), SSE),
         )
+
+    async def events(self, call: Call) -> Response:
+        """List the first events of a stretch of a stream, by the times at which they came."""
+        from_ms, most = _milliseconds(call.asked("from")), _most(call.asked("most"))
+        async with self._clients.of(call) as manager:
+            from nadi.web.reading.playing import Playing, first_events
+
+            start, end = await _stretch(call, manager)
+            return reply(await first_events(manager, Playing(start, end, from_ms, 1.0, False), most))
 
     async def tail(self, call: Call) -> Response:
         """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
@@ -192,6 +209,15 @@ def _speed(text: str | None) -> float:
     if not SPEED_LEAST <= speed <= SPEED_MOST:
         raise InvalidArgumentError(f"speed is a number from {SPEED_LEAST} to {SPEED_MOST:,.0f}, not {text[:40]!r}")
     return speed
+
+
+def _most(text: str | None) -> int:
+    if text is None:
+        return 1
+    most = int(text) if _MILLISECONDS.fullmatch(text) else 0
+    if not 1 <= most <= PAGE_BATCH_EVENTS:
+        raise InvalidArgumentError(f"most is a number from 1 to {PAGE_BATCH_EVENTS}, not {text[:40]!r}")
+    return most
 
 
 def _milliseconds(text: str | None) -> int | None:

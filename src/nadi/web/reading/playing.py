@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nadi.client.aio import StreamManager
@@ -18,7 +19,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import StreamCuts, slices_between
 from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BATCH_S, PAGE_BEAT_S, PAGE_BEHIND_S
 from nadi.model.streamcut import StreamCut
-from nadi.web.bodies import Batch
+from nadi.web.bodies import Batch, EventSeen
 from nadi.web.reading.lanes import Came, Lanes
 from nadi.web.reading.payloads import seen
 
@@ -41,6 +42,26 @@ class Playing:
 
 async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, None]:
     """Batches of events at the times at which they are due; the last one has no `next`."""
+    async with _opened(manager, what) as lanes:
+        async for batch in _played(lanes, what):
+            yield batch
+
+
+async def first_events(manager: StreamManager, what: Playing, most: int) -> Batch:
+    """The first events of the stretch, at once."""
+    async with _opened(manager, what) as lanes:
+        found: list[Came] = []
+        next_ms, size = await lanes.next_ms(), 0
+        while next_ms is not None and len(found) < most and size < PAGE_BATCH_BYTES:
+            found.append(await lanes.take())
+            size += len(found[-1].data)
+            next_ms = await lanes.next_ms()
+        at_ms = found[-1].at_ms if found else what.from_ms or 0
+        return Batch(at_ms, _seen(found), next=next_ms)
+
+
+@asynccontextmanager
+async def _opened(manager: StreamManager, what: Playing) -> AsyncIterator[Lanes]:
     cuts = manager.cuts(what.start.scope, what.start.stream)
     start = await _begin(cuts, what)
     slices = await slices_between(cuts, start, what.end)
@@ -50,8 +71,7 @@ async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, N
     try:
         if what.from_ms is not None:
             await lanes.pass_over(what.from_ms, _EXACT_S)
-        async for batch in _played(lanes, what):
-            yield batch
+        yield lanes
     finally:
         await lanes.close()
 
@@ -121,5 +141,8 @@ async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: boo
             break
         if passed % 500 == 499:
             await asyncio.sleep(0)  # others have their turns
-    events = [seen(bytes(one.data), one.segment, one.offset, one.at_ms) for one in due]
-    return Batch(now_ms, events, passed, is_behind, next_ms), next_ms
+    return Batch(now_ms, _seen(due), passed, is_behind, next_ms), next_ms
+
+
+def _seen(events: Iterable[Came]) -> list[EventSeen]:
+    return [seen(bytes(one.data), one.segment, one.offset, one.at_ms) for one in events]
