@@ -1,0 +1,79 @@
+// Elements out of values. Texts become text nodes, never markup: what comes from streams is shown as it is.
+
+export function el(name, props = {}, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const made = document.createElement(tag || "div");
+  if (classes.length) made.className = classes.join(" ");
+  for (const [key, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "class") made.className += ` ${value}`;
+    else if (key in made && key !== "list" && key !== "form") made[key] = value;
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  append(made, children);
+  return made;
+}
+
+function append(node, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+export function fill(node, ...children) {
+  node.replaceChildren();
+  append(node, children);
+  return node;
+}
+
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+const SHAPES = {
+  play: "M4 2.5v11l9.5-5.5z",
+  pause: "M3.5 2.5h3.2v11H3.5zM9.3 2.5h3.2v11H9.3z",
+  back: "M8 3v10L1.5 8zM14.5 3v10L8 8z",
+  ahead: "M1.5 3v10L8 8zM8 3v10l6.500-5z",
+  step: "M3 2.500v11l7-5.500zM11 2.500h2.200v11H11z",
+  theme: "M8 1.500a6.500 6.500 0 1 0 0 13zM8 1.500a6.500 6.500 0 0 1 0 13z",
+};
+
+export function icon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("class", "svg");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  path.setAttribute("d", SHAPES[name]);
+  svg.append(path);
+  return svg;
+}
+
+// A canvas as large as its place is on the screen, in its pixels: returns its context, scaled, or null if it has none.
+export function sized(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (!w || !h) return null;
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}
+
+let colours = {};
+export function colour(name) {
+  if (!(name in colours)) {
+    colours[name] = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+  return colours[name];
+}
+export function forgetColours() {
+  colours = {};
+}

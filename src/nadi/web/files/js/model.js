@@ -1,0 +1,76 @@
+// What is known of one stream, asked for again and again while it is seen: tells whoever listens when it has changed.
+
+import { ask, every, path, Refused } from "./api.js";
+import { event } from "./events.js";
+import { spansOf } from "./spans.js";
+
+const LOADS_MS = 2000;
+const SEGMENTS_MS = 20000;
+
+export function streamModel(scope, stream, signal) {
+  const at = path`/v1/scopes/${scope}/streams/${stream}`;
+  const data = path`/v1/data/${scope}/streams/${stream}`;
+  const changed = event();
+  const known = {
+    scope, stream, at, data, config: null, segments: [], loads: [], spans: [], bookmarks: [], slices: [],
+    groups: null, transactions: null, head: null, tail: null, isSealed: false, troubles: {},
+  };
+  let lookedMs = 0;
+
+  // What fails is said where it would be shown; a server that doesn't answer is said above.
+  const failed = (what) => (error) => {
+    if (!(error instanceof Refused)) return;
+    known.troubles[what] = error;
+    changed.tell(what);
+  };
+  const keep = (what, found) => {
+    known[what] = found;
+    delete known.troubles[what];
+    changed.tell(what);
+  };
+
+  async function lookAtLoads() {
+    const loads = await ask(`${at}/load`, signal);
+    const ids = (found) => found.map((one) => one.segment_id).join();
+    const isOther = ids(loads) !== ids(known.loads);
+    known.loads = loads;
+    if (isOther || Date.now() - lookedMs > SEGMENTS_MS) await lookAtSegments();
+    known.spans = spansOf(known.segments, loads, known.isSealed ? (known.tail?.time ?? Date.now()) : Date.now());
+    delete known.troubles.spans;
+    changed.tell("spans");
+  }
+  async function lookAtSegments() {
+    const [segments, span] = await Promise.all([ask(`${at}/segments`, signal), ask(`${data}/span`, signal).catch((error) => {
+      if (error instanceof Refused) return null; // who may look at it, and not read it
+      throw error;
+    })]);
+    lookedMs = Date.now();
+    known.segments = segments;
+    if (span) Object.assign(known, { head: span.head, tail: span.tail, isSealed: span.isSealed });
+    changed.tell("span");
+  }
+  async function lookAtPlaces() {
+    const query = new URLSearchParams({ stream });
+    const [bookmarks, slices] = await Promise.all([
+      ask(`${path`/v1/data/${scope}/bookmarks`}?${query}`, signal), ask(`${path`/v1/data/${scope}/slices`}?${query}`, signal)]);
+    known.bookmarks = bookmarks;
+    known.slices = slices;
+    keep("places", true);
+  }
+
+  const again = {
+    spans: every(LOADS_MS, lookAtLoads, failed("spans"), signal),
+    places: every(8000, lookAtPlaces, failed("places"), signal),
+    config: every(30000, async () => keep("config", await ask(at, signal)), failed("config"), signal),
+  };
+  return {
+    known,
+    changed,
+    groups: () => (again.groups ??= every(3000, async () => keep("groups", await ask(`${data}/groups`, signal)), failed("groups"), signal)),
+    transactions: () => (again.transactions ??= every(3000, async () => keep("transactions", await ask(`${at}/transactions`, signal)), failed("transactions"), signal)),
+    again(what) {
+      if (what === "spans") lookedMs = 0;
+      again[what]?.();
+    },
+  };
+}

@@ -1,0 +1,167 @@
+// What plays: paused at a moment, playing at a speed, or live. Tells batches of events, and when it has changed.
+
+import { ask, listen, Lost, Refused } from "./api.js";
+import { sentence } from "./dialogs.js";
+import { event } from "./events.js";
+import { follow } from "./tail.js";
+
+export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000];
+const AHEAD_S = 4; // the clock runs on so long without a word of the server
+
+export function playback(data, signal) {
+  const events = event(); // (events, batch)
+  const changed = event();
+  const cleared = event();
+  let mode = "paused";
+  let speed = 1;
+  let skipsPauses = false;
+  let source = {}; // {slice} or {end}, in the words of the endpoint
+  let told = { ms: 0, at: 0 }; // the last time that the server told, and when
+  let round = null;
+  let text = "";
+  let passed = 0;
+  let lastEvent = null;
+
+  const now = () => {
+    if (mode !== "playing") return mode === "live" ? Math.max(told.ms, told.ms + (performance.now() - told.at)) : told.ms;
+    return told.ms + Math.min(performance.now() - told.at, AHEAD_S * 1000) * speed;
+  };
+  const set = (ms) => { told = { ms, at: performance.now() }; };
+
+  function stop() {
+    round?.abort();
+    round = new AbortController();
+    return round.signal;
+  }
+  signal.addEventListener("abort", () => round?.abort());
+
+  function become(next, words = "") {
+    mode = next;
+    text = words;
+    changed.tell();
+  }
+
+  function take(batch) {
+    set(batch.at);
+    passed += batch.passed;
+    if (batch.events.length) lastEvent = batch.events[batch.events.length - 1];
+    if (batch.isBehind || batch.passed) changed.tell();
+    events.tell(batch.events, batch);
+  }
+
+  const query = (more) => {
+    const made = new URLSearchParams(more);
+    for (const [name, value] of Object.entries(source)) if (value) made.set(name, value);
+    return made;
+  };
+
+  async function play() {
+    const over = stop();
+    const at = now();
+    set(at);
+    passed = 0;
+    become("playing");
+    let wait = 500;
+    while (!over.aborted) {
+      try {
+        const asked = query({ from: Math.max(0, Math.round(told.ms)), speed, pauses: skipsPauses ? "skip" : "keep" });
+        const last = await listen(`${data}/play?${asked}`, (kind, batch) => {
+          if (over.aborted) return;
+          wait = 500;
+          if (kind === "batch") take(batch);
+          else if (kind === "trouble") throw new Refused(503, batch.error);
+        }, over);
+        if (over.aborted) return;
+        if (last === "end") return source.slice || source.end ? become("paused", "The end.") : live();
+      } catch (error) {
+        if (over.aborted) return;
+        if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
+        text = error instanceof Lost ? "Waiting for the server…" : sentence(error);
+        changed.tell();
+      }
+      const from = told.ms;
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      set(from);
+      wait = Math.min(wait * 2, 5000);
+    }
+  }
+
+  function live() {
+    const over = stop();
+    passed = 0;
+    set(Date.now());
+    become("live");
+    cleared.tell();
+    follow(data, take, (words) => {
+      if (over.aborted || mode !== "live") return;
+      text = words;
+      changed.tell();
+    }, over);
+  }
+
+  function pause(words = "") {
+    const at = now();
+    stop();
+    set(at);
+    become("paused", words);
+  }
+
+  // What is to be seen at a moment: the first event from then on.
+  async function still(from, isStep = false) {
+    const over = round.signal;
+    try {
+      const batch = await ask(`${data}/events?${query({ from: Math.max(0, Math.round(from)), most: 1 })}`, over);
+      if (over.aborted || !batch.events.length) return;
+      lastEvent = batch.events[0];
+      if (isStep) set(lastEvent.time);
+      events.tell(batch.events, batch);
+      changed.tell();
+    } catch (error) {
+      if (over.aborted) return;
+      text = sentence(error);
+      changed.tell();
+    }
+  }
+
+  let seeking = 0;
+  function seek(ms) {
+    const was = mode;
+    stop();
+    set(ms);
+    mode = was === "playing" ? "playing" : "paused";
+    text = "";
+    cleared.tell();
+    changed.tell();
+    clearTimeout(seeking);
+    seeking = setTimeout(() => { // while somebody drags, only where that rests is asked for
+      if (signal.aborted || mode === "live") return;
+      if (mode === "playing") play();
+      else still(ms);
+    }, 90);
+  }
+
+  return {
+    events, changed, cleared, now, play, live, pause, seek,
+    toggle: () => (mode === "paused" ? play() : pause()),
+    step() {
+      if (mode !== "paused") pause();
+      return still((lastEvent && Math.abs(lastEvent.time - now()) < 1 ? lastEvent.time : now()) + 1, true);
+    },
+    setSource(found) { source = found; },
+    setSpeed(found) {
+      const at = now();
+      speed = found;
+      set(at);
+      if (mode === "playing") play();
+      else changed.tell();
+    },
+    setSkipsPauses(is) {
+      skipsPauses = is;
+      if (mode === "playing") play();
+    },
+    get mode() { return mode; },
+    get speed() { return speed; },
+    get text() { return text; },
+    get passed() { return passed; },
+  };
+}

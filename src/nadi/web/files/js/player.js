@@ -1,0 +1,210 @@
+// The player: a stretch of a stream as one plays a video, over the picture of its segments as the bar to scrub on.
+
+import { path } from "./api.js";
+import { chartView } from "./chart.js";
+import { el, fill, icon, say } from "./dom.js";
+import { clock, count, span } from "./format.js";
+import { streamModel } from "./model.js";
+import { picture } from "./picture.js";
+import { makeBookmark } from "./places.js";
+import { playback, SPEEDS } from "./playback.js";
+import * as shell from "./shell.js";
+import { eventView, pictureView } from "./views.js";
+
+const JUMP_S = 10; // of watching
+
+export function player(main, { scope, stream, query, signal }) {
+  shell.at({ text: scope, href: "#/" }, { text: stream, href: path`#/stream/${scope}/${stream}` }, { text: "player" });
+  const model = streamModel(scope, stream, signal);
+  const known = model.known;
+  const deck = playback(known.data, signal);
+  const views = { picture: pictureView(), chart: chartView(), json: eventView() };
+  let shown = "json";
+  let isChosen = false; // by somebody, not by what came
+  let begun = false;
+  let seen = 0;
+
+  const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
+  const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
+  for (const [name, text] of Object.entries(viewButtons)) {
+    viewButtons[name] = el("button.button", { type: "button", "aria-pressed": "false", onclick: () => { isChosen = true; use(name); } }, text);
+  }
+  const controls = el("span.row");
+  const window_ = el("select.field", { "aria-label": "How much time the chart shows" }, [[0, "fitting"], [10e3, "10 s"], [60e3, "1 min"], [600e3, "10 min"], [3600e3, "1 h"], [86400e3, "1 day"]].map(([ms, text]) => el("option", { value: ms }, text)));
+  const stage = el("div.view");
+  const empty = el("div.empty", {}, "Nothing to be seen yet.");
+  const time = el("span.clock", { "aria-label": "Time played" });
+  const told = el("span.quiet", { role: "status" });
+  const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
+  const toggle = button("play", "Play (Space)", deck.toggle, ".main.play");
+  const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: deck.live }, "Live");
+  const speed = el("select.field", { "aria-label": "Speed", onchange: () => deck.setSpeed(Number(speed.value)) }, SPEEDS.map((one) => el("option", { value: one }, `×${one}`)));
+  speed.value = 1;
+  const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
+  const bar = picture({ height: 132, label: "Scrub bar", onPick: (ms) => deck.seek(ms) });
+
+  fill(main, el("div.player", {},
+    el("div.row", {}, el("h1", {}, stream), source, el("span.grow"), controls, el("div.row", { role: "group", "aria-label": "Shown as" }, Object.values(viewButtons))),
+    el("div.panel.screen", {}, stage, empty),
+    el("div.panel", {},
+      el("div.transport", {},
+        time,
+        button("back", "Back (←)", () => jump(-1)), toggle, button("ahead", "Ahead (→)", () => jump(1)), button("step", "Next event (.)", deck.step),
+        liveButton,
+        el("label.check", {}, "Speed ", speed), el("label.check", {}, pauses, "skip pauses"),
+        el("span.grow"), told,
+        el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
+        el("button.button.plain", { type: "button", onclick: () => bar.all() }, "All"),
+        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => bar.zoom(1.8, deck.now()) }, "−"),
+        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => bar.zoom(1 / 1.8, deck.now()) }, "+")),
+      bar.node)));
+
+  function use(name) {
+    shown = name;
+    for (const [one, node] of Object.entries(viewButtons)) node.setAttribute("aria-pressed", one === name);
+    fill(stage, views[name].node);
+    fill(controls, name === "chart" ? [views.chart.controls, window_] : []);
+    draw();
+  }
+
+  // --- what is played ------------------------------------------------------------------------------
+
+  model.changed.on((what) => {
+    if (what === "spans") bar.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed });
+    if (what === "places") {
+      bar.show({ bookmarks: known.bookmarks, slices: known.slices });
+      offer();
+    }
+    if (what === "span" || what === "places") begin();
+    if (known.troubles.spans && !begun) say(told, known.troubles.spans.message);
+  }, signal);
+
+  function offer() {
+    const value = source.value;
+    const option = (kind) => (one) => el("option", { value: `${kind}:${one.name}` }, one.name);
+    fill(source, el("option", { value: "" }, "The whole stream"),
+      known.slices.length ? el("optgroup", { label: "Slices" }, known.slices.map(option("slice"))) : null,
+      known.bookmarks.length ? el("optgroup", { label: "From a bookmark" }, known.bookmarks.map(option("bookmark"))) : null);
+    source.value = value;
+    if (source.selectedIndex < 0) source.value = "";
+  }
+
+  function begin() {
+    if (begun || !known.head) return;
+    const slice = query.get("slice");
+    if (slice && !known.troubles.places && !("places" in known)) return; // they are on their way
+    begun = true;
+    if (slice) {
+      source.value = `slice:${slice}`;
+      pick(`slice:${slice}`, true);
+    } else if (query.get("from")) {
+      const to = Number(query.get("to"));
+      deck.setSource(to ? { end: new Date(to).toISOString() } : {});
+      start(Number(query.get("from")));
+    } else if (known.isSealed) start(known.head.time ?? 0);
+    else deck.live();
+  }
+
+  function pick(value, plays) {
+    const [kind, name] = value.split(/:(.*)/);
+    if (kind === "slice") {
+      const one = known.slices.find((found) => found.name === name);
+      deck.setSource({ slice: name });
+      if (one?.start.time !== null && one?.start.time !== undefined) {
+        const room = Math.max((one.end.time - one.start.time) * 0.06, 500);
+        bar.see(one.start.time - room, one.end.time + room);
+        bar.choose({ from: one.start.time, to: one.end.time });
+        return start(one.start.time);
+      }
+      return start(0);
+    }
+    deck.setSource({});
+    bar.choose(null);
+    if (kind === "bookmark") return start(known.bookmarks.find((found) => found.name === name)?.time ?? 0);
+    return plays && start(known.head?.time ?? 0);
+  }
+
+  function start(ms) {
+    deck.pause();
+    deck.seek(ms);
+    deck.play();
+  }
+
+  function jump(way, times = 1) {
+    const to = deck.now() + way * times * JUMP_S * 1000 * Math.max(deck.speed, 0.1);
+    const all = bar.bounds();
+    if (to >= all.to && !known.isSealed) return deck.live();
+    return deck.seek(Math.max(all.from, Math.min(to, all.to)));
+  }
+
+  function faster(way) {
+    const i = SPEEDS.indexOf(deck.speed) + way;
+    if (i < 0 || i >= SPEEDS.length) return;
+    speed.value = SPEEDS[i];
+    deck.setSpeed(SPEEDS[i]);
+  }
+
+  const bookmark = () => makeBookmark(model, deck.mode === "live" ? null : Math.round(deck.now()));
+
+  // --- what is seen --------------------------------------------------------------------------------
+
+  deck.events.on((events) => {
+    for (const view of Object.values(views)) view.add(events);
+    if (events.length) {
+      empty.hidden = true;
+      seen += events.length;
+      stage.dataset.events = seen;
+      if (!isChosen) {
+        const fit = views.picture.has() ? "picture" : views.chart.has() ? "chart" : "json";
+        if (fit !== shown) use(fit);
+      }
+    }
+  }, signal);
+  deck.cleared.on(() => Object.values(views).forEach((view) => view.clear()), signal);
+  deck.changed.on(state, signal);
+
+  function state() {
+    const isPaused = deck.mode === "paused";
+    fill(toggle, icon(isPaused ? "play" : "pause"));
+    toggle.setAttribute("aria-label", isPaused ? "Play (Space)" : "Pause (Space)");
+    toggle.title = toggle.getAttribute("aria-label");
+    main.firstChild.dataset.mode = deck.mode;
+    liveButton.setAttribute("aria-pressed", deck.mode === "live");
+    liveButton.disabled = known.isSealed;
+    say(told, deck.text || (deck.passed ? `${count(deck.passed)} events came faster than can be shown` : ""));
+  }
+
+  function draw() {
+    const now = deck.now();
+    const fitting = deck.mode === "live" ? 30000 : 20000 * deck.speed;
+    views[shown].draw(now, Number(window_.value) || fitting);
+    bar.play(now);
+  }
+
+  let frame = 0;
+  let text = "";
+  function tick() {
+    if (signal.aborted) return;
+    frame = requestAnimationFrame(tick);
+    const now = deck.now();
+    const words = now ? clock(now, { millis: deck.speed <= 10 }) : "–";
+    if (words !== text) fill(time, (text = words), deck.mode === "live" ? null : el("small", {}, behind(now)));
+    if (deck.mode === "playing" && bar.view().to < now && !bar.view().isAll) {
+      const { from, to } = bar.view();
+      bar.see(now, now + to - from);
+    }
+    draw();
+  }
+  const behind = (now) => (now && !known.isSealed ? `${span(Date.now() - now)} ago` : "");
+
+  signal.addEventListener("abort", () => cancelAnimationFrame(frame));
+  shell.themed.on(() => { bar.redraw(); draw(); }, signal);
+  use("json");
+  state();
+  tick();
+
+  return {
+    " ": deck.toggle, l: deck.live, b: bookmark, ".": deck.step, "[": () => faster(-1), "]": () => faster(1),
+    ArrowLeft: (event) => jump(-1, event.shiftKey ? 10 : 1), ArrowRight: (event) => jump(1, event.shiftKey ? 10 : 1),
+  };
+}

@@ -1,0 +1,157 @@
+// One stream: the picture of its segments over time, its places, its tail, who reads it, and what can be done to it.
+
+import { path } from "./api.js";
+import { sentence } from "./dialogs.js";
+import { el, fill } from "./dom.js";
+import { bytes, clock, count, rate, short, span } from "./format.js";
+import { streamModel } from "./model.js";
+import { merge, seal, split, truncate } from "./operate.js";
+import { picture } from "./picture.js";
+import { makeBookmark, makeSlice, placesTable } from "./places.js";
+import * as shell from "./shell.js";
+import { groupsTable, transactionsTable } from "./tables.js";
+import { tailPanel } from "./tail.js";
+
+export function streamView(main, { scope, stream, signal }) {
+  shell.at({ text: scope, href: "#/" }, { text: stream });
+  const model = streamModel(scope, stream, signal);
+  const known = model.known;
+  let chosen = null; // {from, to}: a moment if they are equal
+  const facts = el("div.facts", { role: "status" });
+  const chosenBar = el("div.chosen", { hidden: true, role: "status" });
+  const trouble = el("p.pad.bad", { hidden: true, role: "alert" });
+  const view = picture({
+    height: 300,
+    label: "Segments over time",
+    onPick: (ms) => choose({ from: ms, to: ms }),
+    onRange: (from, to) => choose({ from, to }),
+  });
+  const places = placesTable(model, see);
+  const groups = groupsTable(model);
+  const transactions = transactionsTable(model);
+  const zooms = [["All", () => view.all()], ["1 h", () => view.last(3600000)], ["10 min", () => view.last(600000)], ["1 min", () => view.last(60000)]];
+
+  fill(main, el("div.stream", {},
+    el("div.row", {}, el("h1", {}, stream), facts, el("span.grow"),
+      el("a.button.main", { href: path`#/play/${scope}/${stream}` }, "Play")),
+    el("div.panel", {},
+      el("div.head", {}, el("h2", {}, "Segments"), el("span.quiet.grow", {}, "click for a moment, drag for a stretch"),
+        zooms.map(([text, act]) => el("button.button.plain", { type: "button", onclick: act }, text)),
+        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => view.zoom(1.6) }, "−"),
+        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => view.zoom(1 / 1.6) }, "+")),
+      trouble, view.node, legend(), chosenBar),
+    el("div.two", {},
+      tailPanel(known.data, signal),
+      el("div.panel", {}, tabs([
+        ["Places", places.node, () => {}],
+        ["Reader groups", groups.node, model.groups],
+        ["Transactions", transactions.node, model.transactions],
+        ["Change", operations(), () => {}],
+      ])))));
+
+  model.changed.on((what) => {
+    if (what === "spans") {
+      view.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed });
+      showFacts();
+    } else if (what === "places") {
+      view.show({ bookmarks: known.bookmarks, slices: known.slices });
+    } else if (what === "groups") {
+      view.show({ groups: known.groups ?? [] });
+      groups.show();
+    } else if (what === "transactions") transactions.show();
+    else if (what === "config") showFacts();
+    if (what === "places") places.show();
+    trouble.hidden = !known.troubles.spans;
+    if (known.troubles.spans) fill(trouble, sentence(known.troubles.spans));
+  }, signal);
+  shell.themed.on(view.redraw, signal);
+
+  function showFacts() {
+    const sum = (name) => known.loads.reduce((total, one) => total + one[name][1], 0);
+    const kept = known.segments.reduce((total, one) => total + one.end_offset - one.start_offset, 0);
+    const policy = known.config?.scalingPolicy;
+    const scaling = policy && (policy.type === "FIXED_NUM_SEGMENTS" ? "fixed" : `scales at ${policy.targetRate} ${policy.type.includes("EVENTS") ? "events/s" : "KB/s"}`);
+    fill(facts,
+      known.isSealed ? el("span", {}, el("b", {}, "sealed")) : el("span", {}, el("b", {}, short(sum("events_per_s"))), " events/s, ", el("b", {}, rate(sum("bytes_per_s")))),
+      el("span", {}, el("b", {}, count(known.loads.length)), ` segment${known.loads.length === 1 ? "" : "s"} of `, el("b", {}, count(known.segments.length))),
+      el("span", {}, "keeps ", el("b", {}, bytes(kept)), known.head?.time ? ` since ${clock(known.head.time)}` : ""),
+      scaling ? el("span", {}, scaling) : null);
+  }
+
+  function choose(found) {
+    chosen = found;
+    view.choose(found);
+    chosenBar.hidden = !found;
+    if (!found) return;
+    const isMoment = found.from === found.to;
+    const button = (text, act, extra = "") => el(`button.button${extra}`, { type: "button", onclick: act }, text);
+    fill(chosenBar, el("span.mono", {}, isMoment ? clock(found.from, { millis: true }) : `${clock(found.from)} to ${clock(found.to)}, ${span(found.to - found.from)}`), el("span.grow"),
+      el("a.button", { href: `${path`#/play/${scope}/${stream}`}?from=${found.from}${isMoment ? "" : `&to=${found.to}`}` }, isMoment ? "Play from here" : "Play it"),
+      isMoment ? button("Bookmark…", () => makeBookmark(model, found.from)) : button("Slice…", () => makeSlice(model, found)),
+      isMoment ? null : button("Zoom", () => { view.see(found.from, found.to); choose(null); }),
+      isMoment ? button("Truncate before…", () => truncate(model, found.from), ".danger") : null,
+      button("Never mind", () => choose(null), ".plain"));
+  }
+
+  function see(kind, one) {
+    if (kind === "bookmark") {
+      if (!view.inView(one.time)) view.see(one.time - 30000, one.time + 30000);
+      choose({ from: one.time, to: one.time });
+    } else {
+      const room = Math.max((one.end.time - one.start.time) * 0.15, 500);
+      view.see(one.start.time - room, one.end.time + room);
+      choose({ from: one.start.time, to: one.end.time });
+    }
+  }
+
+  function operations() {
+    const act = (text, about, run, extra = "") => el("tr", {}, el("td", {}, el(`button.button${extra}`, { type: "button", onclick: run }, text)), el("td.soft", {}, about));
+    return el("table", { "aria-label": "Changes" }, el("tbody", {},
+      act("Split…", "Replace a segment by several, for more writers and readers at once.", () => split(model)),
+      act("Merge…", "Replace two segments side by side by one.", () => merge(model)),
+      act("Bookmark the tail…", "Give the end, as it is now, a name.", () => makeBookmark(model, null)),
+      act("Truncate…", "Delete what came before a moment: choose that in the picture first.", () => (chosen ? truncate(model, chosen.from) : choose({ from: Date.now(), to: Date.now() })), ".danger"),
+      act("Seal…", "Nothing can be written to it any more.", () => seal(model), ".danger")));
+  }
+
+  return {
+    b: () => makeBookmark(model, chosen && chosen.from === chosen.to ? chosen.from : null),
+    Escape: () => choose(null),
+    " ": () => (location.hash = path`#/play/${scope}/${stream}` + (chosen ? `?from=${chosen.from}` : "")),
+    l: () => view.all(),
+  };
+}
+
+function legend() {
+  const key = (name, text) => {
+    const swatch = el("i");
+    swatch.style.background = `var(--${name})`;
+    return el("span", {}, swatch, text);
+  };
+  return el("div.legend", {}, el("span.row", {}, "slow ", el("span.ramp", { role: "img", "aria-label": "Colour: rate" }), " fast"),
+    key("mark", "bookmark"), key("slice", "slice"), key("group", "reader group"), el("span", {}, "▲ split  ▼ merge"), el("span", {}, "hatched: truncated"));
+}
+
+export function tabs(items) {
+  const list = el("div.tabs", { role: "tablist" });
+  const body = el("div", { role: "tabpanel", tabIndex: 0 });
+  const buttons = items.map(([text, node, begin], i) => el("button", { type: "button", role: "tab", onclick: () => pick(i), onkeydown: (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.stopPropagation();
+    pick((i + step + items.length) % items.length).focus();
+  } }, text));
+  function pick(i) {
+    buttons.forEach((button, at) => {
+      button.setAttribute("aria-selected", at === i);
+      button.tabIndex = at === i ? 0 : -1;
+    });
+    fill(body, items[i][1]);
+    body.setAttribute("aria-label", items[i][0]);
+    items[i][2]();
+    return buttons[i];
+  }
+  fill(list, buttons);
+  pick(0);
+  return [el("div.head", {}, list), body];
+}
