@@ -36,9 +36,9 @@ const SHAPES = {
   play: "M4 2.5v11l9.5-5.5z",
   pause: "M3.5 2.5h3.2v11H3.5zM9.3 2.5h3.2v11H9.3z",
   back: "M8 3v10L1.5 8zM14.5 3v10L8 8z",
-  ahead: "M1.5 3v10L8 8zM8 3v10l6.500-5z",
-  step: "M3 2.500v11l7-5.500zM11 2.500h2.200v11H11z",
-  theme: "M8 1.500a6.500 6.500 0 1 0 0 13zM8 1.500a6.500 6.500 0 0 1 0 13z",
+  ahead: "M1.5 3v10L8 8zM8 3v10l6.5-5z",
+  step: "M3 2.5v11l7-5.5zM11 2.5h2.2v11H11z",
+  theme: "M8 1.2a6.8 6.8 0 1 0 0 13.6a6.8 6.8 0 1 0 0-13.6zM8 2.6v10.8a5.4 5.4 0 1 1 0-10.8z",
 };
 
 export function icon(name) {
@@ -48,6 +48,7 @@ export function icon(name) {
   svg.setAttribute("aria-hidden", "true");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   path.setAttribute("d", SHAPES[name]);
+  path.setAttribute("fill-rule", "evenodd");
   svg.append(path);
   return svg;
 }

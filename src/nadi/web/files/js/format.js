@@ -15,7 +15,8 @@ export function short(value, digits = 3) {
   return text.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "") + UNITS[unit];
 }
 
-export const bytes = (value) => (value === null || value === undefined ? "–" : `${short(value)}B`);
+export const bytes = (value) => (value === null || value === undefined ? "–" : withUnit(short(value)));
+const withUnit = (text) => text.replace(/([kMGT]?)$/, " $1B");
 export const rate = (value) => `${bytes(value)}/s`;
 export const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
 
@@ -27,6 +28,12 @@ export function clock(ms, { date = true, millis = false } = {}) {
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   return `${date ? `${day} ` : ""}${time}${millis ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : ""}`;
+}
+
+// A time, with its day only if that isn't today.
+export function when(ms) {
+  if (ms === null || ms === undefined) return "–";
+  return clock(ms, { date: new Date(ms).toDateString() !== new Date().toDateString() });
 }
 
 export function span(ms) {

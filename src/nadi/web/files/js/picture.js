@@ -102,8 +102,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
       context.fillRect(left, top, Math.max(right - left - gap, 0.6), Math.max(tall - gap, 0.6));
       if (one.gone > one.from && one.gone > view.from) hatch(context, left, top, (one.gone - one.from) * perMs, tall);
       if (!isDense && right - left > 46 && tall > 15) {
-        const dark = Math.sqrt(one.rate / most) > 0.5;
-        context.fillStyle = dark ? colour("panel") : colour("soft");
+        context.fillStyle = colour(Math.sqrt(one.rate / most) > 0.42 ? "panel" : "text");
         context.fillText(segment(one.id), Math.max(left, x) + 5, top + Math.min(14, tall / 2 + 4));
       }
     }
@@ -202,14 +201,15 @@ export function picture({ height, label, onPick, onRange, onView }) {
       if (!one.position || one.position.time === null) continue;
       const at = xOf(one.position.time);
       if (at < x - 1 || at > x + w + 1) continue;
-      line(context, at, y, y + h, colour("group"), []);
+      context.fillStyle = colour("panel");
+      context.fillRect(at - 1.5, y, 3, h);
+      line(context, at - 0.5, y, y + h, colour("group"), []);
+      const wide = context.measureText(one.readerGroupName).width + 12;
+      const left = at + wide > x + w ? at - wide : at;
       context.fillStyle = colour("group");
-      context.beginPath();
-      context.arc(at, y + h, 4, 0, 7);
-      context.fill();
-      context.textAlign = at > x + w - 110 ? "right" : "left";
-      context.fillText(one.readerGroupName, at + (context.textAlign === "right" ? -7 : 7), y + h - 6);
-      context.textAlign = "left";
+      context.fillRect(left, y + h - 17, wide, 17);
+      context.fillStyle = colour("panel");
+      context.fillText(one.readerGroupName, left + 6, y + h - 5);
     }
     context.restore();
   }
@@ -234,12 +234,12 @@ export function picture({ height, label, onPick, onRange, onView }) {
     const range = drag?.kind === "range" && drag.moved ? { from: Math.min(drag.ms, msOf(pointer.x)), to: Math.max(drag.ms, msOf(pointer.x)) } : chosen;
     if (range) {
       const [left, right] = [xOf(range.from), xOf(range.to)];
-      context.fillStyle = colour("accent");
-      context.globalAlpha = 0.2;
+      context.fillStyle = colour("panel");
+      context.globalAlpha = 0.3;
       context.fillRect(left, y, right - left, h);
       context.globalAlpha = 1;
-      line(context, left, y - 6, y + h, colour("accent"), []);
-      line(context, right, y - 6, y + h, colour("accent"), []);
+      line(context, left, y - 6, y + h, colour("text"), []);
+      line(context, right, y - 6, y + h, colour("text"), []);
     }
     if (played !== null) {
       const at = xOf(played);

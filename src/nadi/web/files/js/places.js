@@ -3,7 +3,7 @@
 import { path, send } from "./api.js";
 import { form, NAME, note } from "./dialogs.js";
 import { el, fill } from "./dom.js";
-import { clock, span } from "./format.js";
+import { clock, span, when } from "./format.js";
 
 const iso = (ms) => new Date(ms).toISOString();
 const NOTE = { name: "note", label: "Note", type: "text-long" };
@@ -75,8 +75,8 @@ export function placesTable(model, see) {
     last = now;
     empty.hidden = bookmarks.length + slices.length > 0;
     const rows = [
-      ...bookmarks.map((one) => row("bookmark", one, one.time, clock(one.time), path`#/play/${scope}/${stream}` + `?from=${one.time ?? ""}`)),
-      ...slices.map((one) => row("slice", one, one.start.time, `${clock(one.start.time)}, ${one.end.time !== null && one.start.time !== null ? span(one.end.time - one.start.time) : "empty"}`, path`#/play/${scope}/${stream}` + path`?slice=${one.name}`)),
+      ...bookmarks.map((one) => row("bookmark", one, one.time, when(one.time), path`#/play/${scope}/${stream}` + `?from=${one.time ?? ""}`)),
+      ...slices.map((one) => row("slice", one, one.start.time, `${when(one.start.time)}, ${one.end.time !== null && one.start.time !== null ? span(one.end.time - one.start.time) : "empty"}`, path`#/play/${scope}/${stream}` + path`?slice=${one.name}`)),
     ];
     rows.sort((a, b) => b.time - a.time);
     fill(body, rows.map((one) => one.node));

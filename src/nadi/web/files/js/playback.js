@@ -6,6 +6,7 @@ import { event } from "./events.js";
 import { follow } from "./tail.js";
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000];
+const BEFORE_MS = 20000; // that one sees of what came before it is live
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
 
 export function playback(data, signal) {
@@ -86,12 +87,19 @@ export function playback(data, signal) {
     }
   }
 
-  function live() {
+  async function live() {
     const over = stop();
     passed = 0;
     set(Date.now());
     become("live");
     cleared.tell();
+    try { // what came just before, so that one doesn't begin with nothing
+      const before = await ask(`${data}/events?from=${Date.now() - BEFORE_MS}&most=200`, over);
+      events.tell(before.events, before);
+    } catch {
+      // the tail tells what is wrong
+    }
+    if (over.aborted) return;
     follow(data, take, (words) => {
       if (over.aborted || mode !== "live") return;
       text = words;

@@ -144,7 +144,9 @@ export function player(main, { scope, stream, query, signal }) {
     deck.setSpeed(SPEEDS[i]);
   }
 
-  const bookmark = () => makeBookmark(model, deck.mode === "live" ? null : Math.round(deck.now()));
+  function bookmark() {
+    makeBookmark(model, deck.mode === "live" ? null : Math.round(deck.now()));
+  }
 
   // --- what is seen --------------------------------------------------------------------------------
 

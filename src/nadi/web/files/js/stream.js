@@ -18,7 +18,7 @@ export function streamView(main, { scope, stream, signal }) {
   const known = model.known;
   let chosen = null; // {from, to}: a moment if they are equal
   const facts = el("div.facts", { role: "status" });
-  const chosenBar = el("div.chosen", { hidden: true, role: "status" });
+  const chosenBar = el("div.chosen", { role: "status" });
   const trouble = el("p.pad.bad", { hidden: true, role: "alert" });
   const view = picture({
     height: 300,
@@ -35,7 +35,7 @@ export function streamView(main, { scope, stream, signal }) {
     el("div.row", {}, el("h1", {}, stream), facts, el("span.grow"),
       el("a.button.main", { href: path`#/play/${scope}/${stream}` }, "Play")),
     el("div.panel", {},
-      el("div.head", {}, el("h2", {}, "Segments"), el("span.quiet.grow", {}, "click for a moment, drag for a stretch"),
+      el("div.head", {}, el("h2", {}, "Segments"), el("span.grow"),
         zooms.map(([text, act]) => el("button.button.plain", { type: "button", onclick: act }, text)),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => view.zoom(1.6) }, "−"),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => view.zoom(1 / 1.6) }, "+")),
@@ -66,6 +66,8 @@ export function streamView(main, { scope, stream, signal }) {
   }, signal);
   shell.themed.on(view.redraw, signal);
 
+  choose(null);
+
   function showFacts() {
     const sum = (name) => known.loads.reduce((total, one) => total + one[name][1], 0);
     const kept = known.segments.reduce((total, one) => total + one.end_offset - one.start_offset, 0);
@@ -81,11 +83,11 @@ export function streamView(main, { scope, stream, signal }) {
   function choose(found) {
     chosen = found;
     view.choose(found);
-    chosenBar.hidden = !found;
-    if (!found) return;
+    chosenBar.classList.toggle("is", Boolean(found));
+    if (!found) return fill(chosenBar, el("span.quiet", {}, "Click in the picture for a moment, drag for a stretch, wheel to zoom."));
     const isMoment = found.from === found.to;
     const button = (text, act, extra = "") => el(`button.button${extra}`, { type: "button", onclick: act }, text);
-    fill(chosenBar, el("span.mono", {}, isMoment ? clock(found.from, { millis: true }) : `${clock(found.from)} to ${clock(found.to)}, ${span(found.to - found.from)}`), el("span.grow"),
+    return fill(chosenBar, el("span.mono", {}, isMoment ? clock(found.from, { millis: true }) : `${clock(found.from)} to ${clock(found.to)}, ${span(found.to - found.from)}`), el("span.grow"),
       el("a.button", { href: `${path`#/play/${scope}/${stream}`}?from=${found.from}${isMoment ? "" : `&to=${found.to}`}` }, isMoment ? "Play from here" : "Play it"),
       isMoment ? button("Bookmark…", () => makeBookmark(model, found.from)) : button("Slice…", () => makeSlice(model, found)),
       isMoment ? null : button("Zoom", () => { view.see(found.from, found.to); choose(null); }),

@@ -1,7 +1,7 @@
 // Who reads a stream, and which transactions it has.
 
 import { el, fill } from "./dom.js";
-import { bytes, clock, count, span } from "./format.js";
+import { bytes, count, span, when } from "./format.js";
 import { sentence } from "./dialogs.js";
 
 function table(label, heads) {
@@ -29,7 +29,7 @@ export function groupsTable(model) {
       made.show(groups?.map((one) => [
         el("td", { title: one.why }, one.scopeName === model.known.scope ? one.readerGroupName : `${one.scopeName}/${one.readerGroupName}`),
         el("td.num", {}, count(one.readers)),
-        el("td.mono", {}, one.position ? clock(one.position.time) : one.why || "unknown"),
+        el("td.mono", {}, one.position ? when(one.position.time) : one.why || "unknown"),
         el("td.num", {}, one.secondsBehind === null ? "–" : one.secondsBehind < 1 ? "at the tail" : span(one.secondsBehind * 1000)),
         el("td.num", {}, bytes(one.bytesBehind)),
         el("td.num", {}, one.eventsBehind === null ? "–" : `${one.eventsBehind ? "~" : ""}${count(one.eventsBehind)}`),
@@ -47,7 +47,7 @@ export function transactionsTable(model) {
       made.show(transactions?.map((one) => [
         el("td.mono", { title: one.id }, `${one.id.slice(0, 8)}…${one.id.slice(-6)}`),
         el("td", { class: { OPEN: "warn", ABORTED: "bad", ABORTING: "bad" }[one.state] ?? "good" }, one.state.toLowerCase()),
-        el("td.mono", {}, clock(one.created)),
+        el("td.mono", {}, when(one.created)),
         el("td.num", {}, one.leaseMs === null ? "–" : span(one.leaseMs)),
       ]), transactions ? "It has no transactions, open or lately ended." : "…", troubles.transactions);
     },
