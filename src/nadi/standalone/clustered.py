@@ -115,13 +115,9 @@ class ClusterServer:
             self.node.join(addresses, parts)
             if self._rest_port is not None:
                 self._api.cluster = self.node.operator
-<<<<<<< HEAD
                 self._figures.more = lambda: samples(self.node.figures())
-=======
-                self._api.own_metrics = lambda: families(self.node.figures())
                 self._api.intake = intake = intake_of(lambda: self._own_uri, security, alone=False)
                 parts.push_async_callback(intake.close)
->>>>>>> f4dcd09 (Events over HTTP: one, JSON lines, Arrow, CloudEvents, OpenTelemetry's logs (tests to follow))
             self._parts = parts.pop_all()
         try:
             await self.node.settled(self.url)
@@ -186,12 +182,9 @@ class ClusterServer:
             address, port = await self.store.listen(self._host, self._store_port, context)
         self.store_address = (told or (self._host if context is not None else address), port)
         rpc_address, self.controller_uri = await self._start_rpc(self._controller_port, parts)
-<<<<<<< HEAD
         self._own_uri = self.controller_uri  # of this process, where others share a port
-=======
         if self._rest_port is not None:
             await self._open_clients(rpc_address, parts)
->>>>>>> 0167454 (The page's data by REST: rates, segments, places, and events by server-sent events, read with the caller's own client)
         if self._shared is not None:
             _, self.controller_uri = await self._start_rpc(self._shared.controller, parts, shares_port=True)
         return Addresses(self.store_address, rpc_address, self._own_rest.partition("://")[2])
@@ -205,14 +198,10 @@ class ClusterServer:
         from nadi.web.clients import Clients
         from nadi.web.site import live_site
 
-<<<<<<< HEAD
-        own = OwnMetrics(self._figures.samples, self._runtime)
-        self._api: Api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.node.store.budget)
-=======
         self._clients: Clients = Clients()
         access, site = RestAccess(self.gate), live_site(self._clients)
-        self._api: Api = Api(self._health, access, budget=self.node.store.budget, site=site)
->>>>>>> 0167454 (The page's data by REST: rates, segments, places, and events by server-sent events, read with the caller's own client)
+        own = OwnMetrics(self._figures.samples, self._runtime)
+        self._api: Api = Api(self._health, access, own_metrics=own, budget=self.node.store.budget, site=site)
         ports = [port] if self._shared is None or self._shared.rest is None else [port, self._shared.rest]
         around, rests = self.node.front.rest(self._api), list[RestServer]()
         for one in ports:

@@ -1,6 +1,6 @@
 """REST in front of whichever server has the active controller: health, metrics, descriptions, the page with the events
-that it shows, the cluster as it is seen from here, and data, are this server's own; everything else is the controller's,
-and passed on if that is another server's.
+that it shows, the cluster as it is seen from here, and data, are this server's own. Everything else is the
+controller's, and passed on if that is another server's.
 """
 
 from __future__ import annotations
