@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from nadi.cluster.operating.figures import BUCKETS_S, CountedEngine, Figures, families
+from nadi.cluster.operating.figures import BUCKETS_S, CountedEngine, Figures, samples
 from nadi.cluster.operating.moves import Moves
 from nadi.cluster.operating.view import Seen, cluster_report
 from nadi.cluster.records import ContainerRecord
 from nadi.cluster.servers.members import Member
 from nadi.errors import UnavailableError
+from nadi.observe.metrics import families
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import Place, name_of
 from nadi.segmentstore.recovery.snapshots import Manifest, Part
@@ -123,9 +124,10 @@ async def test_what_the_log_takes_is_counted() -> None:
             await call
     assert (counted.put_bytes, counted.retries, counted.errors) == (20, 2, 3)
     figures = Figures(3, [True, True, False], True, 2, False, Moves(taken_over=4), counted)
-    samples = {(one.name, *one.labels.values()): one.value for family in families(figures) for one in family.samples}
-    assert samples["nadi_cluster_servers", "dead"] == 1
-    assert samples["nadi_cluster_takeovers_total",] == 4
-    within = {bound: samples["nadi_cluster_log_put_seconds_bucket", bound] for bound in (*map(str, BUCKETS_S), "+Inf")}
+    found = families(samples(figures))
+    told = {(one.name, *one.labels.values()): one.value for family in found for one in family.samples}
+    assert told["nadi_cluster_servers", "dead"] == 1
+    assert told["nadi_cluster_takeovers_total",] == 4
+    within = {bound: told["nadi_cluster_log_put_seconds_bucket", bound] for bound in (*map(str, BUCKETS_S), "+Inf")}
     assert (within["0.001"], within["0.01"], within["0.025"], within["10.0"], within["+Inf"]) == (1, 1, 3, 3, 4)
-    assert samples["nadi_cluster_log_put_seconds_sum",] == pytest.approx(60.0405)
+    assert told["nadi_cluster_log_put_seconds_sum",] == pytest.approx(60.0405)

@@ -1,5 +1,5 @@
-"""The dashboard and the alerts ask for what there is: each query is compared with what a server and a small cluster tell,
-and asked by Prometheus itself where it is installed."""
+"""The dashboard and the alerts ask for what there is: each query is compared with what servers tell, and asked by
+Prometheus itself where it is installed."""
 
 from __future__ import annotations
 

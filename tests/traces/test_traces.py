@@ -212,13 +212,14 @@ async def test_a_frame_of_many_blocks_has_a_bounded_number_of_spans(tmp_path: Pa
 
 
 async def test_a_provider_that_fails_harms_no_write(
-    tmp_path: Path, spans: Spans, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spans: Spans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(SimpleSpanProcessor):
-        def on_end(self, span: Any) -> None:
-            raise RuntimeError("the disk of the collector is full")
+    def fail(span: Any) -> None:
+        raise RuntimeError("the disk of the collector is full")
 
-    spans.provider.add_span_processor(Broken(InMemorySpanExporter()))
+    processor = SimpleSpanProcessor(InMemorySpanExporter())
+    monkeypatch.setattr(processor, "on_end", fail)
+    spans.provider.add_span_processor(processor)
     with caplog.at_level(logging.ERROR):
         async with served(tmp_path) as manager, writing(manager) as writer:
             for _ in range(10):
