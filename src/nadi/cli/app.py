@@ -21,6 +21,8 @@ from nadi.cli.cluster.commands import cluster_app
 from nadi.cli.events.read import read
 from nadi.cli.events.tail import tail
 from nadi.cli.events.write import write
+from nadi.cli.files.exporting import export
+from nadi.cli.files.importing import import_file
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
@@ -40,6 +42,8 @@ app.command()(scrub)
 app.command()(write)
 app.command()(read)
 app.command()(tail)
+app.command()(export)
+app.command("import")(import_file)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")

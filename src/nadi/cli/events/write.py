@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-_INTERRUPTED = 130  # as shells have it
+Create = Annotated[
+    int | None, typer.Option(help="Create scope and stream if they are missing, with N segments.", min=1, metavar="N")
+]
+INTERRUPTED = 130  # as shells have it
 
 
 @connected
@@ -49,10 +52,7 @@ def write(
         str | None, typer.Option(help=r"What ends an event instead of a newline, `\0`, say.", metavar="TEXT")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Each FILE is one event, a picture, say.")] = False,
-    create: Annotated[
-        int | None,
-        typer.Option(help="Create scope and stream if they are missing, with N segments.", min=1, metavar="N"),
-    ] = None,
+    create: Create = None,
     transaction: Annotated[
         bool, typer.Option("--transaction", help="Write all events or none: in one transaction.")
     ] = False,
@@ -95,7 +95,7 @@ def write(
     with ExitStack() as within:
         inputs = opened(files or [], within)
         if create is not None:
-            _create(manager, scope, stream, create)
+            create_missing(manager, scope, stream, create)
         if not files and sys.stdin.isatty() and not quiet:
             warn("each line is an event; Ctrl-D ends")
         found = wholes_of(inputs) if whole else lines_of(inputs, between)
@@ -104,7 +104,7 @@ def write(
             with sink(manager, scope, stream, is_transaction=transaction, into=into, lease_ms=lease_ms) as to:
                 _copy(found, split, to, told)
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
     if not quiet:
         warn(f"wrote {to.told}")
 
@@ -119,7 +119,7 @@ def _copy(found: Iterator[Lines], split: Split, to: Sink, told: Told) -> None:
             raise InvalidArgumentError(f"line {line:,} of {block.input_name} is not an event: {keyed.fault}")
 
 
-def _create(manager: StreamManager, scope: str, stream: str, segments: int) -> None:
+def create_missing(manager: StreamManager, scope: str, stream: str, segments: int) -> None:
     try:
         manager.create_stream(scope, stream, segments)
     except ScopeNotFoundError:

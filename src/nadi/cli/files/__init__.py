@@ -1,0 +1,1 @@
+"""Streams and files: `nadi export` and `nadi import`, in JSON lines, Parquet and Avro."""

@@ -1,0 +1,132 @@
+"""`nadi export`: a stretch of a stream into a file.
+
+Events are written in the order in which a reader gets them, so each key's are in order. Where they lay, segment and
+offset, is written with them, and their key, if it is known: keys aren't stored, so it is one if the events are JSON and
+have it in a field. The file has its name once it is whole, and on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nadi.cli.bookmarks import PLACE, Scope, Stream
+from nadi.cli.events.progress import progress
+from nadi.cli.events.read import OnDamage
+from nadi.cli.events.write import INTERRUPTED, Quiet
+from nadi.cli.files.batch import Batch, FileFormat, format_of, writing
+from nadi.cli.printing import warn
+from nadi.cli.session import connected
+from nadi.errors import InvalidArgumentError, NadiError
+
+if TYPE_CHECKING:
+    from nadi.client import StreamCuts, StreamManager
+    from nadi.model.event import EventBlock
+    from nadi.model.streamcut import StreamCut
+
+Format = Annotated[
+    FileFormat | None, typer.Option("--format", help="By default what the file's ending names.", show_default=False)
+]
+_PART = ".part"
+
+
+@connected
+def export(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    file: Annotated[Path, typer.Argument(help="The file to write: .jsonl, .parquet or .avro.")],
+    start: Annotated[
+        str | None, typer.Option("--from", help=f"Where to start: {PLACE}. [default: head]", show_default=False)
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
+    ] = None,
+    slice_name: Annotated[
+        str | None, typer.Option("--slice", help="What this named slice has.", metavar="NAME")
+    ] = None,
+    kind: Format = None,
+    key_field: Annotated[
+        str | None, typer.Option(help="Field of JSON events that has the routing key.", metavar="NAME")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
+    on_damage: OnDamage = "raise",
+    quiet: Quiet = False,
+) -> None:
+    """Write a stretch of a stream into a file: all of it, unless it is said from where to where."""
+    wanted = format_of(file, kind)
+    if file.exists() and not force:
+        raise InvalidArgumentError(f"{file} is there already: give another name, or --force to replace it")
+    cuts = manager.cuts(scope, stream)
+    first, last = _stretch(manager, cuts, start, end, slice_name)
+    total = cuts.bytes_between(first, last)
+    about = {"scope": scope, "stream": stream, "from": first.as_text(), "to": last.as_text()}
+    reader = manager.create_reader(scope, stream, start=first, end=last, on_damage=on_damage)
+    events = size = done = 0
+    try:
+        with (
+            _replacing(file) as part,
+            reader,
+            progress("exporting", total, quiet=quiet) as told,
+            closing(writing(part, wanted, about)) as out,
+        ):
+            for segment_id, block in reader:
+                batch = _batch(segment_id, block, key_field)
+                out.write(batch)
+                events, size, done = events + len(batch), size + batch.size_bytes, done + block.size_bytes
+                told(done)
+    except NadiError:  # timeouts of the server are OSErrors, too
+        raise
+    except OSError as error:
+        raise InvalidArgumentError(f"{file} can't be written: {error.strerror or error}") from None
+    except KeyboardInterrupt:
+        warn(f"{file} was not written")
+        raise typer.Exit(INTERRUPTED) from None
+    if not quiet:
+        warn(f"exported {events:,} events, {size:,} bytes to {file}")
+
+
+def _stretch(
+    manager: StreamManager, cuts: StreamCuts, start: str | None, end: str | None, slice_name: str | None
+) -> tuple[StreamCut, StreamCut]:
+    if slice_name is None:
+        return cuts.named(start or "head"), cuts.named(end or "tail")
+    if start is not None or end is not None:
+        raise InvalidArgumentError("--from and --to have no effect with --slice, which has its own start and end")
+    head = cuts.head()
+    found = manager.slices(head.scope).get(slice_name)
+    if found.stream != head.stream:
+        raise InvalidArgumentError(f"slice {slice_name} is one of stream {found.stream}, not of {head.stream}")
+    return found.start, found.end
+
+
+def _batch(segment_id: int, block: EventBlock, key_field: str | None) -> Batch:
+    from nadi.functions.delivery import key_of
+
+    events = block.events()
+    keys = [None if key_field is None else key_of(event, key_field) for event in events]
+    return Batch(events, [segment_id] * len(events), block.offsets().tolist(), keys)
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[Path]:
+    """Give another name beside the file's, which becomes the file's once all is on disk; or it is removed."""
+    part = file.with_name(file.name + _PART)
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(file)
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,77 @@
+"""JSON lines, as `nadi read --json` prints them: an event is `text`, or `base64` if it isn't valid UTF-8."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from nadi.cli.events.lines import Input, lines_of
+from nadi.cli.files.batch import Batch
+from nadi.errors import InvalidArgumentError
+
+
+class _Row(msgspec.Struct, omit_defaults=True):
+    segment_id: int | None = None
+    offset: int | None = None
+    key: str | None = None
+    text: str | None = None
+    base64: str | None = None
+
+
+class JsonWriter:
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb")
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, batch: Batch) -> None:
+        rows = zip(batch.segment_ids, batch.offsets, batch.keys, batch.events, strict=True)
+        self._file.write(self._encoder.encode_lines([_row(*row) for row in rows]))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class JsonReader:
+    def __init__(self, file: Path) -> None:
+        self._name = str(file)
+        self._file = file.open("rb")
+
+    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        for block in lines_of([Input(self._name, self._file)], b"\n"):
+            batch = Batch([], [], [], [])
+            for number, line in enumerate(block.lines, block.first):
+                try:
+                    row = _decode(line)
+                    batch.events.append(_event(row))
+                except (msgspec.DecodeError, binascii.Error, ValueError) as error:
+                    yield batch, block.read_bytes  # what is before it
+                    raise InvalidArgumentError(f"line {number:,} of {self._name} is not an event: {error}") from None
+                batch.segment_ids.append(row.segment_id)
+                batch.offsets.append(row.offset)
+                batch.keys.append(row.key)
+            yield batch, block.read_bytes
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_decode = msgspec.json.Decoder(_Row).decode
+
+
+def _row(segment_id: int | None, offset: int | None, key: str | None, event: bytes) -> _Row:
+    try:
+        return _Row(segment_id, offset, key, text=event.decode())
+    except UnicodeDecodeError:
+        return _Row(segment_id, offset, key, base64=base64.b64encode(event).decode())
+
+
+def _event(row: _Row) -> bytes:
+    if row.text is not None:
+        return row.text.encode()
+    if row.base64 is not None:
+        return base64.b64decode(row.base64, validate=True)
+    raise ValueError("it has neither a `text` nor a `base64`")

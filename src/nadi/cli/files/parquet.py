@@ -1,0 +1,103 @@
+"""Parquet, by pyarrow: the columns segment_id, offset, key and event, in row groups of some megabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nadi.cli.files.batch import Batch
+from nadi.errors import InvalidArgumentError
+from nadi.limits import MIB
+
+_GROUP_BYTES, _GROUP_ROWS = 32 * MIB, 262_144
+_READ_ROWS = 8192
+_COLUMNS = {"segment_id": pa.int64(), "offset": pa.int64(), "key": pa.string(), "event": pa.binary()}
+
+
+class ParquetWriter:
+    """Holds one row group, and hands it on once it is full."""
+
+    def __init__(self, file: Path, about: dict[str, str]) -> None:
+        metadata = {f"nadi.{name}": text for name, text in about.items()}
+        self._schema = pa.schema(list(_COLUMNS.items()), metadata)
+        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd", use_dictionary=["segment_id", "key"])
+        self._held: list[Any] = []
+        self._held_rows = self._held_bytes = 0
+
+    def write(self, batch: Batch) -> None:
+        size = batch.size_bytes
+        if self._held_rows + len(batch) > _GROUP_ROWS or self._held_bytes + size > _GROUP_BYTES:
+            self._hand_on()
+        columns = [batch.segment_ids, batch.offsets, batch.keys, batch.events]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, _COLUMNS.values(), strict=True)]
+        self._held.append(pa.record_batch(arrays, schema=self._schema))
+        self._held_rows += len(batch)
+        self._held_bytes += size
+
+    def _hand_on(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
+            self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._hand_on()
+        self._writer.close()
+
+
+class ParquetReader:
+    """Any file with a column `event` of bytes or text will do."""
+
+    def __init__(self, file: Path) -> None:
+        self._size = file.stat().st_size
+        try:
+            self._file = pq.ParquetFile(file)
+        except pa.ArrowException as error:
+            raise InvalidArgumentError(f"{file} can't be read as Parquet: {error}") from None
+        schema = self._file.schema_arrow
+        if "event" not in schema.names:
+            self._file.close()
+            raise InvalidArgumentError(f"{file} has no column `event`, but {', '.join(schema.names[:20])}")
+        self._names = [name for name in _COLUMNS if name in schema.names]
+        for name in self._names:
+            if not _fits(schema.field(name).type, name):
+                self._file.close()
+                kind = schema.field(name).type
+                raise InvalidArgumentError(f"column `{name}` of {file} is of type {kind}, not {_COLUMNS[name]}")
+
+    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        rows, whole = 0, max(1, self._file.metadata.num_rows)
+        try:
+            for found in self._file.iter_batches(_READ_ROWS, columns=self._names):
+                rows += found.num_rows
+                events = found.column("event")
+                if events.null_count:
+                    raise InvalidArgumentError("column `event` has nulls, which are no events: leave these rows out")
+                yield (
+                    Batch(
+                        [one.encode() if isinstance(one, str) else one for one in events.to_pylist()],
+                        *(self._column(found, name) for name in ("segment_id", "offset", "key")),
+                    ),
+                    self._size * rows // whole,
+                )
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgumentError(f"the file can't be read further: {error}") from None
+
+    def _column(self, found: Any, name: str) -> list[Any]:
+        column: list[Any] = found.column(name).to_pylist() if name in self._names else [None] * found.num_rows
+        return column
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _fits(kind: Any, name: str) -> bool:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if name == "event":
+        return bool(is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if name == "key":
+        return bool(is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)))
+    return bool(pa.types.is_integer(kind))

@@ -1,0 +1,190 @@
+"""What `nadi export` writes, `nadi import` reads: the same events, in the order of their segments, under their keys."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nadi
+from nadi.cli.files import parquet
+from nadi.model.keyspace import key_position
+from tests.cli.test_streams import Shell
+
+FORMATS = ("jsonl", "parquet", "avro")
+
+
+@pytest.fixture(scope="module")
+def written(manager: nadi.StreamManager) -> list[bytes]:
+    """Events of all bytes and sizes, with keys, over a split; each begins with its key and its number under it."""
+    chance = random.Random(7)
+    manager.create_stream("home", "meters", 3)
+    events = []
+    with manager.create_writer("home", "meters") as writer:
+        for number in range(600):
+            key = f"{chance.randrange(12)}"
+            event = f"{key}:{number}:".encode() + chance.randbytes(chance.choice([0, 1, 100, 3000]))
+            events.append(event)
+            writer.write_event(event, key)
+            if number == 300:
+                writer.flush()
+                first = manager.current_segments("home", "meters")[0]
+                middle = (first.low + first.high) / 2
+                halves = [(first.low, middle), (middle, first.high)]
+                manager.scale_stream("home", "meters", [first.segment_id], halves)
+        writer.write_event(b"")
+    return [*events, b""]
+
+
+def by_segment(manager: nadi.StreamManager, stream: str) -> dict[int, list[bytes]]:
+    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    with manager.create_reader("home", stream, end=manager.cuts("home", stream).tail()) as reader:
+        for segment, block in reader:
+            found[segment] += block.events()
+    return found
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_events_come_back_as_they_were(
+    shell: Shell,
+    manager: nadi.StreamManager,
+    written: list[bytes],
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parquet, "_GROUP_BYTES", 50_000)
+    file = tmp_path / f"meters.{kind}"
+    size = sum(map(len, written))
+    done = shell.run("export", "home", "meters", str(file))
+    assert done.stderr.replace("\n", "") == f"exported {len(written):,} events, {size:,} bytes to {file}"
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    done = shell.run("import", str(file), "home", f"again-{kind}", "--create", "2")
+    assert done.stderr == f"wrote {len(written):,} events, {size:,} bytes\n"
+    here, there = by_segment(manager, "meters"), by_segment(manager, f"again-{kind}")
+    assert sorted(event for events in there.values() for event in events) == sorted(written)
+    for segment, events in here.items():
+        wanted = set(events)
+        (place,) = [one for one, found in there.items() if wanted <= set(found)]
+        assert [event for event in there[place] if event in wanted] == events, f"in the order of segment {segment}"
+    if kind == "parquet":
+        assert pq.ParquetFile(file).num_row_groups > 5
+        about = pq.ParquetFile(file).schema_arrow.metadata
+        assert about[b"nadi.stream"] == b"meters"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_stretch_with_keys(shell: Shell, manager: nadi.StreamManager, tmp_path: Path, kind: str) -> None:
+    stream = f"keyed-{kind}"
+    shell.run("write", "home", stream, "--create", "1", stdin=b'{"m": "oven", "n": 1}\n{"m": "lamp"}\n{"x": 1}\nlast\n')
+    cuts = manager.cuts("home", stream)
+    manager.slices("home").create(f"{stream}-first", cuts.head(), cuts.after(cuts.head(), 3))
+    file = tmp_path / "some"
+    options = "--slice", f"{stream}-first", "--key-field", "m", "--format", kind
+    shell.run("export", "home", stream, str(file), *options)
+    shell.run("import", str(file), "home", f"{stream}-again", "--create", "8", "--format", kind, "--transaction")
+    there = by_segment(manager, f"{stream}-again")
+    segments = manager.current_segments("home", f"{stream}-again")
+
+    def segment_of(key: str) -> int:
+        return next(one.segment_id for one in segments if one.low <= key_position(key) < one.high)
+
+    assert sum(map(len, there.values())) == 3
+    assert b'{"m": "oven", "n": 1}' in there[segment_of("oven")]
+    assert b'{"m": "lamp"}' in there[segment_of("lamp")]
+    assert b'{"x": 1}' in there[segment_of("0.#epoch.0")]
+    shell.run("import", str(file), "home", f"{stream}-again", "--format", kind, "--key", "all", "--quiet")
+    assert len(by_segment(manager, f"{stream}-again")[segment_of("all")]) >= 3
+    there_is = shell.run("export", "home", stream, str(file), "--format", kind, code=1)
+    assert "is there already" in there_is.stderr
+    shell.run("export", "home", stream, str(file), "--format", kind, "--force", "--from", "tail", "--quiet")
+    assert shell.run("import", str(file), "home", stream, "--format", kind).stderr == "wrote 0 events, 0 bytes\n"
+
+
+def test_what_read_prints_can_be_imported(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+    shell.run("write", "home", "read", "--create", "1", stdin=b'"quoted" \\ \xc3\xa9\n\xff\n')
+    file = tmp_path / "read.ndjson"
+    file.write_text(shell.run("read", "home", "read", "--json").stdout)
+    shell.run("import", str(file), "home", "read", "--quiet")
+    (events,) = by_segment(manager, "read").values()
+    assert events == [b'"quoted" \\ \xc3\xa9', b"\xff"] * 2
+
+
+def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+    manager.create_stream("home", "others", 1)
+    file = tmp_path / "own.parquet"
+    pq.write_table(pa.table({"event": ["a", "b"], "more": [1, 2]}), file)
+    shell.run("import", str(file), "home", "others")
+    assert by_segment(manager, "others") == {0: [b"a", b"b"]}
+    for table, says in (
+        (pa.table({"value": [b"a"]}), "has no column `event`, but value"),
+        (pa.table({"event": [1]}), "is of type int64, not binary"),
+        (pa.table({"event": [b"a"], "segment_id": ["x"]}), "is of type string, not int64"),
+        (pa.table({"event": [b"a", None]}), "has nulls"),
+    ):
+        pq.write_table(table, file)
+        assert says in shell.run("import", str(file), "home", "others", code=1).stderr.replace("\n", " ")
+    for name, content, says in (
+        ("x.parquet", b"no parquet", "can't be read as Parquet"),
+        ("x.avro", b"no avro", "can't be read as Avro's records"),
+        ("x.jsonl", b'{"text": "ok"}\n{"text": 1}\n', "line 2 of"),
+        ("y.jsonl", b'{"offset": 1}\n', "neither a `text` nor a `base64`"),
+        ("z.jsonl", b'{"base64": "?"}\n', "line 1 of"),
+        ("x.csv", b"a,b\n", "has none of the endings .jsonl, .ndjson, .parquet, .avro"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert says in shell.run("import", str(tmp_path / name), "home", "others", code=1).stderr.replace("\n", " "), (
+            name
+        )
+    assert by_segment(manager, "others") == {0: [b"a", b"b", b"ok"]}, "what is before a bad line is written"
+    assert "can't be read: No such" in (
+        shell.run("import", str(tmp_path / "none.jsonl"), "home", "others", code=1).stderr.replace("\n", " ")
+    )
+
+
+def test_a_damaged_file_says_so(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+    for kind in ("parquet", "avro"):
+        file = tmp_path / f"cut.{kind}"
+        shell.run("export", "home", "meters", str(file), "--quiet")
+        data = bytearray(file.read_bytes())
+        data[len(data) // 3 : len(data) // 3 + 400] = os.urandom(400)
+        file.write_bytes(data)
+        assert "can't be read" in shell.run("import", str(file), "home", "meters-cut", "--create", "1", code=1).stderr
+
+
+def test_an_export_that_fails_leaves_what_was_there(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+    file = tmp_path / "old.jsonl"
+    file.write_bytes(b"old")
+    for options, says in (
+        ([], "is there already"),
+        (["--force", "--from", "none"], "no bookmark 'none'"),
+        (["--force", "--slice", "none"], "no slice 'none'"),
+        (["--force", "--slice", "none", "--to", "tail"], "have no effect with --slice"),
+    ):
+        assert says in shell.run("export", "home", "meters", str(file), *options, code=1).stderr.replace("\n", " ")
+    nowhere = tmp_path / "none" / "x.jsonl"
+    assert "can't be written: No such" in (
+        shell.run("export", "home", "meters", str(nowhere), code=1).stderr.replace("\n", " ")
+    )
+    (tmp_path / "folder.jsonl.part").mkdir()
+    shell.run("export", "home", "meters", str(tmp_path / "folder.jsonl"), code=1)
+    assert file.read_bytes() == b"old"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.jsonl.part", "old.jsonl"]
+    shell.run("export", "home", "meters", str(file), "--force")
+    assert len(file.read_bytes().splitlines()) == len(written)
+    assert msgspec.json.decode(file.read_bytes().splitlines()[0])["offset"] == 0
+
+
+def test_avro_is_an_extra(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[bytes]) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    monkeypatch.delitem(sys.modules, "nadi.cli.files.avro", raising=False)
+    done = shell.run("export", "home", "meters", str(tmp_path / "x.avro"), code=1)
+    assert "pip install 'nadi[avro]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
