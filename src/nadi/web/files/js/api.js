@@ -2,6 +2,9 @@
 // nothing that a browser would send by itself, so no other site can act in the user's name.
 
 import { event } from "./events.js";
+import { Lost, Refused } from "./problems.js";
+
+export { Lost, Refused };
 
 const KEPT = "nadi-authorization";
 let authorization = sessionStorage.getItem(KEPT) ?? "";
@@ -13,14 +16,6 @@ export let askWho = async () => false; // set by the shell: asks for credentials
 export function whoAsks(asks) {
   askWho = asks;
 }
-
-export class Refused extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-export class Lost extends Error {}
 
 export const isSignedIn = () => authorization !== "";
 

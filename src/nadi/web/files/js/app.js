@@ -1,13 +1,13 @@
 // Which view is shown, by the part of the address after #, and keys.
 
 import { overview } from "./overview.js";
-import { player } from "./player.js";
+import { playing } from "./playing.js";
 import * as shell from "./shell.js";
 import { streamView } from "./stream.js";
 
 const VIEWS = [
   [/^#\/stream\/([^/]+)\/([^/?]+)$/, streamView],
-  [/^#\/play\/([^/]+)\/([^/?]+)(?:\?(.*))?$/, player],
+  [/^#\/play\/([^/]+)\/([^/?]+)(?:\?(.*))?$/, playing],
 ];
 const main = document.getElementById("main");
 let shown = null; // {keys, end}

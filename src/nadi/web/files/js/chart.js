@@ -1,6 +1,6 @@
 // A number of each event as a line over time, one line for each value of another field if that is wanted.
 
-import { colour, el, fill, sized } from "./dom.js";
+import { colour, el, fill, sized, theme } from "./dom.js";
 import { short, ticks } from "./format.js";
 import { at, jsonOf, numbersOf } from "./payload.js";
 
@@ -102,7 +102,7 @@ export function chartView() {
     const yOf = (value) => y + h - ((value - low) / (high - low)) * h;
     context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
     axes(context, { x, y, w, h, low, high, from, now, xOf, yOf });
-    const hues = HUES[document.documentElement.dataset.theme] ?? HUES.light;
+    const hues = HUES[theme()] ?? HUES.light;
     context.save();
     context.beginPath();
     context.rect(x, 0, w + 6, height);

@@ -69,9 +69,15 @@ export function sized(canvas, width, height) {
 }
 
 let colours = {};
+let root = document.documentElement; // whose style has the colours
+export function coloursFrom(node) {
+  root = node;
+  forgetColours();
+}
+export const theme = () => root.dataset.theme;
 export function colour(name) {
-  if (!(name in colours)) {
-    colours[name] = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colours[name]) { // nothing is known before it is on the screen
+    colours[name] = getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   }
   return colours[name];
 }

@@ -1,15 +1,16 @@
 // What plays: paused at a moment, playing at a speed, or live. Tells batches of events, and when it has changed.
 
-import { ask, listen, Lost, Refused } from "./api.js";
 import { sentence } from "./dialogs.js";
 import { event } from "./events.js";
-import { follow } from "./tail.js";
+import { follow } from "./follow.js";
+import { Lost, Refused } from "./problems.js";
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000];
 const BEFORE_MS = 20000; // that one sees of what came before it is live
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
 
-export function playback(data, signal) {
+// from: as in source.js.
+export function playback(from, signal) {
   const events = event(); // (events, batch)
   const changed = event();
   const cleared = event();
@@ -66,7 +67,7 @@ export function playback(data, signal) {
     while (!over.aborted) {
       try {
         const asked = query({ from: Math.max(0, Math.round(told.ms)), speed, pauses: skipsPauses ? "skip" : "keep" });
-        const last = await listen(`${data}/play?${asked}`, (kind, batch) => {
+        const last = await from.play(asked, (kind, batch) => {
           if (over.aborted) return;
           wait = 500;
           if (kind === "batch") take(batch);
@@ -77,12 +78,12 @@ export function playback(data, signal) {
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
-        text = error instanceof Lost ? "Waiting for the server…" : sentence(error);
+        text = error instanceof Lost ? `Waiting for the ${error.whom}…` : sentence(error);
         changed.tell();
       }
-      const from = told.ms;
+      const reached = told.ms;
       await new Promise((resolve) => setTimeout(resolve, wait));
-      set(from);
+      set(reached);
       wait = Math.min(wait * 2, 5000);
     }
   }
@@ -94,13 +95,13 @@ export function playback(data, signal) {
     become("live");
     cleared.tell();
     try { // what came just before, so that one doesn't begin with nothing
-      const before = await ask(`${data}/events?from=${Date.now() - BEFORE_MS}&most=200`, over);
+      const before = await from.first(new URLSearchParams({ from: Date.now() - BEFORE_MS, most: 200 }), over);
       events.tell(before.events, before);
     } catch {
       // the tail tells what is wrong
     }
     if (over.aborted) return;
-    follow(data, take, (words) => {
+    follow(from.tail, take, (words) => {
       if (over.aborted || mode !== "live") return;
       text = words;
       changed.tell();
@@ -115,10 +116,10 @@ export function playback(data, signal) {
   }
 
   // What is to be seen at a moment: the first event from then on.
-  async function still(from, isStep = false) {
+  async function still(ms, isStep = false) {
     const over = round.signal;
     try {
-      const batch = await ask(`${data}/events?${query({ from: Math.max(0, Math.round(from)), most: 1 })}`, over);
+      const batch = await from.first(query({ from: Math.max(0, Math.round(ms)), most: 1 }), over);
       if (over.aborted || !batch.events.length) return;
       lastEvent = batch.events[0];
       if (isStep) set(lastEvent.time);

@@ -1,23 +1,19 @@
 // The player: a stretch of a stream as one plays a video, over the picture of its segments as the bar to scrub on.
 
-import { path } from "./api.js";
 import { chartView } from "./chart.js";
 import { el, fill, icon, say } from "./dom.js";
 import { clock, count, span } from "./format.js";
-import { streamModel } from "./model.js";
 import { picture } from "./picture.js";
-import { makeBookmark } from "./places.js";
 import { playback, SPEEDS } from "./playback.js";
-import * as shell from "./shell.js";
 import { eventView, pictureView } from "./views.js";
 
 const JUMP_S = 10; // of watching
 
-export function player(main, { scope, stream, query, signal }) {
-  shell.at({ text: scope, href: "#/" }, { text: stream, href: path`#/stream/${scope}/${stream}` }, { text: "player" });
-  const model = streamModel(scope, stream, signal);
+// model: what is known of the stream, as in model.js; from: where its events come from, as in source.js; themed: told
+// when colours have changed; makeBookmark(ms): asks for a bookmark there, null for the tail.
+export function player(main, { stream, query, model, from, themed, makeBookmark = null, signal }) {
   const known = model.known;
-  const deck = playback(known.data, signal);
+  const deck = playback(from, signal);
   const views = { picture: pictureView(), chart: chartView(), json: eventView() };
   let shown = "json";
   let isChosen = false; // by somebody, not by what came
@@ -53,7 +49,7 @@ export function player(main, { scope, stream, query, signal }) {
         liveButton,
         el("label.check", {}, "Speed ", speed), el("label.check", {}, pauses, "skip pauses"),
         el("span.grow"), told,
-        el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
+        makeBookmark && el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
         el("button.button.plain", { type: "button", onclick: () => bar.all() }, "All"),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => bar.zoom(1.8, deck.now()) }, "−"),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => bar.zoom(1 / 1.8, deck.now()) }, "+")),
@@ -145,7 +141,7 @@ export function player(main, { scope, stream, query, signal }) {
   }
 
   function bookmark() {
-    makeBookmark(model, deck.mode === "live" ? null : Math.round(deck.now()));
+    makeBookmark?.(deck.mode === "live" ? null : Math.round(deck.now()));
   }
 
   // --- what is seen --------------------------------------------------------------------------------
@@ -200,7 +196,7 @@ export function player(main, { scope, stream, query, signal }) {
   const behind = (now) => (now && !known.isSealed ? `${span(Date.now() - now)} ago` : "");
 
   signal.addEventListener("abort", () => cancelAnimationFrame(frame));
-  shell.themed.on(() => { bar.redraw(); draw(); }, signal);
+  themed.on(() => { bar.redraw(); draw(); }, signal);
   use("json");
   state();
   tick();

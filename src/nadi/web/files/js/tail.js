@@ -1,46 +1,12 @@
 // A stream's events as they come, the newest at the bottom.
 
-import { listen, Lost, Refused } from "./api.js";
-import { sentence } from "./dialogs.js";
 import { el, fill, say } from "./dom.js";
+import { follow } from "./follow.js";
 import { clock, count, segment, short } from "./format.js";
 import { shown } from "./payload.js";
+import { overHttp } from "./source.js";
 
 const KEPT = 300; // events on the page
-
-// Calls `on(batch)` for each batch at the tail, over and over, also when the server was away; `state(text)` says what is.
-export async function follow(data, on, state, signal) {
-  let wait = 500;
-  while (!signal.aborted) {
-    if (document.hidden) {
-      await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true, signal }));
-      continue;
-    }
-    const round = new AbortController();
-    const stop = () => round.abort();
-    signal.addEventListener("abort", stop, { once: true });
-    const hidden = () => document.hidden && stop(); // a browser has few connections to a server: hidden pages hold none
-    document.addEventListener("visibilitychange", hidden);
-    try {
-      state("");
-      const last = await listen(`${data}/tail`, (kind, batch) => {
-        wait = 500;
-        if (kind === "batch") on(batch);
-        else if (kind === "trouble") throw new Refused(503, batch.error);
-      }, round.signal);
-      if (last === "end") return state("The stream is sealed: nothing more comes.");
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error instanceof Refused && error.status !== 503) return state(sentence(error));
-      if (!round.signal.aborted) state(error instanceof Lost ? "Waiting for the server…" : sentence(error));
-    } finally {
-      signal.removeEventListener("abort", stop);
-      document.removeEventListener("visibilitychange", hidden);
-    }
-    await new Promise((resolve) => setTimeout(resolve, document.hidden ? 0 : wait));
-    wait = Math.min(wait * 2, 5000);
-  }
-}
 
 export function tailPanel(data, signal) {
   const list = el("div.events", { role: "log", "aria-label": "Events as they come", tabIndex: 0 });
@@ -82,7 +48,7 @@ export function tailPanel(data, signal) {
     say(told, state || (come ? `${short(rate)} events/s${passed ? `, ${count(passed)} not shown` : ""}` : "Nothing has come since the page was opened."));
   }
 
-  follow(data, add, (text) => { state = text; tell(); }, signal);
+  follow(overHttp(data).tail, add, (text) => { state = text; tell(); }, signal);
   const timer = setInterval(tell, 1000);
   signal.addEventListener("abort", () => clearInterval(timer));
   return el("div.panel", {}, el("div.head", {}, el("h2", {}, "Tail"), told, find,
