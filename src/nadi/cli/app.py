@@ -25,6 +25,7 @@ from nadi.cli.files.exporting import export
 from nadi.cli.files.importing import import_file
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
+from nadi.cli.ingest.files import ingest
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
@@ -44,6 +45,7 @@ app.command()(read)
 app.command()(tail)
 app.command()(export)
 app.command("import")(import_file)
+app.command()(ingest)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")

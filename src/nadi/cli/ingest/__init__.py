@@ -1,0 +1,1 @@
+"""Commands that write what comes from elsewhere into streams."""

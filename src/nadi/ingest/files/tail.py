@@ -1,0 +1,155 @@
+"""One file that is read to its end and beyond, through its renaming and deletion, until it was truncated or is over.
+
+What was read counts only if the file began the same before and after: otherwise it was emptied meanwhile, and begins anew
+as another file. Its unread lines are in the copy, if one was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.ingest.files.disk import HEAD_BYTES, OpenFile
+from nadi.ingest.files.keys import KeyOf
+from nadi.ingest.files.lines import Cut, Cutter
+from nadi.ingest.files.places import Place
+from nadi.limits import INGEST_LOOK_S, INGEST_QUIET_S, INGEST_READ_BYTES
+from nadi.model.keyspace import key_position
+
+
+class End(enum.Enum):
+    """Why a file isn't read any more."""
+
+    EMPTIED = "it was truncated, or is another one"
+    OVER = "another has its name, and nothing comes any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read. key_of: of an event, which has its file's where this gives none. starts: what the first line of an event matches. joins_s: how long an event of
+    several lines waits for the next. once: to the end that they have, and no further."""
+
+    key_of: KeyOf | None = None
+    starts: re.Pattern[bytes] | None = None
+    joins_s: float = 2.0
+    once: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of all files since the start."""
+
+    lines: int = 0
+    size: int = 0  # bytes
+    split_lines: int = 0
+    unread: dict[bytes, int] = field(default_factory=dict)  # bytes behind, by place
+    waiting: int = 0  # bytes at ends of files that aren't whole lines
+
+
+class Tail:
+    """`run` it. keep: stores the place at once. slots: how many files are worked on at a time."""
+
+    def __init__(
+        self,
+        file: OpenFile,
+        place: Place,
+        writer: NumberedWriter,
+        reading: Reading,
+        keep: Callable[[Place], Awaitable[None]],
+        slots: asyncio.Semaphore,
+        progress: Progress,
+        after: Tail | None = None,
+    ) -> None:
+        self.file, self.place = file, place
+        self.is_replaced = False  # another file has its name, or none
+        self.drained = asyncio.Event()  # all that it had was written once
+        self.is_dirty = False  # the place is further than what is kept
+        self._writer, self._reading, self._keep, self._slots = writer, reading, keep, slots
+        self._progress, self._after = progress, after
+        self._cutter = Cutter(place.offset, reading.starts, place.forced)
+        self._position = key_position(place.key)
+        self._grown_at = time.monotonic()
+
+    async def run(self) -> End | None:
+        """None: all there was at the moment was written, where nothing more is wanted."""
+        if self._after is not None:
+            await self._after.drained.wait()  # lines of one name keep their order
+        while True:
+            async with self._slots:
+                data = await asyncio.to_thread(self._read)
+                if data is None:
+                    self.drained.set()
+                    return End.EMPTIED
+                if data:
+                    self._grown_at = time.monotonic()
+                    await self._write(self._cutter.feed(data))
+                    if len(data) == INGEST_READ_BYTES:
+                        continue
+            end = await self._at_the_end()
+            if end is not None or (self._reading.once and self.drained.is_set()):
+                return end
+            await asyncio.sleep(INGEST_LOOK_S)
+
+    @property
+    def was_emptied(self) -> bool:
+        """Whether it isn't the file any more that it was."""
+        return self.file.size < self.place.offset or not self.file.begins_so(self.place.head)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._progress.unread.pop(self.place.id, None)
+        self.file.close()
+
+    async def _at_the_end(self) -> End | None:
+        idle_s = time.monotonic() - self._grown_at
+        if self._cutter.has_whole and (idle_s > self._reading.joins_s or self._reading.once):
+            await self._force(self._cutter.whole_end, rest=False)
+        is_over = self.is_replaced and idle_s > INGEST_QUIET_S
+        if is_over and (self._cutter.has_rest or self._cutter.has_whole):
+            await self._force(self._cutter.at, rest=True)
+        self.drained.set()
+        return End.OVER if is_over else None
+
+    async def _force(self, end: int, *, rest: bool) -> None:
+        """End an event though more might come: first it is kept where, so that it ends there for good."""
+        self.place.forced = end
+        await self._keep(self.place)
+        await self._write(self._cutter.flush(rest=rest))
+
+    def _read(self) -> bytes | None:
+        """What follows; None if it isn't this file any more."""
+        file, place, at = self.file, self.place, self._cutter.at
+        size = file.size
+        if size < at or not file.begins_so(place.head):
+            return None
+        if place.head_bytes < min(size, HEAD_BYTES):
+            head = file.head()
+            if not file.begins_so(place.head):
+                return None
+            place.head_bytes, place.head_digest = head.size, head.digest
+            self.is_dirty = True
+        data = file.read(at, INGEST_READ_BYTES)
+        if not file.begins_so(place.head):
+            return None
+        self._progress.unread[place.id] = max(0, size - at - len(data))
+        return data
+
+    async def _write(self, cuts: Sequence[Cut]) -> None:
+        if cuts:
+            events = [NumberedEvent(end, self._position_of(event), event) for end, event in cuts]
+            await self._writer.write(events)
+            self._progress.lines += len(cuts)
+            self._progress.size += self._cutter.done - self.place.offset
+            self.place.offset = self._cutter.done
+            self.is_dirty = True
+        self._progress.split_lines += self._cutter.split_lines
+        self._cutter.split_lines = 0
+
+    def _position_of(self, event: bytes) -> float:
+        key = self._reading.key_of(event) if self._reading.key_of is not None else None
+        return self._position if key is None else key_position(key)
