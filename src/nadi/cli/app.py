@@ -26,6 +26,7 @@ from nadi.cli.files.importing import import_file
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
+from nadi.cli.machine.doctor import doctor
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
@@ -40,6 +41,7 @@ app.command()(repair)
 app.command()(migrate)
 app.command()(passwd)
 app.command()(scrub)
+app.command()(doctor)
 app.command()(write)
 app.command()(read)
 app.command()(tail)

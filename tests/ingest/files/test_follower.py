@@ -73,9 +73,7 @@ async def following(server: EmbeddedServer, stream: str, *patterns: Path | str) 
 
 
 def stored(manager: nadi.StreamManager, stream: str) -> list[bytes]:
-    return [
-        event.data for event in manager.read_events("in", stream, end=manager.stream_info("in", stream).tail)
-    ]
+    return [event.data for event in manager.read_events("in", stream, end=manager.stream_info("in", stream).tail)]
 
 
 async def until(follower: Follower, lines: int) -> None:
@@ -99,9 +97,7 @@ async def test_what_is_there_and_what_comes_later(
     assert sorted(stored(manager, stream)) == sorted([b"one", b"\xff two", b"three", b"partial", b"four"])
 
 
-async def test_from_the_end(
-    server: EmbeddedServer, manager: nadi.StreamManager, stream: str, tmp_path: Path
-) -> None:
+async def test_from_the_end(server: EmbeddedServer, manager: nadi.StreamManager, stream: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"old\npa")
     await read_all(server, stream, tmp_path / "*.log", from_end=True)
     with (tmp_path / "a.log").open("ab") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -17,6 +18,14 @@ from nadi.observe.cluster import ClusterReport, DrainReport, ServerReport
 T = TypeVar("T")
 _ANSWER_S = 10.0
 _ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 409: ConflictError}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered, and when by its clock, as HTTP has it."""
+
+    body: bytes
+    date: str
 
 
 class RestClient:
@@ -43,8 +52,22 @@ class RestClient:
             headers["Content-Type"], data = "application/json", msgspec.json.encode(body)
         request = Request(url, method=verb, headers=headers, data=data)
         try:
+            return msgspec.json.decode(self._answer(request, within_s).body or b"null", type=kind)
+        except msgspec.MsgspecError as error:
+            raise UnavailableError(f"{url} answers with something else than a report: {error}") from error
+
+    def text(self, url: str, *, within_s: float = _ANSWER_S) -> Answer:
+        """What is at the address, as it is."""
+        headers = {}
+        if self._security.credentials is not None:
+            headers["Authorization"] = self._security.credentials.header()
+        return self._answer(Request(url, headers=headers), within_s)
+
+    def _answer(self, request: Request, within_s: float) -> Answer:
+        url = request.full_url
+        try:
             with urlopen(request, timeout=within_s, context=self._tls) as answer:
-                return msgspec.json.decode(answer.read() or b"null", type=kind)
+                return Answer(answer.read(), answer.headers.get("Date", ""))
         except HTTPError as error:
             raise _refusal(url, error) from error
         except (URLError, OSError, http.client.HTTPException) as error:
@@ -52,8 +75,6 @@ class RestClient:
             raise UnavailableError(
                 f"{url} gives no answer ({reason}): is a server there, with that REST port?"
             ) from error
-        except msgspec.MsgspecError as error:
-            raise UnavailableError(f"{url} answers with something else than a report: {error}") from error
 
 
 class Servers(RestClient):

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 def ingest(
     scope: Annotated[str, typer.Argument(help="The scope.")],
     stream: Annotated[str, typer.Argument(help="The stream that the lines go to.")],
-    files: Annotated[list[str], typer.Argument(help="Files, folders, or quoted patterns such as '/var/log/app/*.log'.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Files, folders, or quoted patterns such as '/var/log/app/*.log'.")
+    ],
     key_pattern: Annotated[
         str | None,
-        typer.Option(help="A regular expression whose group `key`, or first group, is a line's key. [default: its file]"),
+        typer.Option(
+            help="A regular expression whose group `key`, or first group, is a line's key. [default: its file]"
+        ),
     ] = None,
     key_field: Annotated[
         str | None, typer.Option(help="The field of a JSON line that is its key, such as device.id.")
