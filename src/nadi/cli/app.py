@@ -26,6 +26,7 @@ from nadi.cli.files.importing import import_file
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
+from nadi.cli.machine.bench import bench
 from nadi.cli.machine.doctor import doctor
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
@@ -42,6 +43,7 @@ app.command()(migrate)
 app.command()(passwd)
 app.command()(scrub)
 app.command()(doctor)
+app.command()(bench)
 app.command()(write)
 app.command()(read)
 app.command()(tail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import socket
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +168,7 @@ def test_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk._kind(tmp_path).found == "unknown"
     gib = 1 << 30
     for free, state in ((gib // 2, State.WRONG), (5 * gib, State.NOTE), (50 * gib, State.OK)):
-        monkeypatch.setattr(disk.shutil, "disk_usage", lambda _, free=free: (100 * gib, 0, free))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: (100 * gib, 0, free))
         assert disk._room(tmp_path).state is state
     file = tmp_path / "file"
     file.write_text("")
@@ -179,7 +181,7 @@ def test_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.state for one in programs.looked_at()] == [State.OK] * 3
     needs = ["grpcio>=99", "no-such-library>=1", "rich>=1", "avro>=1; extra == 'avro'"]
-    monkeypatch.setattr(programs.metadata, "requires", lambda _: needs)
+    monkeypatch.setattr(metadata, "requires", lambda _: needs)
     found = programs._libraries()
     assert found.state is State.WRONG
     assert "no-such-library is missing" in found.found
