@@ -28,6 +28,7 @@ from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
 from nadi.cli.machine.bench import bench
 from nadi.cli.machine.doctor import doctor
+from nadi.cli.machine.top import top
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
@@ -44,6 +45,7 @@ app.command()(passwd)
 app.command()(scrub)
 app.command()(doctor)
 app.command()(bench)
+app.command()(top)
 app.command()(write)
 app.command()(read)
 app.command()(tail)

@@ -38,7 +38,7 @@ def test_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         shell = Shell(server.controller_uri)
         manager.create_scope("home")
         rows = shell.json("bench", "--controller", server.controller_uri, *SHORT)
-        assert [row["measure"] for row in rows][0] == "write 100 B"
+        assert rows[0]["measure"] == "write 100 B"
         assert [scope for scope in manager.list_scopes() if not scope.startswith("_")] == ["home"]
 
         def stop(*_: object) -> None:
@@ -54,6 +54,6 @@ def test_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell("tcp://127.0.0.1:1")
     assert "there is no folder" in shell.run("bench", "--data", str(tmp_path / "none"), code=1).stderr
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 50, 50))  # type: ignore[attr-defined]
-    assert "0 MiB free of 4,096 needed" in shell.run("bench", "--data", str(tmp_path), code=1).stderr
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 50, 50))
+    assert "has 0 MiB free, and 4,096 are needed" in shell.run("bench", "--data", str(tmp_path), code=1).stderr
     assert list(tmp_path.iterdir()) == []
