@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Logging:
     def rotate(self) -> None:
         """As logrotate does: the older ones get higher numbers, and there are compressed ones."""
         self.rotations += 1
-        older = [self.path.with_suffix(f".log.{number}") for number in range(1, 100)]
+        older = [self.path.with_suffix(f".log.{number}") for number in range(1, 500)]
         (self.path.parent / f"{self.name}.log.{self.rotations}.gz").write_bytes(b"not lines")
         for newer, one in reversed(list(zip(older, older[1:], strict=False))):
             if newer.exists():
@@ -66,7 +66,9 @@ def check_once_and_in_order(
         by_name[name].append(number)
         by_file[name, rotation, key(number)].append(number)
     for name, count in written.items():
-        assert sorted(by_name[name]) == list(range(count)), name
+        times = Counter(by_name[name])
+        assert [n for n in range(count) if not times[n]] == [], f"lost of {name}"
+        assert [n for n, many in times.items() if many > 1] == [], f"doubled of {name}"
     for numbers in by_file.values():
         assert numbers == sorted(numbers)
 

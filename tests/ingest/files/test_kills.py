@@ -32,7 +32,7 @@ def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
         while not stopped.wait(0.005):
             for logging in loggings:
                 logging.write(logging.chance.randrange(20))
-                if logging.chance.random() < 0.01:
+                if logging.chance.random() < 0.004:
                     logging.rotate()
 
     with RestartableServer(tmp_path / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -68,9 +68,7 @@ def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
             assert done.returncode == 0, errors.decode()
         for logging in loggings:
             logging.close()
-        check_by_key(manager, {logging.name: logging.written for logging in loggings})
+        written = {logging.name: logging.written for logging in loggings}
+        check_once_and_in_order(manager, "logs", written, key=lambda number: number % 10)
     assert sum(logging.rotations for logging in loggings) > kills
 
-
-def check_by_key(manager: nadi.StreamManager, written: dict[str, int]) -> None:
-    check_once_and_in_order(manager, "logs", written, key=lambda number: number % 10)

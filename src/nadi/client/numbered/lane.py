@@ -23,7 +23,7 @@ from nadi.errors import (
 )
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
-from nadi.wire.fields import Buffer
+from nadi.wire.fields import NO_VERSION, Buffer
 
 
 class Lane:
@@ -34,6 +34,7 @@ class Lane:
         self.trouble: NadiError | None = None  # what keeps it waiting
         self._stores, self._writer_id, self._purpose = stores, writer_id, purpose
         self._session: Session | None = None
+        self._last = NO_VERSION  # the writer's number, as far as is known
         self._reply: asyncio.Future[wire.Command] | None = None
 
     async def stored(self) -> int:
@@ -46,23 +47,25 @@ class Lane:
     async def append(self, parts: list[Buffer], size: int, events: int, number: int) -> int:
         """Store an append of so many bytes and events, under a number above all that this writer has stored here.
 
-        Return the writer's last number in the segment, which is another one if somebody else wrote under its id.
-        StreamSealedError if the append isn't stored, for the segment takes no more.
+        Return the number; or the writer's last one in the segment, if that isn't the one that was known: somebody else
+        has written under its id, a process that was killed since, and this append isn't stored. StreamSealedError if it
+        isn't because the segment takes no more.
         """
         backoff = Backoff()
         while True:
             session = self._session
             if session is None or session.is_due:
                 self.drop()
+                known = self._last
                 session = await self._open()
-                if session.last_event_number >= number:
+                if session.last_event_number != known:
                     return session.last_event_number
             self._reply = asyncio.get_running_loop().create_future()
             try:
                 session.append(self._writer_id, parts, size, events, number)
                 reply = await self._reply
                 if isinstance(reply, wire.DataAppended):
-                    self.trouble = None
+                    self.trouble, self._last = None, number
                     return number
                 raise error_of(reply) or ProtocolError(f"an append to {self.segment} was answered with {reply!r:.200}")
             except SegmentNotFoundError:
@@ -95,6 +98,7 @@ class Lane:
             )
         except SegmentNotFoundError:
             raise StreamSealedError(self.segment) from None
+        self._last = self._session.last_event_number
         return self._session
 
     def _waits(self, error: UnavailableError) -> None:

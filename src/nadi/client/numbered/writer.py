@@ -108,12 +108,14 @@ class NumberedWriter:
             new = _not_in(found, events)
             if self._only is not None:
                 self._check({_last(found, event.position) for event in events})
-            if new:
+            while new:
                 framed, number = frame_events([event.data for event in new]), new[-1].number
                 last = await self._lanes[segment.segment_id].append([framed], len(framed), len(new), number)
                 self._check({last})
                 own = StoredNumber(segment.low, segment.high, last)
-                self._stored[segment.segment_id] = [own, *(piece for piece in found[1:] if piece.number > last)]
+                found = [own, *(piece for piece in found[1:] if piece.number > last)]
+                self._stored[segment.segment_id] = found
+                new = _not_in(found, new)
         except StreamSealedError:
             self._stored.pop(segment.segment_id, None)
             if (lane := self._lanes.pop(segment.segment_id, None)) is not None:

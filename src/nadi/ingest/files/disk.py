@@ -9,10 +9,13 @@ import glob
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from nadi.limits import INGEST_QUIET_S
 
 HEAD_BYTES = 1024
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".Z", ".zip", ".lzma", ".br")
@@ -62,6 +65,12 @@ class OpenFile:
         """How it begins now."""
         data = self.read(0, HEAD_BYTES)
         return Head(len(data), _digest(data))
+
+    def is_worth_knowing(self) -> bool:
+        """Whether it has a line by which to know it again, or no more comes of its first one."""
+        data = self.read(0, HEAD_BYTES)
+        is_quiet = time.time() - os.fstat(self._fd).st_mtime > INGEST_QUIET_S
+        return b"\n" in data or len(data) == HEAD_BYTES or (bool(data) and is_quiet)
 
     def begins_so(self, head: Head) -> bool:
         data = self.read(0, head.size)

@@ -120,7 +120,7 @@ class Follower:
             there = {file.id for file in files} | self._tails.keys()
             await self._begin_known(files, lambda file: self._place_of_copy(file, there))
             for file in [file for file in files if file.id in scan.found]:
-                if not await asyncio.to_thread(self._may_be_a_copy, file):
+                if file.is_worth_knowing() and not await asyncio.to_thread(self._may_be_a_copy, file):
                     files.remove(file)
                     await self._begin(file, await self._new(file, from_end=self._from_end and not was_begun))
         finally:

@@ -6,6 +6,7 @@ file is known by. The offset follows behind: what was written since is known to 
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -63,6 +65,7 @@ class Places:
 
     def __init__(self, table: KeyValueTable, name: str) -> None:
         self._table, self._name = table, hashlib.sha256(name.encode()).digest()[:16]
+        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self.were_begun = False
 
     @classmethod
@@ -97,8 +100,12 @@ class Places:
         self.were_begun = True
 
     async def keep(self, place: Place) -> None:
-        place.seen_s = time.time()
-        await patiently(lambda: self._table.put(TableKey(self._name, place.id), msgspec.msgpack.encode(place)))
+        turn = self._turns.get(place.id)
+        if turn is None:
+            turn = self._turns[place.id] = asyncio.Lock()
+        async with turn:  # an older state that is sent again mustn't come after a newer one
+            place.seen_s = time.time()
+            await patiently(lambda: self._table.put(TableKey(self._name, place.id), msgspec.msgpack.encode(place)))
 
     async def forget(self, place: Place) -> None:
         await patiently(lambda: self._table.remove(TableKey(self._name, place.id)))

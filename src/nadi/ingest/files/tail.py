@@ -74,6 +74,7 @@ class Tail:
         self._cutter = Cutter(place.offset, reading.starts, place.forced)
         self._position = key_position(place.key)
         self._grown_at = time.monotonic()
+        self._head_grew = False
 
     async def run(self) -> End | None:
         """None: all there was at the moment was written, where nothing more is wanted."""
@@ -87,6 +88,10 @@ class Tail:
                     return End.EMPTIED
                 if data:
                     self._grown_at = time.monotonic()
+                    if self._head_grew:
+                        # kept first: what is stored of a file is never more than what it is known by, up to a kilobyte
+                        await self._keep(self.place)
+                        self._head_grew = False
                     await self._write(self._cutter.feed(data))
                     if len(data) == INGEST_READ_BYTES:
                         continue
@@ -132,8 +137,8 @@ class Tail:
             if not file.begins_so(place.head):
                 return None
             place.head_bytes, place.head_digest = head.size, head.digest
-            self.is_dirty = True
-        data = file.read(at, INGEST_READ_BYTES)
+            self._head_grew = True
+        data = file.read(at, min(INGEST_READ_BYTES, size - at))
         if not file.begins_so(place.head):
             return None
         self._progress.unread[place.id] = max(0, size - at - len(data))
