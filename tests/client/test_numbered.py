@@ -90,6 +90,22 @@ async def test_two_at_a_time_lose_and_double_nothing() -> None:
         assert _by_key(here.all_stored()) == _by_key([event.data for event in EVENTS])
 
 
+async def test_what_another_has_written_since_is_left_out() -> None:
+    """As what a killed process had on its way, and which comes after its successor has begun."""
+    writer_id = uuid4().bytes
+    events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(100)]
+    async with world() as here:
+        one, other = (
+            NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id, purpose=purpose)
+            for purpose in ("one", "other")
+        )
+        await one.write(events[:10], 10)
+        await other.write(events[:50], 10)
+        await one.write(events[10:80], 10)
+        await other.write(events[50:60], 10)
+        assert here.all_stored() == [event.data for event in events[:80]]
+
+
 async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id() -> None:
     writer_id = uuid4().bytes
     events = [NumberedEvent(77, event.position, event.data) for event in EVENTS[:100]]

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import nadi
@@ -34,7 +35,7 @@ class Logging:
         self.rotations += 1
         older = [self.path.with_suffix(f".log.{number}") for number in range(1, 500)]
         (self.path.parent / f"{self.name}.log.{self.rotations}.gz").write_bytes(b"not lines")
-        for newer, one in reversed(list(zip(older, older[1:], strict=False))):
+        for newer, one in reversed(list(pairwise(older))):
             if newer.exists():
                 newer.rename(one)
         if self._copies:

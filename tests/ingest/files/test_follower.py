@@ -7,8 +7,6 @@ import itertools
 import random
 import re
 import shutil
-import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,7 +76,7 @@ def stored(manager: nadi.StreamManager, stream: str) -> list[bytes]:
 
 async def until(follower: Follower, lines: int) -> None:
     async with asyncio.timeout(60):
-        while follower.progress.lines < lines:
+        while follower.progress.lines < lines:  # noqa: ASYNC110 - it tells nobody of each line
             await asyncio.sleep(0.01)
 
 
@@ -198,9 +196,9 @@ async def test_events_of_several_lines(
 
 def test_one_at_a_time_by_a_name() -> None:
     with alone("tcp://x:1", "in", "logs", "me"):
-        with pytest.raises(ConflictError, match="another nadi ingest is at work for in/logs by the name 'me'"):
-            with alone("tcp://x:1", "in", "logs", "me"):
-                pass
+        again = alone("tcp://x:1", "in", "logs", "me")
+        with pytest.raises(ConflictError, match="another nadi ingest is at work for in/logs by the name 'me'"), again:
+            pass
         with alone("tcp://x:1", "in", "logs", "somebody else"):
             pass
     with alone("tcp://x:1", "in", "logs", "me"):

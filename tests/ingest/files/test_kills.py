@@ -71,4 +71,3 @@ def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
         written = {logging.name: logging.written for logging in loggings}
         check_once_and_in_order(manager, "logs", written, key=lambda number: number % 10)
     assert sum(logging.rotations for logging in loggings) > kills
-

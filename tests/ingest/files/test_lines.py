@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.ingest.files import lines
+from nadi.errors import InvalidArgumentError
 from nadi.ingest.files.keys import by_field, by_pattern, compiled
 from nadi.ingest.files.lines import Cut, Cutter
-from nadi.errors import InvalidArgumentError
 
 STARTS = re.compile(rb"^\d")
 
 
 def cut(data: bytes, at: int, pieces: list[int], starts: re.Pattern[bytes] | None, forced: int) -> list[Cut]:
-    cutter, found = Cutter(at, starts, forced), []
+    cutter, found = Cutter(at, starts, forced, most_bytes=7), list[Cut]()
     while cutter.at < len(data):
         size = pieces.pop() if pieces else 1000
         found += cutter.feed(data[cutter.at : cutter.at + size])
@@ -36,15 +35,11 @@ def test_it_depends_on_the_bytes_alone(
     data: bytes, pieces: list[int], other: list[int], forced: int, joined: bool, again: int
 ) -> None:
     starts = STARTS if joined else None
-    before, lines.INGEST_LINE_MAX_BYTES = lines.INGEST_LINE_MAX_BYTES, 7
-    try:
-        found = cut(data, 0, pieces, starts, forced)
-        assert cut(data, 0, other, starts, forced) == found
-        if again < len(found):  # a process that begins again after some of them
-            end = found[again][0]
-            assert cut(data, end, other, starts, forced if forced > end else 0) == found[again + 1 :]
-    finally:
-        lines.INGEST_LINE_MAX_BYTES = before
+    found = cut(data, 0, pieces, starts, forced)
+    assert cut(data, 0, other, starts, forced) == found
+    if again < len(found):  # a process that begins again after some of them
+        end = found[again][0]
+        assert cut(data, end, other, starts, forced if forced > end else 0) == found[again + 1 :]
     whole = b"".join(event for _, event in found).replace(b"\n", b"").replace(b"\r", b"")
     assert data.replace(b"\n", b"").replace(b"\r", b"").startswith(whole)
     assert [end for end, _ in found] == sorted({end for end, _ in found})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.ingest.running import Line, run_until_stopped
 from nadi.cli.printing import errors_told
 from nadi.cli.session import Controller, TrustStore, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
@@ -55,6 +54,8 @@ def ingest(
     trust_store: TrustStore = None,
 ) -> None:
     """Follow log files through rotation, and write each line to a stream once and in order, whatever is killed."""
+    from nadi.cli.ingest.running import run_until_stopped
+
     with errors_told():
         reading = _reading(key_pattern, key_field, event_start, event_wait, once)
         tell_if_nobody_listens(controller)
@@ -90,6 +91,7 @@ async def _follow(
     from_end: bool,
     quiet: bool,
 ) -> None:
+    from nadi.cli.ingest.running import Line
     from nadi.client.aio import StreamManager
     from nadi.ingest.files.follower import Follower
     from nadi.ingest.files.places import Places, alone
@@ -105,7 +107,7 @@ async def _follow(
 
 def _told(follower: Follower) -> str:
     progress = follower.progress
-    text = f"{follower.files:,} files, {progress.lines:,} events, {progress.size:,} bytes"
+    text = f"{progress.files:,} files, {progress.lines:,} events, {progress.size:,} bytes"
     if unread := sum(progress.unread.values()):
         text += f", {unread:,} bytes behind"
     if progress.split_lines:

@@ -57,11 +57,6 @@ class Follower:
         self._tails: dict[FileId, Tail] = {}
         self._tasks: dict[asyncio.Task[End | None], Tail] = {}
 
-    @property
-    def files(self) -> int:
-        """How many are being read."""
-        return len(self._tails)
-
     async def run(self) -> None:
         self._known = {place.id: place for place in await self._places.load()}
         keeping = asyncio.create_task(self._keep())
@@ -166,9 +161,9 @@ class Follower:
         """The place of a file that is gone, or was emptied, and of which this is the copy."""
         for place in self._known.values():
             is_beside = os.path.dirname(place.path) == os.path.dirname(file.path)
-            if is_beside and file.size >= place.offset and file.begins_so(place.head) and file.id != place.file:
-                if place.file not in there or not self._is_itself(place):
-                    return place
+            is_like_it = is_beside and file.size >= place.offset and file.begins_so(place.head)
+            if is_like_it and file.id != place.file and (place.file not in there or not self._is_itself(place)):
+                return place
         return None
 
     def _is_itself(self, place: Place) -> bool:
@@ -212,6 +207,7 @@ class Follower:
         tail = Tail(file, place, writer, *work, before[-1] if before else None)
         tail.is_replaced = identity(place.path) != file.id
         self._tails[file.id] = tail
+        self.progress.files += 1
         self._tasks[asyncio.create_task(tail.run())] = tail
 
     # --- keeping places ------------------------------------------------------------------------

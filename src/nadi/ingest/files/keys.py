@@ -1,4 +1,4 @@
-"""Which routing key an event of a file has: its file's, none, what an expression finds in it, or a field of its JSON."""
+"""Which routing key an event of a file has: what an expression finds in it, a field of its JSON, or its file's."""
 
 from __future__ import annotations
 

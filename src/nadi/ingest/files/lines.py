@@ -1,7 +1,7 @@
 """A file's bytes cut into events: lines, or several lines that belong together.
 
-Where an event ends depends on the bytes alone, and on the places where it was forced to end because nothing came any more.
-So whoever reads a file again from an earlier place cuts it as before, and an event's end is its number.
+Where an event ends depends on the bytes alone, and on the places where it was forced to end because nothing came any
+more. So whoever reads a file again from an earlier place cuts it as before, and an event's end is its number.
 
 >>> cutter = Cutter(0)
 >>> cutter.feed(b"a\\r\\nbc\\nd"), cutter.feed(b"e\\n"), cutter.done
@@ -20,14 +20,21 @@ Cut = tuple[int, bytes]  # where an event ends in the file, and its bytes
 class Cutter:
     """From the offset `at` on. starts: what the first line of an event matches, if an event may have several; a line
     that doesn't match belongs to the one before. forced: where an event has been forced to end.
+    most_bytes: of an event.
 
     `done`: all before it was given out.
     """
 
-    def __init__(self, at: int, starts: re.Pattern[bytes] | None = None, forced: int = 0) -> None:
+    def __init__(
+        self,
+        at: int,
+        starts: re.Pattern[bytes] | None = None,
+        forced: int = 0,
+        most_bytes: int = INGEST_LINE_MAX_BYTES,
+    ) -> None:
         self.done = at
         self.split_lines = 0  # longer than what is allowed
-        self._starts, self._forced = starts, forced
+        self._starts, self._forced, self._most_bytes = starts, forced, most_bytes
         self._rest = b""  # of a line that has no end yet
         self._joined: list[bytes] = []  # whole lines that others may follow
         self._joined_bytes = 0
@@ -80,9 +87,9 @@ class Cutter:
         else:
             for line in lines:
                 self._take_line(line + b"\n", cuts)
-        while len(rest) > INGEST_LINE_MAX_BYTES:
-            self._take_line(rest[:INGEST_LINE_MAX_BYTES], cuts)
-            rest = rest[INGEST_LINE_MAX_BYTES:]
+        while len(rest) > self._most_bytes:
+            self._take_line(rest[: self._most_bytes], cuts)
+            rest = rest[self._most_bytes :]
             self.split_lines += 1
         self._rest = rest
 
@@ -90,7 +97,7 @@ class Cutter:
         """Each line is an event."""
         at = self.done
         for line in lines:
-            if len(line) >= INGEST_LINE_MAX_BYTES:
+            if len(line) >= self._most_bytes:
                 self.done = at
                 self._take_line(line + b"\n", cuts)
                 at = self.done
@@ -100,15 +107,15 @@ class Cutter:
         self.done = at
 
     def _take_line(self, line: bytes, cuts: list[Cut]) -> None:
-        while len(line) > INGEST_LINE_MAX_BYTES:
-            self._add(line[:INGEST_LINE_MAX_BYTES], cuts)
-            line = line[INGEST_LINE_MAX_BYTES:]
+        while len(line) > self._most_bytes:
+            self._add(line[: self._most_bytes], cuts)
+            line = line[self._most_bytes :]
             self.split_lines += 1
         self._add(line, cuts)
 
     def _add(self, line: bytes, cuts: list[Cut]) -> None:
         begins = self._starts is None or self._starts.search(line) is not None
-        if begins or self._joined_bytes + len(line) > INGEST_LINE_MAX_BYTES:
+        if begins or self._joined_bytes + len(line) > self._most_bytes:
             self._end(cuts)
         self._joined.append(line)
         self._joined_bytes += len(line)

@@ -1,7 +1,7 @@
 """How far each file has come, kept in a key-value table beside the stream.
 
-A place is kept before anything of its file is written: it has the id under which the file's lines are written, and what the
-file is known by. The offset follows behind: what was written since is known to the segments (`client/numbered`).
+A place is kept before anything of its file is written: it has the id under which the file's lines are written, and what
+the file is known by. The offset follows behind: what was written since is known to the segments (`client/numbered`).
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 @contextmanager
 def alone(*whose: str) -> Iterator[None]:
-    """Nobody else on this machine works under the same name: ConflictError if somebody does. The kernel ends it with the
-    process, however that ends."""
+    """Nobody else on this machine works under the same name: ConflictError if somebody does. The kernel ends it with
+    the process, however that ends."""
     digest = hashlib.sha256("\n".join(whose).encode()).hexdigest()[:32]
     path = Path(tempfile.gettempdir()) / f"nadi-ingest-{digest}.lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -135,8 +135,8 @@ def alone(*whose: str) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(
-                f"another nadi ingest is at work for {'/'.join(whose[1:3])} by the name {whose[-1]!r}: stop it, give it "
-                "these files too, or give this one another --name"
+                f"another nadi ingest is at work for {'/'.join(whose[1:3])} by the name {whose[-1]!r}: stop it, "
+                "give it these files too, or give this one another --name"
             ) from None
         yield
     finally:

@@ -1,7 +1,7 @@
 """One file that is read to its end and beyond, through its renaming and deletion, until it was truncated or is over.
 
-What was read counts only if the file began the same before and after: otherwise it was emptied meanwhile, and begins anew
-as another file. Its unread lines are in the copy, if one was made.
+What was read counts only if the file began the same before and after: otherwise it was emptied meanwhile, and begins
+anew as another file. Its unread lines are in the copy, if one was made.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How files are read. key_of: of an event, which has its file's where this gives none. starts: what the first line of an event matches. joins_s: how long an event of
-    several lines waits for the next. once: to the end that they have, and no further."""
+    """How files are read. key_of: of an event, which has its file's where this gives none. starts: what the first line
+    of an event matches. joins_s: how long an event of several lines waits for the next. once: to the end that they
+    have, and no further."""
 
     key_of: KeyOf | None = None
     starts: re.Pattern[bytes] | None = None
@@ -42,8 +43,9 @@ class Reading:
 
 @dataclass(slots=True)
 class Progress:
-    """Of all files since the start."""
+    """Of all files since the start. files: how many were begun."""
 
+    files: int = 0
     lines: int = 0
     size: int = 0  # bytes
     split_lines: int = 0
