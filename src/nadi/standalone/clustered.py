@@ -34,7 +34,7 @@ from nadi.standalone.embedded import SharedPorts
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
-from nadi.standalone.intake import intake_of
+from nadi.standalone.intake import OwnIntake
 from nadi.standalone.profiles import profile_named
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
@@ -116,7 +116,7 @@ class ClusterServer:
             if self._rest_port is not None:
                 self._api.cluster = self.node.operator
                 self._figures.more = lambda: samples(self.node.figures())
-                self._api.intake = intake = intake_of(lambda: self._own_uri, security, alone=False)
+                self._api.intake = intake = OwnIntake(lambda: self._own_uri, security, alone=False)
                 parts.push_async_callback(intake.close)
             self._parts = parts.pop_all()
         try:

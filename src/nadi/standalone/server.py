@@ -33,7 +33,7 @@ from nadi.standalone import anew
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
-from nadi.standalone.intake import intake_of
+from nadi.standalone.intake import OwnIntake
 from nadi.standalone.leaving import Leaving
 from nadi.standalone.security import ServerSecurity, is_any_address
 from nadi.standalone.tiers import log_bound, tier2_of
@@ -133,7 +133,7 @@ class Server:
             await self._start_rpc(tls, access)
             parts.push_async_callback(self._stop_answering)
             if self._api is not None:
-                intake = intake_of(lambda: self.controller_uri, security, alone=True)
+                intake = OwnIntake(lambda: self.controller_uri, security, alone=True)
                 parts.push_async_callback(intake.close)
                 self._intake = intake
             if self._clients is not None:
