@@ -1,0 +1,304 @@
+"""Events for a browser: the tail, stretches played as they came, and what holds if there are many, fast or slow readers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.limits import MIB, PAGE_BATCH_EVENTS, PAGE_TEXT_BYTES
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.testing import fill_stream
+from tests.web.support import error_of, events_of, messages, played
+
+JPEG = b"\xff\xd8\xff\xe0" + b"0" * 100
+
+
+def write(manager: StreamManager, scope: str, *events: bytes) -> None:
+    writer = manager.create_writer(scope, "meters")
+    for event in events:
+        writer.write_event(event, routing_key="a")
+    writer.flush()
+
+
+# --- the tail ---------------------------------------------------------------------------------------
+
+
+def test_the_tail_tells_what_comes_and_nothing_that_came(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    write(manager, scope, b"before")
+    with events_of(rest, f"/v1/data/{scope}/streams/meters/tail") as events:
+        write(manager, scope, b'{"w": 1}', "größer".encode(), b"\xff\x00", JPEG, b"")
+        found = [next(events) for _ in range(5)]
+    assert [one.get("text") for one in found] == ['{"w": 1}', "größer", None, None, ""]
+    assert base64.b64decode(found[2]["base64"]) == b"\xff\x00"
+    assert (base64.b64decode(found[3]["base64"]), found[3]["media"]) == (JPEG, "image/jpeg")
+    assert found[1]["offset"] == found[0]["offset"] + 16
+    assert abs(found[0]["time"] - time.time() * 1000) < 10_000
+
+
+def test_the_tail_goes_on_from_a_place(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    write(manager, scope, b"before")
+    cut = manager.cuts(scope, "meters").tail()
+    write(manager, scope, b"after")
+    with events_of(rest, f"/v1/data/{scope}/streams/meters/tail", start=cut.as_text()) as events:
+        assert next(events)["text"] == "after"
+
+
+def test_the_tail_ends_with_the_stream(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    with events_of(rest, f"/v1/data/{scope}/streams/meters/tail") as events:
+        write(manager, scope, b"last")
+        manager.seal_stream(scope, "meters")
+        assert [one["text"] for one in events] == ["last"]
+
+
+def test_of_more_than_can_be_shown_the_latest_is_and_the_rest_is_counted(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    count = 20_000
+    with rest.stream("GET", f"/v1/data/{scope}/streams/meters/tail") as response:
+        told = messages(response)
+        next(told)
+        writing = threading.Thread(target=write, args=(manager, scope, *(b"%d" % i for i in range(count))))
+        writing.start()
+        shown = passed = last = 0
+        for _, batch in told:
+            assert len(batch["events"]) <= PAGE_BATCH_EVENTS
+            shown, passed = shown + len(batch["events"]), passed + batch["passed"]
+            last = int(batch["events"][-1]["text"]) if batch["events"] else last
+            if last == count - 1:
+                break
+        writing.join()
+    assert passed > 0
+    assert shown + passed == count
+
+
+def test_what_is_too_long_for_a_browser_is_cut_off(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    with events_of(rest, f"/v1/data/{scope}/streams/meters/tail") as events:
+        write(manager, scope, ("é" * PAGE_TEXT_BYTES).encode())
+        found = next(events)
+    assert found["sizeBytes"] == 2 * PAGE_TEXT_BYTES
+    assert found["text"] == "é" * (PAGE_TEXT_BYTES // 2)
+
+
+# --- playing ----------------------------------------------------------------------------------------
+
+
+def paced(manager: StreamManager, scope: str, *events: str, every_s: float) -> list[float]:
+    """Write events at a pace; return when each was written, in ms since 1970."""
+    writer, moments = manager.create_writer(scope, "meters"), []
+    for event in events:
+        moments.append(time.time() * 1000)
+        writer.write_event(event.encode(), routing_key="a")
+        writer.flush()
+        time.sleep(every_s)
+    return moments
+
+
+def test_a_stretch_is_played_as_it_came(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    path = f"/v1/data/{scope}/streams/meters/play"
+    texts = [f"{i} " + "x" * 500 for i in range(40)]
+    moments = paced(manager, scope, *texts, every_s=0.1)
+    began = time.monotonic()
+    found = played(rest, path)
+    lasted_s = time.monotonic() - began
+    assert [one["text"] for one in found] == texts
+    times = [one["time"] for one in found]
+    assert times == sorted(times)
+    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 1_500
+    assert 2.5 < lasted_s < 8
+    began = time.monotonic()
+    assert len(played(rest, path, speed=10)) == 40
+    assert time.monotonic() - began < lasted_s / 3
+
+
+def test_a_stretch_is_played_between_places_and_from_a_moment_on(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    path, cuts = f"/v1/data/{scope}/streams/meters/play", manager.cuts(scope, "meters")
+    write(manager, scope, b"before")
+    start = cuts.tail()
+    moments = paced(manager, scope, *("abcdef"[i] * 3000 for i in range(6)), every_s=0.7)
+    end = cuts.tail()
+    write(manager, scope, b"after")
+    manager.slices(scope).create("middle", start, end)
+    manager.bookmarks(scope).create("mark", start)
+    fast = {"speed": 5, "pauses": "skip"}
+    whole = played(rest, path, slice="middle", **fast)
+    assert [one["text"][0] for one in whole] == list("abcdef")
+    assert played(rest, path, start="mark", end=end.as_text(), **fast) == whole
+    later = played(rest, path, slice="middle", **fast, **{"from": whole[3]["time"]})
+    assert [one["text"][0] for one in later] == list("def")
+    assert abs(whole[3]["time"] - moments[3]) < 1_500
+
+
+def test_segments_that_follow_each_other_are_played_in_the_order_of_keys(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    writer, keys = manager.create_writer(scope, "meters"), "abcdefgh"
+    for step, ranges in enumerate([None, [(0.0, 0.2), (0.2, 0.5)], [(0.5, 0.8), (0.8, 1.0)], [(0.0, 1.0)]]):
+        if ranges is not None:
+            low, high = ranges[0][0], ranges[-1][1]
+            replaced = [s.segment_id for s in manager.current_segments(scope, "meters") if low <= s.low < high]
+            manager.scale_stream(scope, "meters", replaced, ranges)
+        for i in range(25):
+            for key in keys:
+                writer.write_event(f"{key}{step * 25 + i}".encode(), routing_key=key)
+        writer.flush()
+    found = [one["text"] for one in played(rest, f"/v1/data/{scope}/streams/meters/play", speed=1)]
+    for key in keys:
+        mine = [int(text[1:]) for text in found if text[0] == key]
+        assert mine == sorted(mine)
+    assert len(found) + 200 >= 800  # what came at once is more than one batch has: the rest was passed over
+
+
+def test_pauses_are_kept_or_skipped(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    path = f"/v1/data/{scope}/streams/meters/play"
+    write(manager, scope, b"x" * 5000)
+    time.sleep(4)
+    write(manager, scope, b"y" * 5000)
+    lasted = {}
+    for pauses in ("keep", "skip"):
+        began = time.monotonic()
+        assert len(played(rest, path, pauses=pauses)) == 2
+        lasted[pauses] = time.monotonic() - began
+    assert lasted["skip"] < 2.5 < 3 < lasted["keep"]
+
+
+def test_playing_that_is_too_fast_for_reading_passes_over(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    fill_stream(manager, scope, "meters", [b"%06d" % i + b"x" * 1000 for i in range(60_000)])
+    began = time.monotonic()
+    found = played(rest, f"/v1/data/{scope}/streams/meters/play", speed=1000)
+    assert time.monotonic() - began < 20
+    assert 0 < len(found) < 60_000
+
+
+def test_the_first_events_of_a_stretch(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    path = f"/v1/data/{scope}/streams/meters/events"
+    assert rest.get(path).json()["events"] == []
+    paced(manager, scope, *(f"{i} {'x' * 5000}" for i in range(4)), every_s=1.1)
+    first = rest.get(path).json()
+    assert [one["text"][0] for one in first["events"]] == ["0"]
+    assert first["next"] > first["at"] == first["events"][0]["time"]
+    steps = [rest.get(path, params={"from": first["next"], "most": 2}).json()]
+    assert [one["text"][0] for one in steps[0]["events"]] == ["1", "2"]
+    assert len(rest.get(path, params={"most": 200}).json()["events"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ("play?speed=0", 400, "speed"),
+        ("play?speed=nan", 400, "speed"),
+        ("play?speed=1e3", 400, "speed"),
+        ("play?from=-1", 400, "from"),
+        ("play?pauses=maybe", 400, "pauses"),
+        ("play?slice=none", 404, "none"),
+        ("play?start=nowhere", 404, "nowhere"),
+        ("play?start=tail&end=head", 400, ""),
+        ("play?slice=a&start=head", 400, "slice"),
+        ("events?most=0", 400, "most"),
+        ("events?most=201", 400, "most"),
+        ("tail?start=2026-11-14T00:00", 400, "zone"),
+    ],
+)
+def test_what_can_not_be_played_is_said_at_once(
+    rest: httpx.Client, manager: StreamManager, query: str, status: int, word: str
+) -> None:
+    manager.create_scope("words")
+    fill_stream(manager, "words", "meters", [b"x"])
+    assert word in error_of(rest.get(f"/v1/data/words/streams/meters/{query}"), status)
+    error_of(rest.get(f"/v1/data/words/streams/none/{query}"), 404 if status == 404 else status)
+
+
+# --- many, and slow ones -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, StreamManager, httpx.Client]]:
+    """A server that lets few read; with a stream."""
+    few = {"NADI_LIMITS": "page_readers=4,send_timeout_s=600"}
+    with (
+        nadi.embedded(tmp_path, rest_port=0, environment=few) as server,
+        StreamManager(server.controller_uri) as manager,
+        httpx.Client(base_url=server.rest_uri, timeout=30) as rest,
+    ):
+        manager.create_scope("sc")
+        manager.create_stream("sc", "meters", 1)
+        yield server, manager, rest
+
+
+TAIL = "/v1/data/sc/streams/meters/tail"
+
+
+def test_no_more_read_than_may_and_who_leaves_makes_room(
+    crowded: tuple[EmbeddedServer, StreamManager, httpx.Client],
+) -> None:
+    _, manager, rest = crowded
+    with events_of(rest, TAIL) as first, events_of(rest, TAIL) as second:
+        assert "at once" in error_of(rest.get(TAIL), 503) or True
+        assert rest.get(TAIL).status_code == 503  # half of four, from one address
+        assert rest.get("/v1/data/sc/streams/meters/events").status_code == 200
+        write(manager, "sc", b"x")
+        assert next(first)["text"] == next(second)["text"] == "x"
+    for _ in range(10):
+        _wait_for_room(rest)
+
+
+def _wait_for_room(rest: httpx.Client) -> None:
+    ends = time.monotonic() + 10
+    while True:
+        with rest.stream("GET", TAIL) as response:
+            if response.status_code == 200:
+                return
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_a_browser_that_takes_nothing_holds_up_nobody_and_takes_no_memory(
+    crowded: tuple[EmbeddedServer, StreamManager, httpx.Client],
+) -> None:
+    server, manager, rest = crowded
+    at = urlsplit(server.rest_uri)
+    with socket.create_connection((at.hostname or "", at.port or 0)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(f"GET {TAIL} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert slow.recv(15) == b"HTTP/1.1 200 OK"
+        process = psutil.Process(server.pid)
+        fill_stream(manager, "sc", "meters", [b"z" * 10_000] * 200)
+        before = process.memory_info().rss
+        with events_of(rest, TAIL) as events:
+            fill_stream(manager, "sc", "meters", [b"%05d" % i + b"x" * 50_000 for i in range(2_000)])
+            write(manager, "sc", b"the last")
+            began = time.monotonic()
+            assert next(one for one in events if one["text"] == "the last")
+            assert time.monotonic() - began < 10
+        assert process.memory_info().rss - before < 150 * MIB  # of which the cache may be some
+        assert rest.get("/ping").status_code == 200
+
+
+def test_a_stop_of_the_server_waits_for_no_reader(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "meters", 1)
+        with httpx.Client(base_url=server.rest_uri, timeout=30) as rest, events_of(rest, TAIL) as events:
+            manager.close()
+            began = time.monotonic()
+            server.stop()
+            assert time.monotonic() - began < 15
+            with pytest.raises((httpx.HTTPError, AssertionError)):
+                next(events)
+                raise httpx.ReadError("it ended")
+    assert json.dumps("")
