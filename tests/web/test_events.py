@@ -1,13 +1,13 @@
-"""Events for a browser: the tail, stretches played as they came, and what holds if there are many, fast or slow readers."""
+"""Events for a browser: the tail, stretches played as they came, and many, fast and slow readers."""
 
 from __future__ import annotations
 
 import base64
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,7 +35,9 @@ def write(manager: StreamManager, scope: str, *events: bytes) -> None:
 # --- the tail ---------------------------------------------------------------------------------------
 
 
-def test_the_tail_tells_what_comes_and_nothing_that_came(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+def test_the_tail_tells_what_comes_and_nothing_that_came(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
     write(manager, scope, b"before")
     with events_of(rest, f"/v1/data/{scope}/streams/meters/tail") as events:
         write(manager, scope, b'{"w": 1}', "größer".encode(), b"\xff\x00", JPEG, b"")
@@ -146,7 +148,7 @@ def test_segments_that_follow_each_other_are_played_in_the_order_of_keys(
     rest: httpx.Client, manager: StreamManager, scope: str
 ) -> None:
     writer, keys = manager.create_writer(scope, "meters"), "abcdefgh"
-    for step, ranges in enumerate([None, [(0.0, 0.2), (0.2, 0.5)], [(0.5, 0.8), (0.8, 1.0)], [(0.0, 1.0)]]):
+    for step, ranges in enumerate([None, [(0.0, 0.2), (0.2, 0.5)], [(0.5, 0.8), (0.8, 1.0)], [(0.0, 0.6), (0.6, 1.0)]]):
         if ranges is not None:
             low, high = ranges[0][0], ranges[-1][1]
             replaced = [s.segment_id for s in manager.current_segments(scope, "meters") if low <= s.low < high]
@@ -155,18 +157,24 @@ def test_segments_that_follow_each_other_are_played_in_the_order_of_keys(
             for key in keys:
                 writer.write_event(f"{key}{step * 25 + i}".encode(), routing_key=key)
         writer.flush()
-    found = [one["text"] for one in played(rest, f"/v1/data/{scope}/streams/meters/play", speed=1)]
+    found, passed = [], 0
+    with rest.stream("GET", f"/v1/data/{scope}/streams/meters/play") as response:
+        for kind, batch in messages(response):
+            if kind == "batch":
+                found += [one["text"] for one in batch["events"]]
+                passed += batch["passed"]
+                assert not batch["isBehind"]
     for key in keys:
         mine = [int(text[1:]) for text in found if text[0] == key]
         assert mine == sorted(mine)
-    assert len(found) + 200 >= 800  # what came at once is more than one batch has: the rest was passed over
+    assert len(found) + passed == 4 * 25 * len(keys)
 
 
 def test_pauses_are_kept_or_skipped(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
     path = f"/v1/data/{scope}/streams/meters/play"
-    write(manager, scope, b"x" * 5000)
+    write(manager, scope, b"x" * 20_000)
     time.sleep(4)
-    write(manager, scope, b"y" * 5000)
+    write(manager, scope, b"y" * 20_000)
     lasted = {}
     for pauses in ("keep", "skip"):
         began = time.monotonic()
@@ -220,7 +228,7 @@ def test_what_can_not_be_played_is_said_at_once(
     manager.create_scope("words")
     fill_stream(manager, "words", "meters", [b"x"])
     assert word in error_of(rest.get(f"/v1/data/words/streams/meters/{query}"), status)
-    error_of(rest.get(f"/v1/data/words/streams/none/{query}"), 404 if status == 404 else status)
+    assert rest.get(f"/v1/data/words/streams/none/{query}").status_code in (404, status)
 
 
 # --- many, and slow ones -----------------------------------------------------------------------------
@@ -248,8 +256,7 @@ def test_no_more_read_than_may_and_who_leaves_makes_room(
 ) -> None:
     _, manager, rest = crowded
     with events_of(rest, TAIL) as first, events_of(rest, TAIL) as second:
-        assert "at once" in error_of(rest.get(TAIL), 503) or True
-        assert rest.get(TAIL).status_code == 503  # half of four, from one address
+        assert "close a page" in error_of(rest.get(TAIL), 503)  # half of four, from one address
         assert rest.get("/v1/data/sc/streams/meters/events").status_code == 200
         write(manager, "sc", b"x")
         assert next(first)["text"] == next(second)["text"] == "x"
@@ -267,6 +274,25 @@ def _wait_for_room(rest: httpx.Client) -> None:
         time.sleep(0.02)
 
 
+@contextmanager
+def _writing(manager: StreamManager) -> Iterator[None]:
+    """Write 100 MB, and then something small again and again, all the while."""
+    is_over = threading.Event()
+
+    def write_all() -> None:
+        fill_stream(manager, "sc", "meters", [b"%05d" % i + b"x" * 50_000 for i in range(2_000)])
+        while not is_over.wait(0.1):
+            write(manager, "sc", b"the last")
+
+    thread = threading.Thread(target=write_all)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_a_browser_that_takes_nothing_holds_up_nobody_and_takes_no_memory(
     crowded: tuple[EmbeddedServer, StreamManager, httpx.Client],
 ) -> None:
@@ -279,12 +305,8 @@ def test_a_browser_that_takes_nothing_holds_up_nobody_and_takes_no_memory(
         process = psutil.Process(server.pid)
         fill_stream(manager, "sc", "meters", [b"z" * 10_000] * 200)
         before = process.memory_info().rss
-        with events_of(rest, TAIL) as events:
-            fill_stream(manager, "sc", "meters", [b"%05d" % i + b"x" * 50_000 for i in range(2_000)])
-            write(manager, "sc", b"the last")
-            began = time.monotonic()
+        with events_of(rest, TAIL) as events, _writing(manager):
             assert next(one for one in events if one["text"] == "the last")
-            assert time.monotonic() - began < 10
         assert process.memory_info().rss - before < 150 * MIB  # of which the cache may be some
         assert rest.get("/ping").status_code == 200
 
@@ -298,7 +320,5 @@ def test_a_stop_of_the_server_waits_for_no_reader(tmp_path: Path) -> None:
             began = time.monotonic()
             server.stop()
             assert time.monotonic() - began < 15
-            with pytest.raises((httpx.HTTPError, AssertionError)):
+            with pytest.raises((httpx.HTTPError, AssertionError)):  # broken off, or said to be
                 next(events)
-                raise httpx.ReadError("it ended")
-    assert json.dumps("")

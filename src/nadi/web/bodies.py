@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -37,7 +37,7 @@ class TransactionSeen(ResponseBody, frozen=True):
     """created, leaseMs: null for one that has ended, of which only the end is known."""
 
     id: str
-    state: Literal["OPEN", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED"]
+    state: Annotated[str, Meta(description="OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED.")]
     created: Moment
     leaseMs: int | None
 

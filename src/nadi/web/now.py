@@ -16,7 +16,7 @@ from nadi.controller.rest.endpoint import SCOPE, STREAM, Call, endpoint, on_clus
 from nadi.controller.rest.replies import reply, stream_array
 from nadi.controller.state.records import TxnState
 from nadi.controller.transactions.decisions import txn_text
-from nadi.errors import ScopeNotFoundError
+from nadi.errors import ConflictError, ScopeNotFoundError, StreamSealedError
 from nadi.limits import REST_LIST_PAGE
 from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.web import bodies
@@ -73,14 +73,15 @@ async def transactions(call: Call) -> Response:
     """List a stream's transactions: those that aren't finished, oldest first, then those that ended last."""
     name, known = call.stream, call.controller.transactions
     await call.controller.stream(name)
+    ended = {txn_text(txn): state for txn, state in await known.completed(name)}
     found = [
-        bodies.TransactionSeen(text, state.name, held.created_ms, held.lease_ms)  # type: ignore[arg-type]
+        bodies.TransactionSeen(text, state.name, held.created_ms, held.lease_ms)
         for state in _UNFINISHED
         for text, held in known.live(name, state).items()
+        if text not in ended
     ]
     found.sort(key=lambda one: one.created or 0)
-    ended = await known.completed(name)
-    found += [bodies.TransactionSeen(txn_text(txn), state.name, None, None) for txn, state in ended]  # type: ignore[arg-type]
+    found += [bodies.TransactionSeen(text, state.name, None, None) for text, state in ended.items()]
     return reply(found)
 
 
@@ -91,13 +92,16 @@ async def transactions(call: Call) -> Response:
     bodies.Scaling,
     status=202,
     body=bodies.Scale,
-    codes={409: "It is being scaled already, or a segment is not one of its current ones."},
+    codes={409: "It is being scaled already or sealed, or a segment is not one of its current ones."},
 )
 async def scale(call: Call) -> Response:
     """Begin to replace some of a stream's segments by others that have the same keys together."""
     body: bodies.Scale = call.body
     ranges: Iterable[tuple[float, float]] = ((low, high) for low, high in body.ranges)
-    work = await call.controller.scale(call.stream, body.segments, tuple(ranges))
+    try:
+        work = await call.controller.scale(call.stream, body.segments, tuple(ranges))
+    except StreamSealedError as error:  # which is a 500 where Pravega's interface says so
+        raise ConflictError(str(error)) from error
     return reply(bodies.Scaling(work.change.epoch - 1), 202)
 
 

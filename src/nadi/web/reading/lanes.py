@@ -78,7 +78,7 @@ class _Lane:
 
     async def _take(self, block: EventBlock) -> None:
         offsets = block.offsets()
-        moments = await self._times.of(offsets)
+        moments = await self._times.of(offsets, block.offset + block.size_bytes)
         borders = [*block.starts.tolist(), block.size_bytes]
         found = zip(moments.tolist(), offsets.tolist(), borders, islice(borders, 1, None), strict=False)
         for at_ms, offset, start, end in found:

@@ -121,8 +121,9 @@ async def _played(lanes: Lanes, what: Playing) -> AsyncGenerator[Batch, None]:
             yield batch
         if next_ms is None:
             return
-        until_s = clock.seconds_until(next_ms)
-        await asyncio.sleep(min(max(until_s, PAGE_BATCH_S), PAGE_BEAT_S))
+        until_s = min(clock.seconds_until(next_ms), PAGE_BEAT_S)
+        is_jumped = what.skips_pauses and until_s > _PAUSE_S
+        await asyncio.sleep(PAGE_BATCH_S if is_jumped else max(until_s, PAGE_BATCH_S))
 
 
 async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool) -> tuple[Batch, int | None]:

@@ -1,8 +1,9 @@
 """When the bytes of a segment came, as its time index tells: to a second or so, and to ten where little came.
 
 An entry (moment, offset) says that all bytes before the offset came before that moment, and those behind it at that
-moment or later. Between two entries bytes are taken to have come evenly, but not over a longer time than an entry may
-cover: so an hour without any isn't spread over what came after it.
+moment or later. Between two entries bytes are taken to have come evenly, but not over a longer time than an entry
+covers: a second if that is many bytes, ten seconds if it is few. So an hour without any isn't spread over what came
+after it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from nadi.client.segments.located import list_moments
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import NotFoundError
-from nadi.limits import KIB, PAGE_ASKED_AT_ONCE, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.limits import KIB, PAGE_ASKED_AT_ONCE, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire.moments import Moments
@@ -34,11 +35,12 @@ class AppendTimes:
         self._moments: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)
         self._last_ms = 0
 
-    async def of(self, offsets: Numbers) -> Numbers:
-        """When the bytes at these offsets came, in ms since 1970, never earlier than those before; 0 if unknown."""
+    async def of(self, offsets: Numbers, end: int) -> Numbers:
+        """When the bytes at these offsets, and up to `end`, came: in ms since 1970, never earlier than those before; 0 if
+        unknown."""
         if not len(offsets):
             return offsets
-        start, end = int(offsets[0]), int(offsets[-1]) + 1
+        start = int(offsets[0])
         if not self._from <= start or end > self._known:
             await self._look(start, end)
         if not len(self._at):
@@ -61,7 +63,8 @@ class AppendTimes:
                 break
             for moment, until in _entries(page, end):
                 if moment > 0:
-                    longest = TIME_INDEX_MOST_MS if before_ms else TIME_INDEX_MS
+                    is_busy = until - offset > 2 * TIME_INDEX_BYTES or not before_ms
+                    longest = TIME_INDEX_MS if is_busy else TIME_INDEX_MOST_MS
                     places += [offset, max(until - 0.5, offset)]
                     moments += [max(before_ms, moment - longest), moment - 1]
                     before_ms, offset = moment, until

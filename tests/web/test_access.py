@@ -1,0 +1,125 @@
+"""The page asks with the user's credentials, and gets what those may: over TLS, and at every server of a cluster."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.testing import fill_stream
+from tests.access.support import PASSWORD, Certificate, certificate, guarded, user
+from tests.web.support import error_of, events_of
+
+PATH = "/v1/data/home/streams/meters"
+
+
+class Guarded:
+    """A server with users and TLS; `of` is a user's REST client."""
+
+    def __init__(self, uri: str, tls: Certificate, manager: StreamManager) -> None:
+        self.manager = manager
+        context = ssl.create_default_context(cafile=tls.authority)
+        self.clients = {
+            name: httpx.Client(base_url=uri, timeout=30, verify=context, auth=(name, PASSWORD) if name else None)
+            for name in ("", "root", "reader", "writer", "stranger")
+        }
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    tls = certificate(folder / "tls")
+    with (
+        guarded(folder, tls=tls, rest_port=0) as server,
+        nadi.StreamManager(server.controller_uri, credentials=user("root"), trust_store=tls.authority) as manager,
+    ):
+        manager.create_scope("home")
+        manager.create_scope("other")
+        manager.create_stream("other", "st")
+        fill_stream(manager, "home", "meters", [b"x"] * 10)
+        made = Guarded(server.rest_uri, tls, manager)
+        yield made
+        for client in made.clients.values():
+            client.close()
+
+
+def test_the_page_itself_is_open_and_what_it_shows_is_not(guard: Guarded) -> None:
+    nobody = guard.clients[""]
+    assert nobody.get("/").status_code == 200
+    for path in (
+        f"{PATH}/tail",
+        f"{PATH}/play",
+        f"{PATH}/events",
+        f"{PATH}/span",
+        "/v1/data/home/bookmarks",
+        "/v1/rates",
+    ):
+        assert "credentials" in error_of(nobody.get(path), 401)
+
+
+def test_who_may_read_reads_and_changes_nothing(guard: Guarded) -> None:
+    reader = guard.clients["reader"]
+    with events_of(reader, f"{PATH}/tail") as events:
+        fill_stream(guard.manager, "home", "meters", [b"seen"])
+        assert next(events)["text"] == "seen"
+    assert len(reader.get(f"{PATH}/events", params={"most": 5}).json()["events"]) == 5
+    assert reader.get("/v1/data/home/bookmarks").json() == []
+    mark = {"name": "mine", "streamName": "meters", "at": "tail"}
+    assert "READ_UPDATE" in error_of(reader.post("/v1/data/home/bookmarks", json=mark), 403)
+    error_of(reader.post(f"{PATH}/truncation", json={"at": "tail"}), 403)
+    error_of(reader.post("/v1/scopes/home/streams/meters/scale", json={"segments": [0], "ranges": [[0, 1]]}), 403)
+    error_of(reader.get(f"{PATH}/groups"), 403)
+    assert {one["scopeName"] for one in reader.get("/v1/rates").json()} == {"home"}
+
+
+def test_who_may_write_makes_bookmarks(guard: Guarded) -> None:
+    writer = guard.clients["writer"]
+    mark = {"name": "mine", "streamName": "meters", "at": "tail"}
+    assert writer.post("/v1/data/home/bookmarks", json=mark).status_code == 201
+    assert writer.delete("/v1/data/home/bookmarks/mine").status_code == 204
+    error_of(writer.get("/v1/rates"), 403)
+    assert [one["streamName"] for one in writer.get("/v1/scopes/home/rates").json()] == ["meters"]
+
+
+def test_a_stranger_learns_nothing_not_even_what_there_is(guard: Guarded) -> None:
+    stranger = guard.clients["stranger"]
+    for path in ("tail", "play", "events", "span", "groups"):
+        there, absent = (stranger.get(f"/v1/data/home/streams/{name}/{path}") for name in ("meters", "none"))
+        assert error_of(there, 403) == error_of(absent, 403).replace(":none ", ":meters ")
+
+
+def test_a_page_of_another_site_can_not_post(guard: Guarded) -> None:
+    mark = '{"name":"sneaked","streamName":"meters","at":"tail"}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        headers = {"Content-Type": kind, "Origin": "https://elsewhere.example"}
+        error_of(guard.clients["root"].post("/v1/data/home/bookmarks", content=mark, headers=headers), 415)
+    answer = guard.clients["root"].get(f"{PATH}/span", headers={"Origin": "https://elsewhere.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_any_server_of_a_cluster_tells_the_events(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'store'}"
+    with (
+        nadi.embedded(store=store, rest_port=0, containers=4) as one,
+        nadi.embedded(store=store, rest_port=0) as two,
+        StreamManager(one.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        fill_stream(manager, "home", "meters", [b"before"], segments=8)
+        for server in (one, two):
+            with httpx.Client(base_url=server.rest_uri, timeout=30) as rest:
+                assert rest.get("/").status_code == 200
+                assert [s["streamName"] for s in rest.get("/v1/rates").json()] == ["meters"]
+                assert len(rest.get("/v1/scopes/home/streams/meters/segments").json()) == 8
+                with events_of(rest, f"{PATH}/tail") as events:
+                    fill_stream(manager, "home", "meters", [b"now"])
+                    assert next(events)["text"] == "now"
+                assert rest.get(f"{PATH}/events").json()["events"][0]["text"] == "before"
+                mark = {"name": f"by-{server.pid}", "streamName": "meters", "at": "tail"}
+                assert rest.post("/v1/data/home/bookmarks", json=mark).status_code == 201
+        assert len(manager.bookmarks("home").list()) == 2
