@@ -7,7 +7,7 @@ They are opened when first needed, and closed once nobody has used them for a mi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,10 +111,13 @@ def _loaded() -> Any:
 
 
 Asks = Callable[[Call, Any], Awaitable[Response]]
+_CODES = {400: "A name, or a place, can't be one.", 409: "It is being changed by others."}  # that the client may raise
 Bound = Callable[[Clients], Endpoint]
 
 
-def through_client(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Asks], Bound]:
+def through_client(
+    verb: str, path: str, needs: Asked, gives: Any = None, codes: Mapping[int, str] | None = None, **more: Any
+) -> Callable[[Asks], Bound]:
     """Like `endpoint`, for a handler that takes the caller's client, too: what it makes is an endpoint once it is given
     the clients."""
 
@@ -124,8 +127,9 @@ def through_client(verb: str, path: str, needs: Asked, gives: Any = None, **more
                 async with clients.of(call) as manager:
                     return await handler(call, manager)
 
-            return Endpoint(verb, path, handler.__doc__ or "", handle, needs, gives, **more)
+            return Endpoint(verb, path, handler.__doc__ or "", handle, needs, gives, codes=told, **more)
 
+        told = {**_CODES, **(codes or {})}
         return bound
 
     return made

@@ -139,7 +139,7 @@ class Readers:
             from nadi.web.reading.tail import tail
 
             at = call.asked("start")
-            start = await manager.cuts(*call.stream).named(at) if at else None
+            start = await manager.cuts(*call.stream).named(at) if at is not None else None
             async with aclosing(tail(manager, *call.stream, start)) as batches:
                 async for batch in batches:
                     yield batch
@@ -188,16 +188,17 @@ def _message(kind: str, value: object) -> bytes:
 
 
 async def _stretch(call: Call, manager: StreamManager) -> tuple[StreamCut, StreamCut]:
-    name, cuts = call.asked("slice"), manager.cuts(*call.stream)
-    if name:
-        if call.asked("start") or call.asked("end"):
+    name, first, last = (call.asked(one) for one in ("slice", "start", "end"))
+    cuts = manager.cuts(*call.stream)
+    if name is not None:
+        if first is not None or last is not None:
             raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
         found = await manager.slices(call.scope).get(name)
         if found.stream != call.stream.stream:
             raise InvalidArgumentError(f"slice {call.scope}/{name} is one of the stream {found.stream}: ask for that")
         return found.start, found.end
     start, end = await asyncio.gather(
-        cuts.named(call.asked("start") or "head"), cuts.named(call.asked("end") or "tail")
+        cuts.named("head" if first is None else first), cuts.named("tail" if last is None else last)
     )
     return start, end
 

@@ -62,13 +62,16 @@ class _File:
 
 @cache
 def _files() -> tuple[str, Mapping[str, _File]]:
-    """The hash over all files, and the files by their paths; `index.html` has the hash put in."""
+    """The hash over all files, and the files by their paths; `index.html` has the hash put in, and names
+    all modules, so that a browser needn't read one to learn of the next."""
     found = dict(sorted(_found(files(__package__) / "files", "")))
     digest = hashlib.sha256()
     for name, data in found.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     version = digest.hexdigest()[:20]
-    found["index.html"] = found["index.html"].replace(b"{files}", f"{PAGE_FILES}/{version}".encode())
+    modules = [f'<link rel="modulepreload" href="{{files}}/{name}">' for name in found if name.endswith(".js")]
+    page = found["index.html"].replace(b"<!-- modules -->", "\n".join(modules).encode())
+    found["index.html"] = page.replace(b"{files}", f"{PAGE_FILES}/{version}".encode())
     kept = {
         name: _File(data, gzip.compress(data, mtime=0), KINDS[name[name.rindex(".") :]]) for name, data in found.items()
     }

@@ -36,8 +36,8 @@ class AppendTimes:
         self._last_ms = 0
 
     async def of(self, offsets: Numbers, end: int) -> Numbers:
-        """When the bytes at these offsets, and up to `end`, came: in ms since 1970, never earlier than those before; 0 if
-        unknown."""
+        """When the bytes at these offsets, and up to `end`, came: in ms since 1970, never earlier than those before; 0
+        if unknown."""
         if not len(offsets):
             return offsets
         start = int(offsets[0])

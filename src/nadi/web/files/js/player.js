@@ -96,7 +96,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     } else if (query.get("from")) {
       const to = Number(query.get("to"));
       deck.setSource(to ? { end: new Date(to).toISOString() } : {});
-      start(Number(query.get("from")));
+      start(Math.max(Number(query.get("from")), known.head.time ?? 0));
     } else if (known.isSealed) start(known.head.time ?? 0);
     else deck.live();
   }

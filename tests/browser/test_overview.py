@@ -1,0 +1,115 @@
+"""All streams at once: a thousand of them, at once seen and quick to look through."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.standalone.server import Server
+from tests.browser.support import until, writing
+from tests.controller.rest.test_http import fill
+
+COUNT = 1_000
+FIRST_PAINT_MS, INTERACTION_MS = 1_000, 100
+SEEN = """new MutationObserver((_, watch) => {
+    if (!document.querySelector(".scroller a.cells:not([hidden])")) return;
+    watch.disconnect();
+    requestAnimationFrame(() => setTimeout(() => (window.rowsSeen = performance.now())));
+}).observe(document, { childList: true, subtree: true });"""
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server with a thousand streams."""
+    folder: Path = tmp_path_factory.mktemp("full")
+
+    async def make() -> None:
+        async with Server(folder, store_port=0, controller_port=0) as server:
+            await fill(server, "full", COUNT)
+
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver has a loop in this one
+        thread.submit(asyncio.run, make()).result()
+    with nadi.embedded(folder, rest_port=0) as server:
+        yield server
+
+
+def rows(page: Any) -> Any:
+    return page.locator(".scroller a.cells:not([hidden])")
+
+
+def test_a_thousand_streams_are_painted_at_once_and_quick_to_look_through(page: Any, full: EmbeddedServer) -> None:
+    page.add_init_script(SEEN)
+    page.goto(full.rest_uri)
+    rows(page).first.wait_for()
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert paint < FIRST_PAINT_MS
+    assert page.evaluate("window.rowsSeen") < FIRST_PAINT_MS
+    assert page.locator(".tile", has_text="Streams").inner_text().split()[-1] == "1,000"
+    assert page.locator(".scroller a.cells").count() < 60  # rows are made where one sees them
+    took = page.evaluate(
+        """async () => {
+            const find = document.querySelector("input[type=search]");
+            const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+            const scroller = document.querySelector(".scroller");
+            const took = [];
+            for (const text of ["stream-1", "stream-12", "stream-12", "x", "", "9", ""]) {
+                const began = performance.now();
+                find.value = text;
+                find.dispatchEvent(new Event("input"));
+                await painted();
+                took.push(performance.now() - began);
+            }
+            for (const top of [5000, 20000, 33000, 0]) {
+                const began = performance.now();
+                scroller.scrollTop = top;
+                await painted();
+                took.push(performance.now() - began);
+            }
+            return took;
+        }"""
+    )
+    assert statistics.median(took) < INTERACTION_MS, took
+
+
+def test_a_stream_is_found_and_opened_by_keys_alone(page: Any, full: EmbeddedServer) -> None:
+    page.goto(full.rest_uri)
+    rows(page).first.wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("stream-99")
+    until(page, "document.querySelectorAll('.scroller a.cells:not([hidden])').length === 11")
+    page.get_by_role("button", name="Stream", exact=True).click()
+    assert rows(page).first.inner_text().startswith("full/stream-99")
+    rows(page).first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.getAttribute('aria-posinset')") == "2"
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name=re.compile("stream-99")).wait_for()
+
+
+def test_the_end_of_the_list_is_where_it_should_be(page: Any, full: EmbeddedServer) -> None:
+    page.goto(full.rest_uri)
+    rows(page).first.wait_for()
+    page.evaluate("document.querySelector('.scroller').scrollTop = 1e9")
+    page.locator("a.cells[aria-posinset='1000']:not([hidden])").wait_for()
+
+
+def test_rates_are_told_as_they_are(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    with writing(manager, scope, "meters", lambda _: b"x" * 92, 0.02):
+        page.goto(server.rest_uri)
+        page.get_by_role("searchbox").fill(f"{scope}/meters")
+        until(
+            page,
+            "parseFloat(document.querySelector('.scroller a.cells:not([hidden]) .num:nth-child(4)')?.textContent) > 1",
+        )
+        assert rows(page).count() == 1
+        assert "healthy" in page.locator(".health").inner_text()

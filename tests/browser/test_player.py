@@ -1,0 +1,118 @@
+"""The player: pictures as a video, numbers as a chart, JSON; paused, moved, faster, live; by keys, too."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from nadi.client import StreamManager
+from nadi.standalone.embedded import EmbeddedServer
+from tests.browser.support import png, until, writing
+
+
+@pytest.fixture(scope="module")
+def recorded(manager: StreamManager) -> str:
+    """A scope with a stream of pictures, a slice of it, and one of numbers."""
+    manager.create_scope("recorded")
+    for stream in ("camera", "meters"):
+        manager.create_stream("recorded", stream)
+    with (
+        writing(manager, "recorded", "camera", lambda i: png(i % 256), 0.04),
+        writing(manager, "recorded", "meters", lambda i: b'{"meter": "m%d", "wh": %d.5}' % (i % 2, i), 0.04),
+    ):
+        time.sleep(6)
+    cuts = manager.cuts("recorded", "camera")
+    manager.slices("recorded").create("all", cuts.head(), cuts.tail())
+    return "recorded"
+
+
+def opened(page: Any, server: EmbeddedServer, stream: str, query: str = "") -> None:
+    page.goto(f"{server.rest_uri}/#/play/recorded/{stream}{query}")
+    page.locator(".player").wait_for()
+
+
+def mode(page: Any, wanted: str) -> None:
+    page.locator(f".player[data-mode='{wanted}']").wait_for()
+
+
+def frames(page: Any) -> int:
+    return int(page.locator("canvas.fill").get_attribute("data-frames") or 0)
+
+
+def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
+    page: Any, server: EmbeddedServer, recorded: str
+) -> None:
+    opened(page, server, "camera", "?slice=all")
+    mode(page, "playing")
+    until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 20")
+    page.keyboard.press(" ")
+    mode(page, "paused")
+    clock, count = page.locator(".clock").inner_text().split(" ago")[0][:23], frames(page)
+    page.wait_for_timeout(600)
+    assert page.locator(".clock").inner_text()[:23] == clock
+    assert frames(page) - count <= 1
+    page.keyboard.press(".")
+    until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count}")
+    page.keyboard.press(" ")
+    mode(page, "playing")
+    page.get_by_text("The end.").wait_for()
+    mode(page, "paused")
+
+
+def test_ten_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    opened(page, server, "camera", "?slice=all")
+    page.get_by_label("Speed").select_option("10")
+    began = time.monotonic()
+    page.get_by_text("The end.").wait_for()
+    assert time.monotonic() - began < 4
+    page.keyboard.press("[")
+    assert page.get_by_label("Speed").input_value() == "5"
+
+
+def test_a_moment_is_chosen_on_the_bar(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    opened(page, server, "camera", "?slice=all")
+    until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 2")
+    page.keyboard.press(" ")
+    mode(page, "paused")
+    before, count = page.locator(".clock").inner_text(), frames(page)
+    page.locator("canvas.over").click(position={"x": 800, "y": 70})
+    until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count}")
+    assert page.locator(".clock").inner_text() > before
+
+
+def test_numbers_are_a_chart_with_a_line_for_each(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    opened(page, server, "meters", "?from=1")
+    page.get_by_role("img", name="Line chart of wh").wait_for()
+    assert page.get_by_label("Field").input_value() == "wh"
+    assert page.get_by_label("A line for each").input_value() == "meter"
+    page.get_by_role("button", name="JSON").click()
+    page.locator(".screen pre .key", has_text='"wh"').wait_for()
+    page.get_by_role("button", name="Picture").click()
+    assert page.get_by_role("button", name="Picture").get_attribute("aria-pressed") == "true"
+
+
+def test_live_is_what_passes_now(page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str) -> None:
+    opened(page, server, "meters", "?from=1")
+    mode(page, "playing")
+    page.keyboard.press("l")
+    mode(page, "live")
+    assert page.get_by_role("button", name="Live").get_attribute("aria-pressed") == "true"
+    page.get_by_role("button", name="JSON").click()
+    with writing(manager, "recorded", "meters", lambda i: b'{"now": %d}' % i):
+        page.locator(".screen pre .key", has_text='"now"').wait_for()
+
+
+def test_what_is_played_can_be_bookmarked(
+    page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str
+) -> None:
+    opened(page, server, "camera", "?slice=all")
+    until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 40")
+    page.keyboard.press("b")
+    page.get_by_role("dialog").get_by_label("Name").fill("scene")
+    page.get_by_role("dialog").get_by_role("button", name="Make it").click()
+    page.get_by_text("Bookmark scene is made.").wait_for()
+    assert (
+        manager.bookmarks("recorded").get("scene").cut.positions != manager.cuts("recorded", "camera").head().positions
+    )

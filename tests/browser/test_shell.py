@@ -1,0 +1,104 @@
+"""What is around every view: a server that is lost and comes back, who one is, light and dark, keys, and phones."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.testing import fill_stream
+from tests.access.support import PASSWORD, guarded
+
+VIEWS = ("", "#/stream/{scope}/meters", "#/play/{scope}/meters")
+
+
+def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(page: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "meters", 2)
+        page.goto(f"http://127.0.0.1:{port}/#/stream/sc/meters")
+        page.get_by_text("Nothing has come").wait_for()
+        server.kill()
+        page.locator("#banner").get_by_text("has not answered since").wait_for()
+        page.locator(".health", has_text="no answer").wait_for()
+    with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
+        page.locator("#banner").wait_for(state="hidden")
+        page.locator(".health", has_text="healthy").wait_for()
+        page.wait_for_timeout(6000)  # the tail waits five seconds at most between two tries
+        fill_stream(manager, "sc", "meters", [b"it is back"])
+        page.get_by_role("log").get_by_text("it is back").wait_for()
+
+
+def test_who_one_is_is_asked_for_and_sent_by_the_page_alone(page: Any, tmp_path: Path) -> None:
+    with guarded(tmp_path, rest_port=0) as server:
+        page.goto(server.rest_uri)
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("User").fill("root")
+        dialog.get_by_label("Password").fill("guessed")
+        dialog.get_by_role("button", name="Sign in").click()
+        dialog.get_by_role("alert").get_by_text("wrong").wait_for()
+        dialog.get_by_label("Password").fill(PASSWORD)
+        dialog.get_by_role("button", name="Sign in").click()
+        page.get_by_text("There are no streams yet").wait_for()
+        assert page.context.cookies() == []
+        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
+        page.reload()
+        dialog.get_by_label("User").wait_for()  # it was forgotten
+
+
+@pytest.mark.parametrize("system", ["dark", "light"])
+def test_light_and_dark_follow_the_system_and_the_switch(browser: Any, server: EmbeddedServer, system: str) -> None:
+    other = {"dark": "light", "light": "dark"}[system]
+    with browser.new_context(color_scheme=system) as context:
+        page = context.new_page()
+        page.goto(server.rest_uri)
+        page.locator(".health").wait_for()
+        theme = "document.documentElement.dataset.theme"
+        assert page.evaluate(theme) == system
+        page.keyboard.press("t")
+        assert page.evaluate(theme) == other
+        page.reload()
+        page.locator(".health").wait_for()
+        assert page.evaluate(theme) == other
+
+
+def test_keys_are_told(page: Any, server: EmbeddedServer) -> None:
+    page.goto(server.rest_uri)
+    page.locator(".health").wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").get_by_text("play, pause").wait_for()
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").count() == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_it_fits_a_phone_and_all_that_can_be_pressed_has_a_name(
+    browser: Any, server: EmbeddedServer, manager: StreamManager, scope_of_all: str, view: str
+) -> None:
+    with browser.new_context(viewport={"width": 360, "height": 740}, has_touch=True) as context:
+        page = context.new_page()
+        page.goto(f"{server.rest_uri}/{view.format(scope=scope_of_all)}")
+        page.locator("main > div").wait_for()
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate("document.getElementById('main').scrollWidth") <= 360
+        nameless = page.evaluate(
+            """[...document.querySelectorAll("button, a, input, select, canvas:not([aria-hidden])")]
+                .filter((one) => !(one.textContent.trim() || one.getAttribute("aria-label") || one.labels?.length))
+                .map((one) => one.outerHTML)"""
+        )
+        assert nameless == []
+
+
+@pytest.fixture(scope="module")
+def scope_of_all(manager: StreamManager) -> str:
+    manager.create_scope("phone")
+    fill_stream(manager, "phone", "meters", [b'{"wh": 1}'] * 10, segments=2)
+    return "phone"
