@@ -66,8 +66,8 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 def draw(outcome: Outcome, file: Path) -> None:
     """The picture of `nadi stream segments --picture`."""
-    from nadi.cli.pictures import chart
-    from nadi.cli.pictures.spans import spans_of
+    from nadi.pictures import chart
+    from nadi.pictures.spans import spans_of
 
     chart.check_file(file)
     end_ms = outcome.progress[-1]["at_ms"] if outcome.progress else ms_now()

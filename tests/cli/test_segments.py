@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.pictures.spans import Span, rate_text, spans_of
-from nadi.cli.pictures.text import GONE, SHADES, UP, grid, picture
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
+from nadi.pictures.spans import Span, rate_text, spans_of
+from nadi.pictures.text import GONE, SHADES, UP, grid, picture
 
 from .test_streams import Shell
 

@@ -42,7 +42,7 @@ def show_segments(
     if form is not Form.TABLE and picture is not None:
         raise InvalidArgumentError("--json, or -o, and --picture exclude each other: choose one")
     if picture is not None:
-        from nadi.cli.pictures import chart
+        from nadi.pictures import chart
 
         chart.check_file(picture)
     segments = manager.segment_history(scope, stream)
@@ -59,7 +59,7 @@ def show_segments(
 
 
 def _row(segment: SegmentReport) -> dict[str, object]:
-    from nadi.cli.pictures.text import name_of
+    from nadi.pictures.text import name_of
 
     return {
         "segment": name_of(segment.segment_id),
@@ -84,8 +84,8 @@ def _rates(load: LoadReport | None) -> dict[str, object]:
 
 
 def _draw(segments: list[SegmentReport], name: str, file: Path | None, last_s: float | None) -> None:
-    from nadi.cli.pictures import chart, text
-    from nadi.cli.pictures.spans import spans_of
+    from nadi.pictures import chart, text
+    from nadi.pictures.spans import spans_of
 
     now_ms = time.time_ns() // 1_000_000
     spans = spans_of(segments, now_ms, now_ms - round(last_s * 1000) if last_s is not None else 0)

@@ -221,7 +221,7 @@ def _row(manager: StreamManager, scope: str, stream: str) -> dict[str, Any]:
 
 
 def _hot(load: LoadReport) -> dict[str, Any]:
-    from nadi.cli.pictures.text import name_of
+    from nadi.pictures.text import name_of
 
     assert load.hot_key is not None
     return {"segment": name_of(load.segment_id), "position": load.hot_key.position, "share": load.hot_key.share}

@@ -275,6 +275,14 @@ PAGE_BEHIND_S = 0.5  # playing that is later than this passes over what it shoul
 PAGE_RATES_S = 1.0  # the rates of all streams aren't gathered anew sooner
 PAGE_ASKED_AT_ONCE = 16  # segments, about when they were written
 
+# --- notebooks -----------------------------------------------------------------------------------
+NOTEBOOK_ASKS_S = 5.0  # what is shown of a reader group is not waited for longer
+NOTEBOOK_READERS = 8  # of events for the players of one widget, and questions of them, at a time
+NOTEBOOK_AHEAD = 2  # batches on their way to a browser that it has not taken yet
+NOTEBOOK_SILENCE_S = 60.0  # a browser that takes none for so long is gone
+NOTEBOOK_SEGMENTS = 5_000  # drawn on a player's bar, the newest
+NOTEBOOK_PLACES = 200  # bookmarks there, and slices
+
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls in flight on one connection; clients hold back further ones

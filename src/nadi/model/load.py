@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nadi.display import Displayed
+
 WINDOWS_S = (2.0, 10.0, 120.0, 300.0, 600.0, 1200.0)
 
 
@@ -23,7 +25,7 @@ class KeySample:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentLoad:
+class SegmentLoad(Displayed):
     """What passes into one segment.
 
     segment: its qualified name. age_s: for how long it has been measured. events_per_s, bytes_per_s: a rate for each

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from nadi.display import Displayed
+
 SEGMENTS = "segments"
 RETENTION = "retention"
 SCALING = "scaling"
@@ -12,7 +14,7 @@ GROUP_LAG = "group-lag"  # of the stream `_RG<group>`
 STREAM_LAG = "stream-lag"  # of each group that reads the stream
 
 
-class SegmentReport(msgspec.Struct, frozen=True):
+class SegmentReport(Displayed, msgspec.Struct, frozen=True):
     """One segment of a stream's history, past or present.
 
     low, high: its keys. created_ms, replaced_ms: in ms since 1970; replaced_ms is None if no other segment has
@@ -56,7 +58,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
     more_holders: int
 
 
-class ScalingReport(msgspec.Struct, frozen=True):
+class ScalingReport(Displayed, msgspec.Struct, frozen=True):
     """One decision about a stream's segments, by its policy and load.
 
     number: counts the stream's decisions. kind: "split", "merge" or "hot-key". segments: those that it was about; into:
@@ -87,7 +89,7 @@ class HotKeyReport(msgspec.Struct, frozen=True):
     share: float | None
 
 
-class LoadReport(msgspec.Struct, frozen=True):
+class LoadReport(Displayed, msgspec.Struct, frozen=True):
     """What passes into one of a stream's current segments now.
 
     events_per_s, bytes_per_s: means, over 2 s, 10 s, 2, 5, 10 and 20 minutes (`nadi.model.load.WINDOWS_S`); all 0 for
@@ -103,7 +105,7 @@ class LoadReport(msgspec.Struct, frozen=True):
     hot_key: HotKeyReport | None
 
 
-class GroupLagReport(msgspec.Struct, frozen=True):
+class GroupLagReport(Displayed, msgspec.Struct, frozen=True):
     """How far a reader group is behind the tail of one of its streams, or behind the end that it reads to.
 
     stream: as "scope/stream". bytes_behind: exact, event headers included, from the recorded position. events_behind:

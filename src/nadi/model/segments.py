@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from nadi.display import Displayed
 from nadi.errors import InvalidStreamCutError
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_epoch
@@ -47,7 +48,7 @@ class Segment(Keys, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRange:
+class SegmentRange(Displayed):
     """A segment and the keys it takes: low ≤ position < high of the key space."""
 
     segment_id: int

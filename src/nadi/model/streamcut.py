@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from nadi.display import Displayed
 from nadi.errors import InvalidStreamCutError
 from nadi.limits import MIB
 from nadi.naming import SEGMENT_NUMBER_MAX, segment_epoch, segment_id, segment_number
@@ -29,7 +30,7 @@ _PLAIN = re.compile(r"0:([^/:]+)/([^/:]+):([0-9]+(?:,[0-9]+)*):([0-9]+(?:,[0-9]+
 
 
 @dataclass(frozen=True, slots=True)
-class StreamCut:
+class StreamCut(Displayed):
     """Offsets by segment id, of one stream."""
 
     scope: str

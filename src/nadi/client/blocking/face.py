@@ -36,6 +36,11 @@ class Face(Generic[C_co]):
         self._thread, self._core = thread, core
 
 
+def inside(face: Face[C]) -> tuple[LoopThread, C]:
+    """The thread and the asyncio object, for parts of nadi that are given a face and run in that thread themselves."""
+    return face._thread, face._core
+
+
 class _Closes(Protocol):
     def close(self) -> None: ...
 

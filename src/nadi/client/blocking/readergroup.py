@@ -6,6 +6,7 @@ first, such as a checkpoint, does it ask the client's loop thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
@@ -17,6 +18,9 @@ from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_el
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.serializers.serializer import Serializer
+from nadi.errors import NadiError
+from nadi.limits import NOTEBOOK_ASKS_S
+from nadi.model.reports import GroupLagReport
 
 R = TypeVar("R", bound=EventRead | ValueRead[Any])
 T = TypeVar("T")
@@ -103,6 +107,7 @@ class ReaderGroup(Face[aio.ReaderGroup]):
     stream_cuts = waits(aio.ReaderGroup.stream_cuts)
     checkpoints = waits(aio.ReaderGroup.checkpoints)
     unread_bytes = waits(aio.ReaderGroup.unread_bytes)
+    lag = waits(aio.ReaderGroup.lag)
     notifications = each(aio.ReaderGroup.notifications)
     reader_offline = waits(aio.ReaderGroup.reader_offline)
     initiate_checkpoint = waits(aio.ReaderGroup.initiate_checkpoint)
@@ -120,6 +125,23 @@ class ReaderGroup(Face[aio.ReaderGroup]):
     def name(self) -> str:
         """The group's name in its scope."""
         return self._core.name
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how far it is behind now. A group is nothing else, so this asks the server."""
+        from nadi.display import table
+
+        title = f"ReaderGroup {self.scope}/{self.name}"
+
+        async def asked() -> list[GroupLagReport]:
+            async with asyncio.timeout(NOTEBOOK_ASKS_S):
+                return await self._core.lag()
+
+        try:
+            return table(self._thread.run(asked()), title, "")
+        except NadiError as error:
+            return table([], title, f"its lag isn't known: {error}")
+        except TimeoutError:
+            return table([], title, f"its lag isn't known: the server didn't answer in {NOTEBOOK_ASKS_S:g} s")
 
     @overload
     def create_reader(self, reader_id: str, **options: Unpack[GroupReaderOptions]) -> EventReader: ...

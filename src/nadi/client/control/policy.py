@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nadi.client.control.arguments import checked
+from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 
@@ -93,7 +94,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Displayed):
     """What a stream keeps now.
 
     oldest_at: when the oldest event came, to about ten seconds, by the server's clock; None if there is none. held_by:

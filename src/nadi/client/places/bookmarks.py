@@ -9,13 +9,14 @@ from datetime import datetime
 from nadi.client.control.arguments import checked
 from nadi.client.places.shelf import Named, Shelf, time_of
 from nadi.client.segments.stores import SegmentStores
+from nadi.display import Displayed
 from nadi.errors import BookmarkNotFoundError
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 
 
 @dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(Displayed):
     """A name for a stream cut. `made_at` is when it was made, by the maker's clock."""
 
     name: str

@@ -11,13 +11,14 @@ from nadi.client.places.cuts import StreamCuts
 from nadi.client.places.shelf import Named, Shelf, time_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.stores import SegmentStores
+from nadi.display import Displayed
 from nadi.errors import InvalidStreamCutError, SliceNotFoundError
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSlice:
+class NamedSlice(Displayed):
     """A name for what lies between two cuts of one stream."""
 
     name: str

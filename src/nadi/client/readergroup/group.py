@@ -27,17 +27,21 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.serializers.serializer import Serializer
+from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
+    ReaderGroupNotFoundError,
     RequestTimeoutError,
     SegmentNotFoundError,
+    StreamNotFoundError,
     StreamRemadeError,
     UnavailableError,
 )
 from nadi.model.readergroup import NamedRange, StreamDataRetention
+from nadi.model.reports import GROUP_LAG, GroupLagReport
 from nadi.model.streamcut import StreamCut
-from nadi.naming import parse_segment_name, segment_name
+from nadi.naming import READER_GROUP_PREFIX, parse_segment_name, segment_name
 
 T = TypeVar("T")
 R = TypeVar("R", bound=EventReader)
@@ -47,7 +51,7 @@ _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Displayed):
     """A boundary that all readers of the group have passed: one stream cut for each stream."""
 
     name: str
@@ -55,7 +59,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSize:
+class GroupSize(Displayed):
     """How many readers a group has, and how many segments they share."""
 
     readers: int
@@ -142,6 +146,10 @@ class ReaderGroup:
         state = await self._shared.read()
         complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
         return [Checkpoint(one.name, cuts_of(one.positions)) for one in complete]
+
+    async def lag(self) -> list[GroupLagReport]:
+        """Return how far the group is behind in each of its streams, as `ReaderGroupManager.lag` does."""
+        return await lag_of(self._stores, self.scope, self.name)
 
     async def unread_bytes(self) -> int:
         """Return how many bytes, event headers included, lie between the recorded positions and the ends or tails."""
@@ -335,6 +343,14 @@ async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[NamedRa
         (NamedRange(segment_name(cut.scope, cut.stream, r.segment_id), r.low, r.high), cut.positions[r.segment_id])
         for r in ranges
     ]
+
+
+async def lag_of(stores: SegmentStores, scope: str, name: str) -> list[GroupLagReport]:
+    """What the controller reports of a group's lag; ReaderGroupNotFoundError if there is no such group."""
+    try:
+        return await stores.controller.report(scope, READER_GROUP_PREFIX + name, GROUP_LAG, GroupLagReport)
+    except StreamNotFoundError:
+        raise ReaderGroupNotFoundError(scope, name) from None
 
 
 def shared_state_of(group: ReaderGroup) -> StoredGroupState:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nadi.client.control.arguments import check_is_cut, checked
 from nadi.client.places.cuts import StreamCuts
-from nadi.client.readergroup.group import ReaderGroup, pieces_of
+from nadi.client.readergroup.group import ReaderGroup, lag_of, pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import cut_of, cuts_of, first_state
@@ -27,12 +27,11 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
-    StreamNotFoundError,
     TruncatedError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS
 from nadi.model.readergroup import NADIS_ID, NamedRange, StreamDataRetention, Timing, is_nadis
-from nadi.model.reports import GROUP_LAG, GroupLagReport
+from nadi.model.reports import GroupLagReport
 from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX, check_name
 
@@ -147,12 +146,7 @@ class ReaderGroupManager:
         ...         print(lag.stream, lag.bytes_behind, lag.seconds_behind, lag.readers)
         """
         check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
-        try:
-            return await self._stores.controller.report(
-                self.scope, READER_GROUP_PREFIX + name, GROUP_LAG, GroupLagReport
-            )
-        except StreamNotFoundError:
-            raise ReaderGroupNotFoundError(self.scope, name) from None
+        return await lag_of(self._stores, self.scope, name)
 
 
 def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:

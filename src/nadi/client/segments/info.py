@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from nadi.client.segments.stores import SegmentStores
+from nadi.display import Displayed
 from nadi.errors import StreamNotFoundError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -14,7 +15,7 @@ from nadi.wire import commands as wire
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(Displayed):
     """A segment as its store knows it; the offsets are where its data starts and ends."""
 
     start_offset: int
@@ -23,7 +24,7 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamInfo(Displayed):
     """A stream now: where it starts, where it ends, whether it takes events."""
 
     scope: str

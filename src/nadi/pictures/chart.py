@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nadi.cli.pictures.spans import Span, rate_text
 from nadi.errors import InvalidArgumentError
 from nadi.naming import segment_number
+from nadi.pictures.spans import Span, rate_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png", ".pdf")
 _NAMED_UP_TO = 40  # segments; with more, their names would cover the picture
@@ -19,6 +23,10 @@ def check_file(path: Path) -> None:
         raise InvalidArgumentError(f"a picture is a file ending in {', '.join(FORMATS)}, not {path.name}")
     if not path.absolute().parent.is_dir():
         raise InvalidArgumentError(f"there is no folder {path.absolute().parent} for the picture: create it first")
+    _check_matplotlib()
+
+
+def _check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -28,6 +36,12 @@ def check_file(path: Path) -> None:
 def save(spans: Sequence[Span], path: Path, title: str) -> None:
     """Write the picture to a file of one of FORMATS."""
     check_file(path)
+    drawn(spans, title).savefig(path, dpi=150)
+
+
+def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12, 6)) -> Figure:
+    """The picture; InvalidArgumentError if matplotlib isn't installed."""
+    _check_matplotlib()
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import PatchCollection
@@ -35,7 +49,7 @@ def save(spans: Sequence[Span], path: Path, title: str) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(12, 6), layout="constrained")
+    figure = Figure(figsize=size_in, layout="constrained")
     axes = figure.add_subplot()
     axes.set(title=title, ylabel="routing key's position", ylim=(0, 1), xlabel="time (UTC); hatched: truncated")
     scale, colours = Normalize(0, max((span.bytes_per_s for span in spans), default=0.0) or 1.0), colormaps["viridis_r"]
@@ -55,7 +69,7 @@ def save(spans: Sequence[Span], path: Path, title: str) -> None:
     axes.xaxis_date()
     bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, label="mean rate of the segment")
     bar.ax.yaxis.set_major_formatter(lambda rate, _: rate_text(rate))
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def _head(span: Span) -> int:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nadi.cli.pictures.spans import Span, rate_text
 from nadi.naming import segment_epoch, segment_number
+from nadi.pictures.spans import Span, rate_text
 
 SHADES = " ░▒▓█"
 GONE, ACROSS, UP = "·", "─", "│"

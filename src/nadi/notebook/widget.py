@@ -1,0 +1,65 @@
+"""The widget: a player in a cell's output, whose browser asks over the widget's comm, and the kernel's client answers.
+
+The kernel takes the browser's messages between cells. While a cell runs, what was asked for already still comes, and
+the player waits for the rest.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import anywidget
+import msgspec
+import traitlets
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.errors import ClosedError
+from nadi.notebook.bundle import script
+from nadi.notebook.messages import Refusal, id_of
+from nadi.notebook.projector import Projector
+
+
+class PlayerWidget(anywidget.AnyWidget):
+    """Made by `nadi.notebook.play`. slice: "" for the whole stream."""
+
+    _esm = script()
+    scope = traitlets.Unicode(read_only=True).tag(sync=True)
+    stream = traitlets.Unicode(read_only=True).tag(sync=True)
+    slice = traitlets.Unicode(read_only=True).tag(sync=True)
+    height_px = traitlets.Int(read_only=True).tag(sync=True)
+
+    def __init__(self, manager: StreamManager, scope: str, stream: str, name: str, height_px: int) -> None:
+        self._is_over = False
+        self._thread, core = inside(manager)
+        self._projector = Projector(core, scope, stream, self._tell)
+        for trait, value in (("scope", scope), ("stream", stream), ("slice", name), ("height_px", height_px)):
+            self.set_trait(trait, value)
+        super().__init__()  # which shows the browser what it begins with
+        self.on_msg(self._received)
+
+    def close(self) -> None:
+        """End what it plays, and take it out of the notebook."""
+        if not self._is_over:
+            self._is_over = True
+            with suppress(ClosedError):
+                self._thread.call(self._projector.close)
+        super().close()
+
+    def __del__(self) -> None:
+        # In any thread, with any lock held: nothing is asked of the client's thread. What is under way holds it.
+        self._is_over = True
+        super().__del__()
+
+    def _received(self, _: Any, content: object, buffers: object) -> None:
+        try:
+            self._thread.call(self._projector.receive, content)
+        except ClosedError as error:
+            if (name := id_of(content)) is not None:
+                refusal = Refusal(400, f"{error}: open another, and make a player with that")
+                self._tell({"id": name, "kind": "refused"}, msgspec.json.encode(refusal))
+
+    def _tell(self, head: dict[str, str], body: bytes) -> None:
+        """In the client's thread, mostly; a closed widget has nobody to tell."""
+        self.send(head, buffers=[body])

@@ -1,0 +1,197 @@
+"""The player in a real browser: its script as the widget has it, and the kernel's side behind it.
+
+Between the two is what a notebook would carry: messages and buffers. Skipped without playwright and Chromium.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import queue
+import shutil
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.notebook.bundle import script
+from nadi.notebook.projector import Projector
+from nadi.testing import fill_stream
+
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright, and a Chromium")
+CHROMIUM = os.environ.get("NADI_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: NADI_CHROMIUM says where it is")
+_PAGE = """<!doctype html><meta charset=utf-8><title>a cell</title><body data-jp-theme-light="true"
+style="background:#fff"><div id=cell></div><div id=other><table><tr><td>text</table></div>"""
+_START = """async ({ script, traits }) => {
+  const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const widget = (await import(url)).default;
+  const heard = new Set();
+  const model = {
+    get: (name) => traits[name],
+    send: (content) => window.say(content),
+    on: (name, act) => heard.add(act),
+    off: (name, act) => heard.delete(act),
+  };
+  window.listening = () => heard.size;
+  (async () => {
+    for (;;) {
+      for (const [head, body] of await window.hear()) {
+        const bytes = Uint8Array.from(atob(body), (c) => c.charCodeAt(0));
+        heard.forEach((act) => act(head, [new DataView(bytes.buffer)]));
+      }
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  })();
+  window.end = await widget.render({ model, el: document.getElementById("cell") });
+}"""
+
+
+class Cell:
+    """A page with a player in it, as an output of a notebook has it."""
+
+    def __init__(self, page: Any, manager: StreamManager, scope: str, stream: str = "meters", named: str = "") -> None:
+        self.page = page
+        self.troubles: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self._told: queue.SimpleQueue[tuple[dict[str, str], str]] = queue.SimpleQueue()
+        self._thread, core = inside(manager)
+        self.projector = Projector(core, scope, stream, self._tell)
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("console", lambda said: self.troubles.append(said.text) if said.type == "error" else None)
+        page.on(
+            "request", lambda asked: self.troubles.append(f"asked for {asked.url}") if "http" in asked.url[:5] else None
+        )
+        page.set_content(_PAGE)
+        page.expose_function("say", self._say)
+        page.expose_function("hear", self._hear)
+        traits = {"scope": scope, "stream": stream, "slice": named, "height_px": 520}
+        page.evaluate(_START, {"script": script(), "traits": traits})
+
+    def _tell(self, head: dict[str, str], body: bytes) -> None:
+        self._told.put((head, base64.b64encode(body).decode()))
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self.asked.append(message)
+        self._thread.call(self.projector.receive, message)
+
+    def _hear(self) -> list[tuple[dict[str, str], str]]:
+        return [self._told.get() for _ in range(self._told.qsize())]
+
+    def until_idle(self) -> None:
+        ends = time.monotonic() + 20
+        while self._thread.result(self.projector.__len__):
+            assert time.monotonic() < ends
+            self.page.wait_for_timeout(20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page(viewport={"width": 1000, "height": 640})
+    yield page
+    page.close()
+
+
+def png(red: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compress(b"".join(b"\0" + bytes([red, 0, 0]) * 8 for _ in range(8)))
+    head = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def shot(page: Any, name: str) -> None:
+    if folder := os.environ.get("NADI_PICTURES_OF_TESTS"):
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def test_a_slice_is_played_paused_and_scrubbed(page: Any, manager: StreamManager, scope: str) -> None:
+    numbers = (json.dumps({"power": i % 7, "room": "kitchen"}).encode() for i in range(200))
+    tail = fill_stream(manager, scope, "meters", numbers, "a")
+    manager.slices(scope).create("all", manager.cuts(scope, "meters").head(), tail)
+    cell = Cell(page, manager, scope, named="all")
+    player = page.locator(".player")
+    page.wait_for_selector(".view[data-events]")
+    canvas = page.get_by_label("Line chart of power")  # a number of JSON is drawn by itself
+    canvas.wait_for()
+    assert page.get_by_label("What to play").input_value() == "slice:all"
+    shot(page, "chart")
+    page.locator(".player[data-mode=paused]").wait_for()  # the end
+    cell.until_idle()
+    asked = next(one for one in cell.asked if one["kind"] == "play")
+    assert (asked["slice"], asked["speed"]) == ("all", "1")
+    page.get_by_role("button", name="JSON").click()
+    page.locator("canvas.over").click(position={"x": 500, "y": 70})
+    page.locator("pre", has_text="kitchen").wait_for()
+    page.get_by_role("button", name="Next event (.)").click()
+    page.get_by_label("Speed").first.select_option("0.1")
+    page.get_by_label("Play (Space)").click()
+    page.locator(".player[data-mode=playing]").wait_for()
+    page.keyboard.press(".")  # a step pauses
+    assert player.get_attribute("data-mode") == "paused"
+    assert cell.troubles == []
+
+
+def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: StreamManager, scope: str) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        with manager.create_writer(scope, "meters") as writer:
+            for i in itertools.count():
+                if stop.wait(0.05):
+                    return
+                writer.write_event(png(i % 256))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        cell = Cell(page, manager, scope)
+        page.locator("canvas[data-frames]").wait_for()  # pictures are shown by themselves
+        page.wait_for_function(
+            "() => Number(document.querySelector('#cell > div').shadowRoot.querySelector('canvas[data-frames]')"
+            ".dataset.frames) > 20"
+        )
+        assert page.locator(".player").get_attribute("data-mode") == "live"
+        page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+        page.wait_for_function("() => document.querySelector('#cell > div').dataset.theme === 'dark'")
+        shot(page, "picture-dark")
+        taken = sum(one["kind"] == "more" for one in cell.asked)
+        assert taken > 10  # each batch is told as taken
+        style = page.evaluate("getComputedStyle(document.querySelector('#other td')).padding")
+        assert style == "1px"  # the notebook's own, not the player's
+        page.evaluate("window.end()")
+        cell.until_idle()
+        assert page.evaluate("window.listening()") == 0
+        assert cell.troubles == []
+    finally:
+        stop.set()
+        writing.join()
+
+
+def test_a_kernel_that_does_not_answer_is_waited_for(page: Any, manager: StreamManager, scope: str) -> None:
+    fill_stream(manager, scope, "meters", [b"x"] * 5)
+    cell = Cell(page, manager, scope)
+    page.locator(".player[data-mode=live]").wait_for()
+    cell.projector.receive = lambda message: None  # type: ignore[method-assign]
+    page.get_by_text("Waiting for the kernel…").wait_for(timeout=30_000)
+    del cell.projector.receive
+    page.get_by_text("Waiting for the kernel…").wait_for(state="detached", timeout=30_000)
+    assert cell.troubles == []
