@@ -213,7 +213,7 @@ class ClusterServer:
 
     async def _open_clients(self, rpc_address: tuple[str, int], parts: AsyncExitStack) -> None:
         """They go where all clients go, and trust what servers of the cluster trust."""
-        from nadi.web.clients import Door
+        from nadi.web.door import Door
 
         authority = None if self._security.tls_authority is None else str(self._security.tls_authority)
         host, port = rpc_address

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.intake import Intake
     from nadi.controller.rest.server import RestServer
-    from nadi.web.clients import Clients, Door
+    from nadi.web.clients import Clients
+    from nadi.web.door import Door
 
 STOP_GRACE_S = 1.0
 
@@ -189,7 +190,7 @@ class Server:
 
     def _own_door(self) -> Door:
         """Whatever clients are told, it is in this process."""
-        from nadi.web.clients import Door
+        from nadi.web.door import Door
 
         host = DEFAULT_HOST if is_any_address(self._host) else self._host
         certificate = self._security.tls_certificate

@@ -18,22 +18,10 @@ from nadi.controller.rest.access import EVERYBODY
 from nadi.controller.rest.endpoint import Asked, Call, Endpoint
 from nadi.errors import UnavailableError
 from nadi.limits import PAGE_CLIENT_IDLE_S, PAGE_CLIENTS
+from nadi.web.door import Door
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """This server's doors. controller: "host:port" of its gRPC. store: of its store, which has all segments; None if
-    the controller says who has which. trusted: PEM file of certificates; None for the system's. is_own: that file is
-    this server's own certificate, and names in it don't matter."""
-
-    controller: str
-    store: tuple[str, int] | None = None
-    tls: bool = False
-    trusted: str | None = None
-    is_own: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +93,7 @@ class Clients:
 
 
 def _loaded() -> Any:
-    from nadi.web.reading.door import open_client
+    from nadi.web.opening import open_client
 
     return open_client
 

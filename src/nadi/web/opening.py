@@ -9,7 +9,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.security import Encoded, Security
 from nadi.limits import PAGE_ANSWER_S
-from nadi.web.clients import Door
+from nadi.web.door import Door
 
 
 @dataclass(frozen=True, slots=True)
