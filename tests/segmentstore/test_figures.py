@@ -169,7 +169,7 @@ async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         async def refused(*_: object) -> None:
             raise UnavailableError("tier 2 is away")
 
-        monkeypatch.setattr(store._chunks, "put", refused)
+        monkeypatch.setattr(store.chunks, "put", refused)
         await peer.create(S)
         await peer.setup(S)
         await peer.append([b"a"], 1)

@@ -41,6 +41,7 @@ from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.doors.token_check import TokenCheck
 from nadi.segmentstore.hosted import Hosted, Mapping, Placement
+from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
@@ -102,7 +103,6 @@ class SegmentStore:
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._coming: Container | None = None  # the one that is being taken
-        self._forsaken = False
         self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), Counts()
         if parts is None:
             is_owned = self._lock.is_held
@@ -116,18 +116,11 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, self.cache, self._rota, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
-        self._service = SegmentService(
-            self.container_of,
-            self._reader,
-            TokenCheck(tokens),
-            runtime,
-            lambda: [each.load for each in self.containers],
-        )
+        self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens), runtime, self._meters)
         self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
-        self._moves = asyncio.Lock()
-        self._moving: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
+        self._closed = self._forsaken = False
         self._connections: dict[Connection, None] = {}  # in order of their coming
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
@@ -143,6 +136,9 @@ class SegmentStore:
             container.on_opened = partial(inventory.take, container, self.chunks)
         container.on_taken = self.taken.set if self._on_lost is None else partial(self._lost, container)
         return container
+
+    def _meters(self) -> list[LoadMeter]:
+        return [container.load for container in self.containers]
 
     def _storage_writer(self, container: Container) -> StorageWriter:
         return StorageWriter(container, self.chunks, self._reader, self._at_once, self._runtime)
