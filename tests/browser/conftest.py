@@ -16,8 +16,9 @@ from nadi.standalone.embedded import EmbeddedServer
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """While it is there this thread has a loop that runs, so tests of other modules could have none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'nadi[dev]'")
     found = os.environ.get("NADI_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:

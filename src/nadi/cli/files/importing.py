@@ -66,7 +66,7 @@ def import_file(
 
 
 def _keys(batch: Batch) -> list[str | None]:
-    from nadi.cli.pictures.text import name_of
+    from nadi.pictures.text import name_of
 
     names = {segment: name_of(segment) for segment in set(batch.segment_ids) if segment is not None}
     return [
