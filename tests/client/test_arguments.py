@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     **dict.fromkeys(("page_size", "now_ms", "amount", "index", "before", "expected_number", "offset"), NO_NUMBERS),
     **dict.fromkeys(("scale_factor", "min_segments", "events_per_s", "kib_per_s", "keep_ms", "most_ms"), NO_NUMBERS),
     **dict.fromkeys(("keep_bytes", "most_bytes", "primary_key_bytes", "secondary_key_bytes"), NO_NUMBERS),
-    **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id"), NO_NUMBERS),
+    **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id", "segment_id"), NO_NUMBERS),
     **dict.fromkeys(("recursive", "follow", "wait", "is_done", "keep_history", "over_bookmarks"), ("no", None, 5)),
     **dict.fromkeys(("automatically_note_time", "validate_host_name"), ("no", None, 5)),
     **dict.fromkeys(("scaling", "retention"), ("fixed", 5)),
@@ -85,6 +85,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something e
     "KeyValueTable.pages.end": NO_BYTES,
     "KeyValueTable.key_pages.start": NO_BYTES,
     "KeyValueTable.key_pages.end": NO_BYTES,
+    "StreamCuts.came_by.offsets": (5, None, "abc", ["1"], [2, 1], [-1]),
     "Journal.entries.start": ("1", 1.5),
     "SharedCounter.compare_and_set.expected": NO_NUMBERS,
     "SharedCounter.compare_and_set.value": NO_NUMBERS,
@@ -175,6 +176,8 @@ class World:
             "ValueTransaction.write_event.value": 1,
             "SharedMap.put.key": "k",
             "SharedCounter.compare_and_set.value": 1,
+            "StreamCuts.came_by.segment_id": 0,
+            "StreamCuts.came_by.offsets": [0],
         }
         return others[f"{call}.{name}"] if f"{call}.{name}" in others else self.good[name]
 

@@ -15,7 +15,8 @@ from tests.access.support import PASSWORD, user, users_file
 from tests.metrics.support import Auth
 
 ADMIN: Auth = ("root", PASSWORD)
-LIMITS = "chunk_flush_age_s=0.2,chunk_garbage_delay_s=0.2,retention_period_s=0.2,metrics_cached_s=0.05"
+AT_ONCE = ("snapshot_interval", "chunk_flush_age", "chunk_garbage_delay", "retention_period")
+LIMITS = ",".join([*(f"{name}_s=0.2" for name in AT_ONCE), "metrics_cached_s=0.05"])
 
 
 @pytest.fixture(scope="package")
@@ -34,6 +35,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         assert httpx.get(f"{server.rest_uri}/metrics", auth=("root", "wrong")).status_code == 401
         manager.scrub(start=True)
         until(lambda: "nadi_store_scrub_damages 0.0" in rest.get("/metrics").text)
+        until(lambda: "nadi_store_snapshot_seconds_count 0.0" not in rest.get("/metrics").text)
         until(lambda: 'nadi_stream_bytes_per_second{scope="home",stream="meters"}' in rest.get("/metrics").text)
         yield server
 

@@ -51,7 +51,7 @@ class Tracing:
             "server": trace.SpanKind.SERVER,
         }
 
-    def now(self) -> float:
+    def time_s(self) -> float:
         return time.monotonic()
 
     def span(

@@ -85,7 +85,7 @@ class StoreTracing:
         self, request_id: int, segment: str, offset: int, size_bytes: int, began_s: float, fetched_s: float | None
     ) -> None:
         """A read was answered; fetched_s: when its bytes were there, if they weren't in memory."""
-        ended_s, root = self._tracing.now(), self._tracing.of_read(request_id, segment, offset)
+        ended_s, root = self._tracing.time_s(), self._tracing.of_read(request_id, segment, offset)
         about: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset, "nadi.bytes": size_bytes}
         source = "memory" if fetched_s is None else "storage"
         span = self._tracing.span("nadi.read", root, began_s, ended_s, {**about, "nadi.source": source}, kind="server")

@@ -18,12 +18,11 @@ from nadi.cli.events.write import INTERRUPTED
 from nadi.cli.printing import Form, errors_told, show, warn
 from nadi.cli.session import TrustStore, formed, tell_if_nobody_listens
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError
-from nadi.limits import MIB
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
-_LEAST_FREE_BYTES = 4096 * MIB
+_LEAST_FREE_BYTES = 4 << 30
 _LOOK_S = 0.1
 
 
@@ -85,7 +84,7 @@ def _served(
     free = shutil.disk_usage(data).free
     if free < _LEAST_FREE_BYTES:
         raise StorageFullError(
-            f"{data.resolve()} has {free // MIB:,} MiB free, and 4,096 are needed: give another --data"
+            f"{data.resolve()} has {free >> 20:,} MiB free, and 4,096 are needed: give another --data"
         )
     if form is Form.TABLE:
         warn(f"a server with a temporary folder in {data.resolve()}")

@@ -138,9 +138,12 @@ class StreamCuts:
         None came later than said. It may have come up to 10 s earlier, or 1 s where 4 KiB came in that time.
         """
         name = segment_name(self.scope, self.stream, segment_id)
-        if not offsets:
+        if not len(offsets):
             return []
-        found = await came_by(self._stores, name, np.array(offsets, np.int64), offsets[-1] + 1)
+        given = np.asarray(offsets)
+        if given.ndim != 1 or given.dtype.kind not in "iu" or np.any(given[1:] < given[:-1]) or given[0] < 0:
+            raise InvalidArgumentError(f"offsets are to be those of events, in order, not {offsets!r:.100}")
+        found = await came_by(self._stores, name, given.astype(np.int64), int(given[-1]) + 1)
         return [None if moment == UNKNOWN else moment for moment in found.tolist()]
 
     async def at_event_time(self, timestamp_ms: int) -> StreamCut:

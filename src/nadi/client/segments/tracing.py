@@ -18,7 +18,7 @@ class BlockTrace:
     __slots__ = ("at", "of")
 
     def __init__(self, tracing: Tracing, before: BlockTrace | None) -> None:
-        self.at = tracing.now()
+        self.at = tracing.time_s()
         self.of: SpanContext | None = tracing.current() if before is None else before.of
 
 
@@ -34,7 +34,7 @@ class Block(Protocol):
 
 def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[Block]) -> None:
     """These blocks are stored: a span for each, linked with the application's."""
-    now = tracing.now()
+    now = tracing.time_s()
     for block in blocks:
         if block.trace is not None:
             about: dict[str, Value] = {
@@ -51,7 +51,7 @@ def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[Bl
 
 def read_span(tracing: Tracing, request_id: int, segment: str, offset: int) -> Callable[[asyncio.Future[Any]], None]:
     """What a read that is sent now calls with its reply."""
-    began, of = tracing.now(), tracing.current()
+    began, of = tracing.time_s(), tracing.current()
 
     def ended(reply: asyncio.Future[Any]) -> None:
         if reply.cancelled():
@@ -64,7 +64,7 @@ def read_span(tracing: Tracing, request_id: int, segment: str, offset: int) -> C
             "nadi.read",
             tracing.of_read(request_id, segment, offset),
             began,
-            tracing.now(),
+            tracing.time_s(),
             about,
             kind="client",
             links=() if of is None else (of,),
