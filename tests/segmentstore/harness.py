@@ -97,8 +97,9 @@ async def open_store(
     tokens: TokenKey | None = None,
     runtime: Runtime = REAL,
     chunks: ChunkStore | None = None,
+    **more: Any,
 ) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    store = SegmentStore(folder, containers, tokens, runtime, chunks)
+    store = SegmentStore(folder, containers, tokens, runtime, chunks, **more)
     await store.start()
     try:
         address = await store.listen("127.0.0.1", 0)

@@ -178,6 +178,25 @@ async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert found["nadi_store_tier2_chunks", "moved"] == 0
 
 
+async def test_a_log_is_full_at_the_bound_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(tmp_path, containers=1, log_max_bytes=1_000_000) as (store, peer):
+
+        async def refused(*_: object) -> None:
+            raise UnavailableError("tier 2 is away")
+
+        monkeypatch.setattr(store.chunks, "put", refused)
+        await peer.create(S)
+        await peer.setup(S)
+        assert number(told(store), "nadi_store_log_full", "0") == 0
+        await peer.append([bytes(1_000_000)], 1)
+        found = told(store)
+        assert number(found, "nadi_store_log_max_bytes") == 1_000_000
+        assert number(found, "nadi_store_log_bytes", "0") > 1_000_000
+        assert number(found, "nadi_store_log_full", "0") == 1
+
+
 async def test_checkpoints_and_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
     async with open_store(tmp_path, containers=1) as (store, peer):

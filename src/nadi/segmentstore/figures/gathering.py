@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from nadi.access.budget import Budget
-from nadi.limits import LOG_MAX_BYTES
 from nadi.observe.metrics import Sample, Value
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.cache import BlockCache
@@ -75,7 +74,7 @@ def _containers(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
     for state, count in states.items():
         yield _sample("nadi_store_containers", count, state)
     yield _sample("nadi_store_recoveries", store.counts.recoveries)
-    yield _sample("nadi_store_log_max_bytes", LOG_MAX_BYTES)
+    yield _sample("nadi_store_log_max_bytes", store.log_max_bytes)
     for writer in store.storage_writers:
         yield _sample("nadi_store_tier2_up", _moves(writer), str(writer.number))
 
@@ -91,7 +90,7 @@ def state_of(container: Container) -> str:
 
 def _running(container: Container, number: str, now_s: float) -> Iterator[Sample]:
     state = container.state
-    is_full = container.logged_bytes > LOG_MAX_BYTES or container.waits_for_room
+    is_full = container.logged_bytes > container.log_max_bytes or container.waits_for_room
     oldest = next(state.to_move(), None)
     yield _sample("nadi_store_damaged_places", len(container.damaged) + container.damage.unlisted, number)
     yield _sample("nadi_store_queue_bytes", container.queue.size_bytes, number)
