@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.errors import InvalidArgumentError
 from nadi.observe import logs
+from tests.access.support import certificate
 
 WAIT_S = 60
 
@@ -121,6 +124,17 @@ def test_what_makes_no_sense_is_told(arguments: list[str], said: str, tmp_path: 
     assert not (tmp_path / "data").exists()
 
 
+def test_why_a_server_cannot_start_is_a_message_like_others(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_text("no folder")
+    command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", "--data", str(data), "--log-format", "json"]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=WAIT_S)
+    assert done.returncode == 1
+    (found,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert found["level"] == "CRITICAL"
+    assert str(data) in found["message"]
+
+
 def record(message: str, *args: object, **more: Any) -> logging.LogRecord:
     exc_info = more.pop("exc_info", None)
     made = logging.getLogger("nadi.test").makeRecord("nadi.test", logging.ERROR, "", 0, message, args, exc_info, **more)
@@ -162,13 +176,33 @@ def test_odd_text_breaks_no_line() -> None:
     assert json.loads(line)["message"] == odd
 
 
+def test_a_message_that_cannot_be_put_together_is_a_line_all_the_same() -> None:
+    found = json.loads(logs.JsonLines().format(record("%d of %s", "many")))
+    assert found["message"] == "'%d of %s' with ('many',) (TypeError: %d format: a real number is required, not str)"
+
+
+def test_peers_that_fail_at_tls_cannot_fill_the_log(tmp_path: Path) -> None:
+    log, made = tmp_path / "log", certificate(tmp_path / "tls")
+    tls = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key))
+    with served("--data", str(tmp_path / "data"), *tls, "--log-format", "json", log=log) as said:
+        host, _, port = said["controller"].strip().rpartition("/")[2].rpartition(":")
+        for _ in range(20):
+            with socket.create_connection((host, int(port)), timeout=WAIT_S) as one:
+                one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(ConnectionError):
+                    while one.recv(1000):
+                        pass
+    assert len(lines(log)) <= 2
+
+
 def test_what_nothing_catches_is_logged_too() -> None:
     script = (
         "import threading, warnings\nfrom nadi.observe import logs\nlogs.set_up('WARNING', 'json')\n"
+        "class Odd:\n  def __del__(self): raise OSError('in\\na finalizer')\nOdd()\n"
         "warnings.warn('old')\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()\n"
         "raise KeyError('lost')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, timeout=WAIT_S)
     found = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["logger"] for line in found] == ["py.warnings", "nadi", "nadi"]
-    assert [line.get("exception_type") for line in found] == [None, "ZeroDivisionError", "KeyError"]
+    assert [line["logger"] for line in found] == ["nadi", "py.warnings", "nadi", "nadi"]
+    assert [line.get("exception_type") for line in found] == ["OSError", None, "ZeroDivisionError", "KeyError"]

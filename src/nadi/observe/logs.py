@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ FORMATS = ("text", "json")
 FIELDS = ("server", "container", "segment")
 ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT = "NADI_LOG", "NADI_LOG_FORMAT"
 
+log = logging.getLogger("nadi")
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
 _of_process: dict[str, object] = {}
 
@@ -59,7 +61,7 @@ class JsonLines(logging.Formatter):
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             **_of_process,
             **_about.get(),
         }
@@ -70,18 +72,29 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _message(record: logging.LogRecord) -> str:
+    """Also of one whose arguments don't fit, as some library's may not: what logging prints then is no JSON."""
+    try:
+        return record.getMessage()
+    except Exception as error:
+        return f"{record.msg!r} with {record.args!r} ({type(error).__name__}: {error})"
+
+
 def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
     """Have this process log from that level on, in that form; text: how a message looks as text.
 
     InvalidArgumentError: there is no such level, or form.
     """
     check(level, form)
+    # gRPC's C library writes lines of its own, of any form: one for each peer that fails at TLS, as fast as they come
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(text))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":  # also what would be printed as it is
         logging.captureWarnings(capture=True)
         sys.excepthook = _uncaught
+        sys.unraisablehook = _unraisable
         threading.excepthook = lambda hook: _uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)
 
 
@@ -100,8 +113,18 @@ def set_up_from(environment: Mapping[str, str], text: str) -> None:
     set_up(level, form, text)
 
 
+def _unraisable(hook: sys.UnraisableHookArgs) -> None:
+    """Of a finalizer, say."""
+    found: Any = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+    log.error("an exception that nothing can catch, in %s", _named(hook.object), exc_info=found)
+
+
+def _named(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+
+
 def _uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     found: Any = (kind, error, traceback)
-    logging.getLogger("nadi").critical("an exception that nothing has caught", exc_info=found)
+    log.critical("an exception that nothing has caught", exc_info=found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +20,7 @@ from nadi.cli.admin.storing import (
     store_options,
 )
 from nadi.cli.amounts import size_bytes
-from nadi.cli.printing import errors_told, say
+from nadi.cli.printing import errors_told, failure, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
     DEFAULT_CONTROLLER_PORT,
@@ -30,7 +32,7 @@ from nadi.defaults import (
     DEFAULT_TOKEN_LIFETIME_S,
     DEFAULT_TRACES,
 )
-from nadi.errors import InvalidArgumentError
+from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer
@@ -187,7 +189,7 @@ def up(
     }
     of_one_server = {"--tier2": tier2, "--tier2-option": tier2_option, "--log-max": log_max}
     of_a_folder = {"--data": data, "--signing-key": signing_key}
-    with errors_told():
+    with _end_told(log_format):
         if store is None and workers is not None:
             _check_absent(of_a_cluster | {"--log-profile": None, "--cache": None}, "is for a server of a cluster")
             _check_absent({"--signing-key": signing_key}, "isn't for workers, whose key is in the folder: leave it out")
@@ -240,6 +242,20 @@ def _set_up_logs(level: str | None, form: str, *, verbose: bool) -> None:
     chosen = level or ("INFO" if verbose else "WARNING")
     logs.set_up(chosen, form)
     os.environ.update({logs.ENVIRONMENT_LEVEL: chosen.upper(), logs.ENVIRONMENT_FORMAT: form})
+
+
+@contextmanager
+def _end_told(log_format: str) -> Iterator[None]:
+    """End the command with the message of nadi's errors, in the form of its other messages."""
+    try:
+        yield
+    except NadiError as error:
+        if log_format != "json":
+            raise failure(error) from None
+        import logging
+
+        logging.getLogger("nadi").critical("%s", error)
+        raise typer.Exit(1) from None
 
 
 def _set_up_traces(kind: str, *, for_workers: bool) -> None:
