@@ -96,7 +96,7 @@ class ServerOfCluster:
         await self.rpc.start()
         self.rpc_address = (HOST, port)
         self.uri = f"{'tcp' if tls is None else 'tls'}://{HOST}:{port}"
-        self.rest = RestServer(self.api, HOST, 0, context, self.front.rest(self.api))
+        self.rest = RestServer(self.api, HOST, 0, context, self.front.rest(self.api).around)
         await self.rest.start()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -68,6 +69,34 @@ def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: 
     ):
         end = manager.stream_info("home", "meters").tail
         assert len(list(manager.read_events("home", "meters", end=end))) == 400
+
+
+def free_ports(count: int) -> int:
+    """The first of so many, one after the other."""
+    while True:
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError, OverflowError):
+            first = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in range(first + 1, first + count):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            return int(first)
+
+
+def started_at(rest: str) -> str:
+    """Of the process whose metrics are there."""
+    with urlopen(f"{rest}/metrics") as answer:
+        return next(line for line in answer.read().decode().splitlines() if line.startswith("process_start_time_"))
+
+
+def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_same(tmp_path: Path) -> None:
+    port = free_ports(3)
+    with Workers(2, tmp_path / "data", settings(rest_port=port)) as workers:
+        own = {started_at(f"http://127.0.0.1:{port + 1 + number}") for number in range(2)}
+        assert len(own) == 2
+        shared = {started_at(workers.rest_uri) for _ in range(20)}  # each on a connection of its own
+        assert len(shared) == 1
+        assert shared < own
+        with urlopen(f"{workers.rest_uri}/metrics") as answer:
+            assert b"nadi_streams 0.0" in answer.read()
 
 
 def test_a_data_folder_of_one_server_is_not_taken_for_one_of_workers(tmp_path: Path) -> None:

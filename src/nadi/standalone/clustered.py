@@ -203,8 +203,9 @@ class ClusterServer:
         own = OwnMetrics(self._figures.samples, self._runtime)
         self._api: Api = Api(self._health, access, own_metrics=own, budget=self.node.store.budget, site=site)
         ports = [port] if self._shared is None or self._shared.rest is None else [port, self._shared.rest]
-        around, rests = self.node.front.rest(self._api), list[RestServer]()
+        front, rests = self.node.front.rest(self._api), list[RestServer]()
         for one in ports:
+            around = front.around_shared if rests else front.around
             rests.append(RestServer(self._api, self._host, one, context, around, shares_port=bool(rests)))
             with listening(self._host, one):
                 await rests[-1].start()

@@ -32,7 +32,7 @@ _LIVES_S = 60.0  # one that has lived for so long is started again at once
 class Workers:
     """count: of servers. folder: the store of their cluster, which no server without `--workers` uses. settings: as of
     one server, with the ports that all share; its store port is the first worker's, and the others have the next ones,
-    0 is any.
+    0 is any. After the shared REST port come those of each worker alone.
 
     `with Workers(…) as workers: workers.watch(until)` serves until the event is set.
 
@@ -105,7 +105,7 @@ class Workers:
             given,
             store=self._store,
             controller_port=0,
-            rest_port=None if given.rest_port is None else 0,
+            rest_port=given.rest_port + 1 + number if given.rest_port else given.rest_port,
             store_port=given.store_port + number if given.store_port else 0,
             containers=given.containers if number == 0 else None,
             shared=self._shared,

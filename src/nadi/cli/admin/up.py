@@ -312,6 +312,8 @@ def _serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | 
         say(f"nadi is serving {data.resolve()}, with {count} workers")
         say(f"  controller     {workers.controller_uri}")
         say(f"  REST           {workers.rest_uri}")
+        if settings.rest_port:
+            say(f"  of each        REST ports {settings.rest_port + 1} to {settings.rest_port + count}, for its metrics")
         say("Press Ctrl-C to stop.")
         workers.watch(until)
 

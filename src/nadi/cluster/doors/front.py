@@ -60,11 +60,11 @@ class Front:
         """Let `server`, a new one, answer every RPC; return what counts its calls."""
         return add_answers(server, self._answer, self.peer_of)
 
-    def rest(self, api: Api) -> Callable[[ASGIApp], ASGIApp]:
-        """What a RestServer of `api` is to put around its application."""
+    def rest(self, api: Api) -> RestFront:
+        """What a RestServer of `api` is to put around its application, by its `around` or `around_shared`."""
         self._rest = RestFront(api, self._active, self._key, self._security)
         self._rest.changed()
-        return self._rest.around
+        return self._rest
 
     def active(self, controller: Controller | None) -> None:
         """The active controller is this one, in this process; or it isn't here (None). Calls under way end."""

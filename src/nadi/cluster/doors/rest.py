@@ -5,6 +5,8 @@ controller's, and passed on if that is another server's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.client.control.security import Security
@@ -18,7 +20,8 @@ from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
 
 _HEADER = FORWARDED.encode()
-_OWN_PATHS = ("/", "/ping", "/metrics", "/v1/openapi.json", "/v1/health", CLUSTER_PATH)
+_METRICS = "/metrics"
+_OWN_PATHS = ("/", "/ping", _METRICS, "/v1/openapi.json", "/v1/health", CLUSTER_PATH)
 _OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/", f"{PAGE_FILES}/", f"{DATA}/")
 
 
@@ -35,7 +38,14 @@ class RestFront:
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application that answers or passes on; `app` answers here."""
+        return self._around(app, _is_own)
 
+    def around_shared(self, app: ASGIApp) -> ASGIApp:
+        """The same at a port that servers share, where whoever asks again may meet another one: metrics of each in turn
+        would make no sense, so they are always those of the server that has the active controller."""
+        return self._around(app, lambda path: path != _METRICS and _is_own(path))
+
+    def _around(self, app: ASGIApp, is_own: Callable[[str], bool]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
@@ -43,7 +53,7 @@ class RestFront:
             told = next((value for name, value in scope["headers"] if name == _HEADER), None)
             if told is not None:
                 scope = self._of_its_peer(scope, told.decode("latin-1"))
-            if _is_own(scope["path"]):
+            if is_own(scope["path"]):
                 await app(scope, receive, send)
             else:
                 await self._by_the_active(app, scope, receive, send, was_forwarded=told is not None)
