@@ -221,6 +221,7 @@ def test_each_server_tells_its_own_figures(tmp_path: Path) -> None:
         }
         assert ones["nadi_cluster_containers"] == 2
         assert twos["nadi_cluster_containers"] == 0
+        assert (ones["nadi_cluster_all_containers"], twos["nadi_cluster_all_containers"]) == (2, 2)
         assert ones["nadi_cluster_controller"] == 1
         assert ones["nadi_cluster_log_put_seconds_count"] > 2  # two seals, and frames
         assert ones["nadi_cluster_log_put_bytes_total"] > 200

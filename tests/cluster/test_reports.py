@@ -123,7 +123,7 @@ async def test_what_the_log_takes_is_counted() -> None:
         with pytest.raises(UnavailableError):
             await call
     assert (counted.put_bytes, counted.retries, counted.errors) == (20, 2, 3)
-    figures = Figures(3, [True, True, False], True, 2, False, Moves(taken_over=4), counted)
+    figures = Figures(3, 8, [True, True, False], True, 2, False, Moves(taken_over=4), counted)
     found = families(samples(figures))
     told = {(one.name, *one.labels.values()): one.value for family in found for one in family.samples}
     assert told["nadi_cluster_servers", "dead"] == 1

@@ -230,6 +230,7 @@ class ClusterNode:
         """This server's own, now."""
         return Figures(
             len(self.store.containers),
+            self.cluster.containers,
             [peer.is_alive for peer in self.membership.members.values()],
             self.membership.lease_is_valid(),
             self.membership.term,

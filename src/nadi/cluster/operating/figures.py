@@ -23,6 +23,7 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 MEANINGS = by_name(
     (
         Meaning("nadi_cluster_containers", "Containers that this server has."),
+        Meaning("nadi_cluster_all_containers", "Containers that the cluster has, whoever has them."),
         Meaning("nadi_cluster_servers", "Servers that this one sees, by whether they are alive.", ("state",)),
         Meaning(
             "nadi_cluster_lease_valid", "1 while this server may answer reads, else 0: it doesn't reach the store."
@@ -111,6 +112,7 @@ class Figures(NamedTuple):
     """All of a server's, at one moment. servers: whether each is alive."""
 
     containers: int
+    all_containers: int
     servers: Iterable[bool]
     lease_is_valid: bool
     term: int
@@ -124,6 +126,7 @@ def samples(figures: Figures) -> Iterator[Sample]:
     servers = Counter("alive" if is_alive else "dead" for is_alive in figures.servers)
     moves, engine = figures.moves, figures.engine
     yield _sample("nadi_cluster_containers", figures.containers)
+    yield _sample("nadi_cluster_all_containers", figures.all_containers)
     for state in ("alive", "dead"):
         yield _sample("nadi_cluster_servers", servers[state], state)
     yield _sample("nadi_cluster_lease_valid", int(figures.lease_is_valid))
