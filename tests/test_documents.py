@@ -71,11 +71,25 @@ def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
             assert done.returncode == (1 if re.search("^error:", printed, re.M) else 0), command
 
 
-def _steps(document: str) -> list[tuple[str, str]]:
+@pytest.mark.parametrize("document", ["configuration.md"])
+def test_the_examples_of_settings(document: str) -> None:
+    for command, printed in _steps(document, least=3):
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command}"],
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout + done.stderr == printed, command
+        assert done.returncode == (2 if re.search("^error:", printed, re.M) else 0), command
+
+
+def _steps(document: str, least: int = 10) -> list[tuple[str, str]]:
     """The commands of a document's transcripts, and what each prints."""
     transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
     steps = [step.partition("\n") for text in transcripts for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
-    assert len(steps) > 10
+    assert len(steps) >= least
     return [(command, printed) for command, _, printed in steps]
 
 

@@ -121,7 +121,7 @@ def test_open_to_everybody_if_told_so(tmp_path: Path) -> None:
 
 def test_the_command_refuses_in_words() -> None:
     result = CliRunner().invoke(app, ["up", "--host", "0.0.0.0", "--port", "0"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--insecure-public" in result.output
 
 

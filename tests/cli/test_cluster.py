@@ -179,7 +179,7 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_fit_together(arguments: tuple[str, ...], says: str) -> None:
     code, output = run("up", *arguments)
-    assert code == 1
+    assert code == 2
     assert says in output
     assert len(output.splitlines()) == 1
 

@@ -119,7 +119,7 @@ def test_an_embedded_server_by_its_environment(tmp_path: Path, capfd: pytest.Cap
 )
 def test_what_makes_no_sense_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *arguments])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert not (tmp_path / "data").exists()
 

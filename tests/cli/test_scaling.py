@@ -109,7 +109,7 @@ def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
 
 def test_a_profile_that_is_none(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "d"), "--port", "0", "--scaling", "quick"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "there is no scaling profile 'quick': choose classic or fast" in result.output
     assert "Traceback" not in result.output
     with pytest.raises(nadi.errors.InvalidArgumentError, match="choose classic or fast"):

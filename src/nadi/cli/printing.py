@@ -33,12 +33,12 @@ def warn(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def failure(error: Exception) -> typer.Exit:
-    """Print what went wrong on standard error; return the exception to raise, which ends the command with code 1."""
+def failure(error: Exception, code: int = 1) -> typer.Exit:
+    """Print what went wrong on standard error; return the exception to raise, which ends the command with that code."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False).print(f"[red]error:[/red] {_plain(str(error))}", soft_wrap=True)
-    return typer.Exit(1)
+    return typer.Exit(code)
 
 
 @contextmanager

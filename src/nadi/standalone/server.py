@@ -272,8 +272,14 @@ class Served(Protocol):
 S = TypeVar("S", bound=Served)
 
 
-async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect.
+async def serve(
+    server: S,
+    ready: Callable[[S], None],
+    until: asyncio.Event | None = None,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it begins to
+    stop.
 
     DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise, because
     tier 2 is another's, or was emptied.
@@ -293,6 +299,7 @@ async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | No
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
+        stopping()
     claim = server.store.chunks.claim
     if claim is not None and claim.lost is not None:
         raise claim.lost.with_traceback(None)

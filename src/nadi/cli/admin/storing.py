@@ -42,13 +42,13 @@ def store_options(url: str, given: Sequence[str] | None, name: str = "--store-op
     return options
 
 
-def log_options(given: Sequence[str] | None) -> dict[str, str]:
+def log_options(given: Sequence[str] | None, name: str = "--log-option") -> dict[str, str]:
     """What `key=value` options say of a log in NATS; which there are, and that none is a secret, its engine checks.
 
     >>> log_options(["replicas=3"])
     {'replicas': '3'}
     """
-    return _parsed("--log-option", "replicas=3", given)
+    return _parsed(name, "replicas=3", given)
 
 
 def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, str]:

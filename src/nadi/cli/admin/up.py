@@ -1,14 +1,19 @@
-"""`nadi up`: serve a data folder, or be one of the servers of a cluster."""
+"""`nadi up`: serve a data folder, or be one of the servers of a cluster.
+
+The signature of `up` is the only definition of its options: settings of a file (`settings.py`) and their table in
+docs/configuration.md are read from it. What goes together, and what doesn't, is checked before anything is started.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nadi.cli.admin.chosen import Chosen, take_settings
 from nadi.cli.admin.storing import (
     OPTION_HELP,
     PANEL,
@@ -20,7 +25,7 @@ from nadi.cli.admin.storing import (
     store_options,
 )
 from nadi.cli.amounts import size_bytes
-from nadi.cli.printing import errors_told, failure, say
+from nadi.cli.printing import failure, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
     DEFAULT_CONTROLLER_PORT,
@@ -35,24 +40,53 @@ from nadi.defaults import (
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
-    from nadi.standalone.clustered import ClusterServer
-    from nadi.standalone.server import Server
+    from nadi.standalone.security import ServerSecurity
 
-_DEFAULT_DATA = Path("nadi-data")
 _panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
+_port: Any = {"min": 0, "max": 65535}
+_WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
+_OF_A_CLUSTER = ("cache", "log", "log_option", "log_profile", "tls_authority", "store_option")
+_OF_ONE_SERVER = ("tier2", "tier2_option", "log_max")
+
+
+@contextmanager
+def _errors_told(log_format: str = "text") -> Iterator[None]:
+    """End the command with the message of nadi's errors, in the form of its other messages."""
+    try:
+        yield
+    except NadiError as error:
+        code = _WRONG_SETTINGS if isinstance(error, InvalidArgumentError) else 1
+        if log_format != "json":
+            raise failure(error, code) from None
+        import logging
+
+        logging.getLogger("nadi").critical("%s", error)
+        raise typer.Exit(code) from None
+
+
+def _take_file(context: typer.Context, file: Path | None) -> Path | None:
+    if file is not None and not context.resilient_parsing:
+        with _errors_told():
+            take_settings(context, file, up)
+    return file
 
 
 def up(
+    context: typer.Context,
     data: Annotated[
         Path | None, typer.Option(help="Folder that holds all data; created if missing. [default: nadi-data]")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
-    port: Annotated[int, typer.Option(help="The controller's port; 0 for any free ports.")] = DEFAULT_CONTROLLER_PORT,
+    port: Annotated[
+        int, typer.Option(help="The controller's port; 0 for any free ports.", **_port)
+    ] = DEFAULT_CONTROLLER_PORT,
     store_port: Annotated[
-        int | None, typer.Option(help="The segment store's port; 0 for any. [default: 12345, or any with --port 0]")
+        int | None,
+        typer.Option(help="The segment store's port; 0 for any. [default: 12345, or any with --port 0]", **_port),
     ] = None,
     rest_port: Annotated[
-        int | None, typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]")
+        int | None,
+        typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]", **_port),
     ] = None,
     containers: Annotated[
         int | None,
@@ -145,117 +179,181 @@ def up(
             help="PEM file of the certificates by which servers trust each other. [default: the system's]", **PANEL
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of settings, which are these options (docs/configuration.md); the options come first.",
+            is_eager=True,
+            callback=_take_file,
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Check all settings, print them as a file of settings, and start nothing."),
+    ] = False,
 ) -> None:
     """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
-    from nadi.standalone.security import ServerSecurity
-
-    with errors_told():
-        _set_up_logs(log_level, log_format, verbose=verbose)
+    with _errors_told():
+        chosen = Chosen(context, up)
+        effective = _effective(chosen)
+        _check_logs_and_traces(chosen, effective)
+        start = _checked(chosen, effective)
+        if print_config:
+            _print(chosen, effective)
+            return
+        _set_up_logs(effective["log_level"], log_format)
         _set_up_traces(trace, for_workers=workers is not None)
-    if store_port is None:
-        store_port = 0 if port == 0 else DEFAULT_STORE_PORT
-    if rest_port is None:
-        rest_port = 0 if port == 0 else DEFAULT_REST_PORT
-    security = ServerSecurity(
-        tls_certificate=tls_cert,
-        tls_key=tls_key,
-        users_file=users_file,
-        bearer_keys=bearer_keys,
-        bearer_issuer=bearer_issuer,
-        bearer_audience=bearer_audience,
-        bearer_claim=bearer_claim,
-        signing_key_file=signing_key,
-        token_lifetime_s=token_lifetime,
-        insecure_public=insecure_public,
-        tls_authority=tls_authority,
-    )
-    doors: dict[str, Any] = {
-        "host": host,
-        "store_port": store_port,
-        "controller_port": port,
-        "rest_port": rest_port,
-        "containers": containers,
-        "advertised_host": advertised_host,
-        "security": security,
-        "scaling": scaling,
-    }
-    of_a_cluster = {
-        "--cache": cache,
-        "--log": log,
-        "--log-option": log_option,
-        "--log-profile": log_profile,
-        "--tls-authority": tls_authority,
-        "--store-option": store_option,
-    }
-    of_one_server = {"--tier2": tier2, "--tier2-option": tier2_option, "--log-max": log_max}
-    of_a_folder = {"--data": data, "--signing-key": signing_key}
-    with _end_told(log_format):
-        if store is None and workers is not None:
-            _check_absent(of_a_cluster | {"--log-profile": None, "--cache": None}, "is for a server of a cluster")
-            _check_absent({"--signing-key": signing_key}, "isn't for workers, whose key is in the folder: leave it out")
-            _check_absent(of_one_server, "is for one server of a data folder: leave --workers out")
-            _serve_workers(workers, data or _DEFAULT_DATA, doors, cache, log_profile)
-        elif store is None:
-            _check_absent(of_a_cluster, "is for a server of a cluster: give its --store, too, or leave this out")
-            _serve_folder(data or _DEFAULT_DATA, doors | _tiers(tier2, tier2_option, log_max))
-        else:
-            _check_absent({"--workers": workers}, "is for a folder: start several servers for one --store instead")
-            _check_absent(of_one_server, "is for a data folder: a cluster has its chunks, and its log, in its --store")
-            _check_absent(
-                of_a_folder, "is for a data folder, and a cluster has all of that in its --store: leave it out"
-            )
-            if tls_authority is not None and tls_cert is None:
-                raise InvalidArgumentError(
-                    "--tls-authority is for servers with TLS: give --tls-cert and --tls-key, too"
-                )
-            if log is None:
-                _check_absent({"--log-option": log_option}, "is for a log that isn't in the store: give its --log, too")
-            settings = {
-                "options": store_options(store, store_option),
-                "log": log or "",
-                "log_options": log_options(log_option),
-                "cache": cache,
-                "profile": log_profile,
-            }
-            _serve_store(store, settings | doors)
+    with _errors_told(log_format):
+        start()
     say("stopped")
 
 
-def _tiers(tier2: str | None, options: list[str] | None, log_max: str | None) -> dict[str, Any]:
+def _effective(chosen: Chosen) -> dict[str, Any]:
+    """The values with what follows from others, where they say nothing."""
+    values = dict(chosen.values)
+    if values["store_port"] is None:
+        values["store_port"] = 0 if values["port"] == 0 else DEFAULT_STORE_PORT
+    if values["rest_port"] is None:
+        values["rest_port"] = 0 if values["port"] == 0 else DEFAULT_REST_PORT
+    if values["data"] is None and values["store"] is None:
+        values["data"] = Path("nadi-data")
+    if values["verbose"]:
+        _be_verbose(chosen, values)
+    elif values["log_level"] is None:
+        values["log_level"] = "WARNING"
+    return values
+
+
+def _be_verbose(chosen: Chosen, values: dict[str, Any]) -> None:
+    """It is short for a level: of the two, what comes first holds."""
+    verbose, level = chosen.rank("verbose"), chosen.rank("log_level")
+    if verbose == level:
+        raise InvalidArgumentError(
+            f"{chosen.told('verbose')} has no effect beside {chosen.told('log_level')}: leave one of them out"
+        )
+    if verbose > level:
+        values["log_level"] = "INFO"
+        chosen.has_it_from("log_level", "verbose")
+    values["verbose"] = False
+
+
+def _check_logs_and_traces(chosen: Chosen, effective: dict[str, Any]) -> None:
+    from nadi.observe import logs, traces
+
+    logs.check(effective["log_level"], effective["log_format"], chosen.told("log_level"), chosen.told("log_format"))
+    traces.check(effective["trace"], chosen.told("trace"))
+
+
+def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
+    """What starts what was chosen. InvalidArgumentError: there is something wrong with it."""
+    from nadi.cli.admin import serving
+    from nadi.controller.scaling.profile import profile_of
+
+    absent = chosen.check_absent
+    with chosen.checking("scaling"):
+        profile_of(effective["scaling"])
+    security, doors = _security(effective), _doors(effective)
+    doors["security"] = security
+    data, store, workers, cache = (effective[name] for name in ("data", "store", "workers", "cache"))
+    if store is None and workers is not None:
+        absent(_without(_OF_A_CLUSTER, "log_profile", "cache"), "is for a server of a cluster")
+        absent(["signing_key"], "isn't for workers, whose key is in the folder: leave it out")
+        absent(_OF_ONE_SERVER, "is for one server of a data folder: leave --workers out")
+        profile = effective["log_profile"]
+        _check_profile(chosen, profile, "file:")
+        return lambda: serving.serve_workers(workers, data, doors, cache, profile)
+    if store is None:
+        absent(_OF_A_CLUSTER, "is for a server of a cluster: give its --store, too, or leave this out")
+        doors |= _tiers(chosen)
+        return lambda: serving.serve_folder(data, doors)
+    absent(["workers"], "is for a folder: start several servers for one --store instead")
+    absent(_OF_ONE_SERVER, "is for a data folder: a cluster has its chunks, and its log, in its --store")
+    absent(["data", "signing_key"], "is for a data folder, and a cluster has all of that in its --store: leave it out")
+    if security.tls_authority is not None and security.tls_certificate is None:
+        raise InvalidArgumentError(
+            f"{chosen.told('tls_authority')} is for servers with TLS: give --tls-cert and --tls-key, too"
+        )
+    log = effective["log"]
+    if log is None:
+        absent(["log_option"], "is for a log that isn't in the store: give its --log, too")
+    _check_profile(chosen, effective["log_profile"], log or store)
+    settings = doors | {
+        "options": store_options(store, effective["store_option"], chosen.told("store_option")),
+        "log": log or "",
+        "log_options": log_options(effective["log_option"], chosen.told("log_option")),
+        "cache": cache,
+        "profile": effective["log_profile"],
+    }
+    return lambda: serving.serve_store(store, settings)
+
+
+def _without(names: tuple[str, ...], *others: str) -> list[str]:
+    return [name for name in names if name not in others]
+
+
+def _security(effective: dict[str, Any]) -> ServerSecurity:
+    from nadi.standalone.security import ServerSecurity
+
+    same = (
+        "tls_key", "users_file", "bearer_keys", "bearer_issuer", "bearer_audience", "bearer_claim", "insecure_public",
+        "tls_authority",
+    )  # fmt: skip
+    return ServerSecurity(
+        tls_certificate=effective["tls_cert"],
+        signing_key_file=effective["signing_key"],
+        token_lifetime_s=effective["token_lifetime"],
+        **{name: effective[name] for name in same},
+    )
+
+
+def _doors(effective: dict[str, Any]) -> dict[str, Any]:
+    same = ("host", "store_port", "rest_port", "containers", "advertised_host", "scaling")
+    return {"controller_port": effective["port"]} | {name: effective[name] for name in same}
+
+
+def _tiers(chosen: Chosen) -> dict[str, Any]:
     """What `Server` is told of its log and its chunks."""
+    tier2, options, log_max = (chosen.values[name] for name in _OF_ONE_SERVER)
     if tier2 is None:
-        _check_absent({"--tier2-option": options}, "is for a store of chunks: give its --tier2, too")
-    told: dict[str, Any] = {} if log_max is None else {"log_max_bytes": size_bytes(log_max)}
+        chosen.check_absent(["tier2_option"], "is for a store of chunks: give its --tier2, too")
+    told: dict[str, Any] = {}
+    if log_max is not None:
+        from nadi.standalone.tiers import log_bound
+
+        with chosen.checking("log_max"):
+            told["log_max_bytes"] = log_bound(size_bytes(log_max))
     if tier2 is not None:
-        told |= {"tier2": tier2, "tier2_options": store_options(tier2, options, "--tier2-option")}
+        told |= {"tier2": tier2, "tier2_options": store_options(tier2, options, chosen.told("tier2_option"))}
     return told
 
 
-def _set_up_logs(level: str | None, form: str, *, verbose: bool) -> None:
+def _check_profile(chosen: Chosen, name: str | None, url: str) -> None:
+    from nadi.standalone.profiles import profile_named
+
+    with chosen.checking("log_profile"):
+        profile_named(name, url)
+
+
+def _print(chosen: Chosen, effective: dict[str, Any]) -> None:
+    """What a start would find wrong without looking at files, ports and stores is found before."""
+    security = _security(effective)
+    if (security.tls_certificate is None) != (security.tls_key is None):
+        raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
+    security.check_address(effective["host"], effective["advertised_host"])
+    lines = list(chosen.as_toml(effective))
+    say("# The settings of `nadi up`, and where each comes from")
+    for line in lines:
+        say(line)
+
+
+def _set_up_logs(level: str, form: str) -> None:
     """For this process, and for workers that it will start."""
     import os
 
     from nadi.observe import logs
 
-    if verbose and level is not None:
-        raise InvalidArgumentError("--verbose has no effect beside --log-level: leave one of them out")
-    chosen = level or ("INFO" if verbose else "WARNING")
-    logs.set_up(chosen, form)
-    os.environ.update({logs.ENVIRONMENT_LEVEL: chosen.upper(), logs.ENVIRONMENT_FORMAT: form})
-
-
-@contextmanager
-def _end_told(log_format: str) -> Iterator[None]:
-    """End the command with the message of nadi's errors, in the form of its other messages."""
-    try:
-        yield
-    except NadiError as error:
-        if log_format != "json":
-            raise failure(error) from None
-        import logging
-
-        logging.getLogger("nadi").critical("%s", error)
-        raise typer.Exit(1) from None
+    logs.set_up(level, form)
+    os.environ.update({logs.ENVIRONMENT_LEVEL: level.upper(), logs.ENVIRONMENT_FORMAT: form})
 
 
 def _set_up_traces(kind: str, *, for_workers: bool) -> None:
@@ -264,78 +362,6 @@ def _set_up_traces(kind: str, *, for_workers: bool) -> None:
     from nadi.observe import traces
 
     if for_workers:
-        traces.check(kind)
         os.environ[traces.ENVIRONMENT] = kind
     else:
         traces.turn_on_export(kind)
-
-
-def _check_absent(given: dict[str, Any], why: str) -> None:
-    for name, value in given.items():
-        if value:
-            raise InvalidArgumentError(f"{name} {why}")
-
-
-def _serve_folder(data: Path, doors: dict[str, Any]) -> None:
-    from nadi.segmentstore.state.file.check import look_ahead
-
-    look_ahead(data)
-    import uvloop
-
-    from nadi.standalone.server import Server, serve
-
-    def ready(server: Server) -> None:
-        say(f"nadi is serving {data.resolve()}")
-        if server.store.chunks.claim is not None:
-            say(f"  chunks         {server.store.chunks.claim.url}")
-        _say_doors(server)
-
-    uvloop.run(serve(Server(data, **doors), ready))
-
-
-def _serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | None, log_profile: str | None) -> None:
-    import signal
-    import threading
-
-    from msgspec.structs import replace
-
-    from nadi.standalone.embedded import Settings
-    from nadi.standalone.workers import CONTAINERS_EACH, Workers
-
-    until = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: until.set())
-    settings = Settings(**doors, profile=log_profile)
-    if settings.containers is None and not (data / "cluster.json").exists():
-        settings = replace(settings, containers=CONTAINERS_EACH * count)
-    with Workers(count, data, settings, cache) as workers:
-        say(f"nadi is serving {data.resolve()}, with {count} workers")
-        say(f"  controller     {workers.controller_uri}")
-        say(f"  REST           {workers.rest_uri}")
-        if settings.rest_port:
-            say(f"  of each        REST ports {settings.rest_port + 1} to {settings.rest_port + count}, for its metrics")
-        say("Press Ctrl-C to stop.")
-        workers.watch(until)
-
-
-def _serve_store(url: str, settings: dict[str, Any]) -> None:
-    import uvloop
-
-    from nadi.standalone.clustered import ClusterServer
-    from nadi.standalone.server import serve
-
-    def ready(server: ClusterServer) -> None:
-        cluster = server.cluster
-        say(f"nadi is serving {url}")
-        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers now")
-        say(f"  cluster        {cluster.cluster}")
-        _say_doors(server)
-
-    uvloop.run(serve(ClusterServer(url, **settings), ready))
-
-
-def _say_doors(server: Server | ClusterServer) -> None:
-    say(f"  controller     {server.controller_uri}")
-    say(f"  REST           {server.rest_uri}")
-    say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
-    say("Press Ctrl-C to stop.")
