@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = settings_of(up)
 
 
-def run(*arguments: str, code: int = 0, **environment: str) -> str:
+def run(*arguments: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
     """What `nadi up` with these prints."""
-    result = CliRunner().invoke(app, ["up", *arguments], env={"COLUMNS": "200", **environment})
+    result = CliRunner().invoke(app, ["up", *arguments], env={"COLUMNS": "200", **(environment or {})})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
 
 def effective(*arguments: str, **environment: str) -> tuple[dict[str, object], dict[str, str]]:
     """The settings that would hold, and where each comes from."""
-    text = run(*arguments, "--print-config", **environment)
+    text = run(*arguments, "--print-config", environment=environment)
     lines = [line.rpartition("  # ") for line in text.splitlines() if not line.startswith("#")]
     return tomllib.loads(text), {line.partition(" = ")[0]: whence for line, _, whence in lines}
 
@@ -116,7 +116,10 @@ def test_what_is_printed_is_a_file_that_says_the_same(settings: str, tmp_path: P
 def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = run(
-        "--bearer-keys", "https://me:hush@keys.example/jwks?sig=hush", "--print-config", AWS_SECRET_ACCESS_KEY="hush"
+        "--bearer-keys",
+        "https://me:hush@keys.example/jwks?sig=hush",
+        "--print-config",
+        environment={"AWS_SECRET_ACCESS_KEY": "hush"},
     )
     assert "hush" not in text
     assert 'bearer-keys = "https://…@keys.example/jwks?…"' in text

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError as error:
+    raise ImportError(f"Spark's formats need pyspark: pip install 'nadi[spark]' ({error})") from error
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

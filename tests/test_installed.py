@@ -1,0 +1,283 @@
+"""nadi as it is published: what wheel and sdist hold, and that it works where only what it asks for is installed.
+
+A venv gets the wheel and, by links, exactly the packages that its metadata ask for without any extra; neither home nor
+environment nor this clone helps. `-m slow` has pip fetch them from the registry instead, for wheel and sdist.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BUILD = "import sys, hatchling.build as build; print(getattr(build, 'build_' + sys.argv[1])(sys.argv[2]))"
+WAIT_S = 60
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(),
+    reason="this is not a clone: git lists what is published",
+)
+
+# What asks for each extra, and can't do without it. The others bring what examples and tests import by themselves.
+MISSING = {
+    "avro": "import nadi.client.serializers.avro",
+    "bearer": "from nadi.access.bearer import BearerKeys, BearerSettings\n"
+    "BearerKeys(BearerSettings('https://id.example/keys', 'i', 'a'))",
+    "functions": "import nadi.functions.handlers.target",
+    "nats": "import asyncio; from nadi.engines.opening import open_log; from nadi.runtime import REAL\n"
+    "asyncio.run(open_log('nats://127.0.0.1:1/S', REAL, make=False))",
+    "notebook": "import nadi, nadi.notebook\n"
+    "with nadi.StreamManager('tcp://127.0.0.1:1') as manager: nadi.notebook.play(manager, 'home', 'meters')",
+    "pictures": "from nadi.pictures.chart import check_file; from pathlib import Path; check_file(Path('x.svg'))",
+    "spark": "import pyspark_nadi",
+    "traces": "import nadi; nadi.turn_on_traces()",
+}
+FOR_PROGRAMS = {"camera", "connect", "demo", "dev"}
+
+
+def run(*command: str | Path, **options: object) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """tracked: the files that git has, or would have."""
+
+    wheel: Path
+    sdist: Path
+    tracked: list[str]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    clone, dist = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    listed = run("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+    tracked = [name for name in listed if (ROOT / name).is_file()]
+    for name in tracked:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name)
+    wheel, sdist = (
+        run(sys.executable, "-c", BUILD, kind, dist, cwd=clone).splitlines()[-1] for kind in ("wheel", "sdist")
+    )
+    return Built(dist / wheel, dist / sdist, tracked)
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A venv, and a folder that is its home and all that it has."""
+
+    venv: Path
+    home: Path
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Without the environment, the user's packages and the current folder."""
+        python = self.venv / "bin/python"
+        return ["env", "-i", f"HOME={self.home}", "COLUMNS=200", str(python), "-I", *map(str, arguments)]
+
+    def nadi(self, *arguments: str | Path, code: int = 0, given: str = "") -> str:
+        done = subprocess.run(
+            self.command(self.venv / "bin/nadi", *arguments),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            cwd=self.home,
+            input=given,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def serving(self, *arguments: str | Path) -> Iterator[dict[str, str]]:
+        """`nadi up`; what it says of its doors."""
+        command = self.command(self.venv / "bin/nadi", "up", "--port", "0", *arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.home) as process:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if line.startswith("Press"):
+                    break
+            yield dict(line.split(maxsplit=1) for line in said if re.match("  (controller|REST)", line))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WAIT_S) == 0
+
+
+def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, metadata.Distribution]:
+    """What a package that is installed here asks for, and what that asks for, by name."""
+    found: dict[str, metadata.Distribution] = {}
+    asked = [(name, extras)]
+    while asked:
+        one, more = asked.pop()
+        distribution = metadata.distribution(one)
+        if one != name:
+            found[one] = distribution
+        for text in distribution.requires or []:
+            need = Requirement(text)
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *more)):
+                key = need.name.lower().replace("_", "-")
+                if key not in found:
+                    asked.append((key, frozenset(need.extras)))
+    return found
+
+
+def venv_in(folder: Path) -> tuple[Path, Path]:
+    """A new one, and where its packages go."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return folder, packages
+
+
+@pytest.fixture(scope="module")
+def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    venv, packages = venv_in(tmp_path_factory.mktemp("bare") / "venv")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        venv / "bin/python",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        built.wheel,
+    )
+    for distribution in needed("nadi").values():
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(str(distribution.locate_file(top)))
+    return Bare(venv, tmp_path_factory.mktemp("home"))
+
+
+# --- what is published -----------------------------------------------------------------------------------
+
+
+def test_the_wheel_holds_the_sources_and_nothing_else(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = set(wheel.namelist())
+        told = wheel.read(f"nadi-{PROJECT['version']}.dist-info/METADATA").decode()
+    own = {name for name in names if ".dist-info/" not in name and ".data/" not in name}
+    assert own == {name.removeprefix("src/") for name in built.tracked if name.startswith("src/")}
+    assert {"nadi/py.typed", "nadi/web/files/index.html", "nadi/web/files/js/player.js"} <= own
+    assert {name.partition("/")[0] for name in own} == {"nadi", "pyspark_nadi", "pyspark_pravega"}
+    rest = {name.partition("/")[2] for name in names - own}
+    assert {"licenses/LICENSE", "licenses/NOTICE", "entry_points.txt", "scripts/nadi-spark-python"} <= rest
+    assert "Requires-Dist: pyspark<4.4,>=4.2; extra == 'spark'" in told
+    unconditional = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", told, re.M)
+    assert "pyspark" not in unconditional
+    assert len(unconditional) == len(PROJECT["dependencies"])
+
+
+def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    run(sys.executable, "-c", BUILD, "wheel", tmp_path, cwd=source)
+    with zipfile.ZipFile(tmp_path / built.wheel.name) as again, zipfile.ZipFile(built.wheel) as first:
+        assert again.namelist() == first.namelist()
+        assert all(again.read(name) == first.read(name) for name in first.namelist())
+    assert {"pyproject.toml", "LICENSE", "docs", "deploy", "tests"} <= {path.name for path in source.iterdir()}
+
+
+def test_each_dependency_has_a_lower_bound() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for text in [*PROJECT["dependencies"], *(text for name in extras if name != "dev" for text in extras[name])]:
+        need = Requirement(text)
+        assert need.name == "nadi" or any(one.operator == ">=" for one in need.specifier), text
+
+
+# --- and works -------------------------------------------------------------------------------------------
+
+
+def uses(bare: Bare) -> None:
+    """Serve, write, read, look at the page, have the machine looked at."""
+    assert "--print-config" in bare.nadi("up", "--help")
+    assert bare.nadi("--version") == f"nadi {PROJECT['version']}\n"
+    with bare.serving("--data", bare.home / "data") as doors:
+        at = ("--controller", doors["controller"].strip())
+        rest = doors["REST"].strip()
+        assert "wrote 2 events" in bare.nadi("write", "home", "meters", "--create", "1", *at, given="12 Wh\n13 Wh\n")
+        assert bare.nadi("read", "home", "meters", *at) == "12 Wh\n13 Wh\n"
+        assert bare.nadi("tail", "home", "meters", "--no-follow", "-n", "1", *at) == "13 Wh\n"
+        with urlopen(f"{rest}/") as answer:
+            page = answer.read().decode()
+        files = sorted(set(re.findall(r'(?:src|href)="(/page/[^"]+)"', page)))
+        assert len(files) > 5
+        for file in files:
+            with urlopen(f"{rest}{file}") as answer:
+                assert answer.read()
+        report = bare.nadi("doctor", *at, "--rest", rest, "--data", bare.home / "data2", "-o", "json")
+        looked = {one["check"]: one["state"] for one in json.loads(report)}
+        assert looked["libraries"] == looked["version"] == looked["health"] == "ok"
+
+
+def test_it_serves_where_nothing_else_is_installed(bare: Bare) -> None:
+    for module in ("pyspark", "pytest", "matplotlib", "httpx", "fastavro"):
+        assert subprocess.run(bare.command("-c", f"import {module}"), capture_output=True).returncode == 1
+    uses(bare)
+
+
+@pytest.fixture(scope="module")
+def refusals(bare: Bare) -> dict[str, str]:
+    """What is said without each extra."""
+    told = (
+        "import sys, json\nfound = {}\n"
+        "for name, code in json.load(sys.stdin).items():\n"
+        "    try:\n        exec(code, {})\n"
+        "    except Exception as error:\n        found[name] = f'{type(error).__name__}: {error}'\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run(
+        bare.command("-c", told),
+        input=json.dumps(MISSING),
+        capture_output=True,
+        text=True,
+        cwd=bare.home,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("extra", MISSING)
+def test_what_an_extra_brings_is_asked_for_by_its_name(extra: str, refusals: dict[str, str]) -> None:
+    assert f"nadi[{extra}]" in refusals.get(extra, "nothing was missing")
+    assert "pip install" in refusals[extra]
+
+
+def test_each_extra_is_tried_or_has_a_reason_not_to_be() -> None:
+    assert set(PROJECT["optional-dependencies"]) == MISSING.keys() | FOR_PROGRAMS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_pip_installs_it(kind: str, built: Built, tmp_path: Path) -> None:
+    venv, _ = venv_in(tmp_path / "venv")
+    pip = (sys.executable, "-m", "pip", "--python", str(venv / "bin/python"))
+    file = built.wheel if kind == "wheel" else built.sdist
+    done = subprocess.run([*pip, "install", "-q", str(file)], capture_output=True, text=True, timeout=600)
+    if done.returncode != 0 and "connection" in done.stderr.lower():
+        pytest.skip(f"pip reaches no registry here: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    run(*pip, "check")
+    (tmp_path / "home").mkdir()
+    uses(Bare(venv, tmp_path / "home"))
