@@ -21,11 +21,14 @@ _RANKS = {"COMMANDLINE": 3, "ENVIRONMENT": 2, "DEFAULT_MAP": 1, "DEFAULT_MAP_FLA
 
 
 class Chosen:
-    """The values of a command's options, by the names of parameters; `command` is its function."""
+    """The values of a command's options, by the names of parameters.
 
-    def __init__(self, context: typer.Context, command: Callable[..., None]) -> None:
-        self.values: dict[str, Any] = dict(context.params)
-        self._command, self._file = command, context.params["config"]
+    command: its function. given: what that was called with, which Typer has made of what `context` has.
+    """
+
+    def __init__(self, context: typer.Context, command: Callable[..., None], given: Mapping[str, Any]) -> None:
+        self._command, self._file = command, given["config"]
+        self.values = {name: given[name] for name in self._by_name()}
         self._sources = {
             name: source.name for name in self.values if (source := context.get_parameter_source(name)) is not None
         }

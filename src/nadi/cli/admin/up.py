@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.chosen import Chosen, take_settings
 from nadi.cli.admin.storing import (
     OPTION_HELP,
     PANEL,
@@ -40,6 +39,7 @@ from nadi.defaults import (
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
+    from nadi.cli.admin.chosen import Chosen
     from nadi.standalone.security import ServerSecurity
 
 _panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
@@ -66,6 +66,8 @@ def _errors_told(log_format: str = "text") -> Iterator[None]:
 
 def _take_file(context: typer.Context, file: Path | None) -> Path | None:
     if file is not None and not context.resilient_parsing:
+        from nadi.cli.admin.chosen import take_settings
+
         with _errors_told():
             take_settings(context, file, up)
     return file
@@ -193,8 +195,11 @@ def up(
     ] = False,
 ) -> None:
     """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
+    given = locals()
+    from nadi.cli.admin.chosen import Chosen
+
     with _errors_told():
-        chosen = Chosen(context, up)
+        chosen = Chosen(context, up, given)
         effective = _effective(chosen)
         _check_logs_and_traces(chosen, effective)
         start = _checked(chosen, effective)
