@@ -25,6 +25,18 @@ def test_a_table_keeps_square_brackets_and_parts_thousands(capsys: pytest.Captur
     assert capsys.readouterr().out.split() == ["name", "bytes", "tags", "[x]", "12,345", "a,", "b"]
 
 
+def test_for_a_program_a_row_is_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    row = {"name": "x" * 200, "note": "so many words " * 20}
+    show([row], ["name", "note"], form=Form.TABLE, empty="")
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:] == [
+        "x" * 200 + "  " + row["note"].rstrip()
+    ]
+    monkeypatch.setenv("COLUMNS", "40")
+    show([row], ["name", "note"], form=Form.TABLE, empty="")
+    assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())
+
+
 def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], form=Form.TABLE, empty="")
     assert capsys.readouterr().out.split() == ["name", "unread", "bytes", "f", "-"]

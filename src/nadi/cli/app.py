@@ -4,6 +4,8 @@ after a stopped folder, `nadi spark` lists Spark's options. All others are clien
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -81,12 +83,21 @@ def options(
 
 
 def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, _end)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say, errors say
     try:
         import nadi.limits  # noqa: F401 - here, for it raises where NADI_LIMITS is wrong
     except ValueError as error:
         failure(error)
         sys.exit(1)
     app()
+
+
+def _end(number: int, _: object) -> None:
+    """Leave as after Ctrl-C: what was begun is put away, and what is stored is said."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

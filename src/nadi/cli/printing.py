@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,7 +13,10 @@ import typer
 from nadi.errors import NadiError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+_ANY_WIDTH = 1_000_000
 
 
 class Form(StrEnum):
@@ -86,9 +90,17 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    output().print(table_of(rows, columns))
+
+
+def output() -> Console:
+    """Standard output; as wide as it takes where nobody looks, for a program there takes a line for a row."""
     from rich.console import Console
 
-    Console(highlight=False).print(table_of(rows, columns))
+    console = Console(highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = _ANY_WIDTH
+    return console
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nadi.cli.printing import Form, errors_told
+from nadi.cli.printing import Form, errors_told, warn
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -27,6 +27,15 @@ TrustStore = Annotated[
 ]
 Output = Annotated[Form | None, typer.Option("--output", "-o", help="Print so. [default: table]", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json: a single document.")]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        envvar="NADI_PATIENCE",
+        help="Seconds to wait for each of the server's answers. [default: 30, and 130 for changes]",
+        show_default=False,
+        min=0.1,
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
@@ -35,12 +44,18 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
     command = formed(command)
 
-    def run(*, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None, **given: Any) -> None:
+    def run(
+        *,
+        controller: Controller = DEFAULT_URI,
+        trust_store: TrustStore = None,
+        patience: Patience = None,
+        **given: Any,
+    ) -> None:
         from nadi.client import StreamManager
 
         with errors_told():
-            tell_if_nobody_listens(controller)
-            with StreamManager(controller, trust_store=trust_store) as manager:
+            tell_if_nobody_listens(controller, patience)
+            with StreamManager(controller, trust_store=trust_store, timeout=patience) as manager:
                 command(manager, **given)
 
     _, *own = _parameters(command)
@@ -80,18 +95,19 @@ def _with_options(
     return run
 
 
-def tell_if_nobody_listens(controller: str) -> None:
+def tell_if_nobody_listens(controller: str, patience: float | None = None) -> None:
     """Say on standard error that the command waits for a server, which may be about to start, as clients do."""
     from nadi.client.control.calls import DEFAULT_TIMEOUT_S
     from nadi.client.control.security import split_uri
 
     address, _ = split_uri(controller)
     host, _, port = address.rpartition(":")
+    tries = f"trying for {patience or DEFAULT_TIMEOUT_S:g} s"
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
     except ConnectionRefusedError:
-        typer.echo(
-            f"nobody listens at {address} (nadi up starts a server): trying for {DEFAULT_TIMEOUT_S:.0f} s", err=True
-        )
+        warn(f"nobody listens at {address} (nadi up starts a server): {tries}")
+    except socket.gaierror:
+        warn(f"no address is known of {host}: {tries}")
     except OSError:
-        pass  # slow, or no such host: the client says what it is
+        pass  # slow: the client says what it is

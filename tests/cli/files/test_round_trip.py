@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 
+import fastavro
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import nadi
-from nadi.cli.files import parquet
+from nadi.cli.files import avro, parquet
+from nadi.cli.files.exporting import _replacing
+from nadi.limits import MIB
 from nadi.model.keyspace import key_position
 from tests.cli.test_streams import Shell
 
@@ -123,11 +128,29 @@ def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Pa
     pq.write_table(pa.table({"event": ["a", "b"], "more": [1, 2]}), file)
     shell.run("import", str(file), "home", "others")
     assert by_segment(manager, "others") == {0: [b"a", b"b"]}
+    for number, (kind, values) in enumerate(
+        (
+            (pa.dictionary(pa.int32(), pa.string()), ["a", "b"]),
+            (pa.dictionary(pa.int8(), pa.binary()), [b"a", b"b"]),
+            (pa.binary(1), [b"a", b"b"]),
+            (pa.large_binary(), [b"a", b"b"]),
+            (pa.string_view(), ["a", "b"]),
+        )
+    ):
+        columns = {"event": pa.array(values, kind), "key": pa.nulls(2), "segment_id": pa.nulls(2)}
+        pq.write_table(pa.table(columns), file)
+        shell.run("import", str(file), "home", f"odd-{number}", "--create", "1")
+        assert by_segment(manager, f"odd-{number}") == {0: [b"a", b"b"]}, kind
+    no_text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     for table, says in (
         (pa.table({"value": [b"a"]}), "has no column `event`, but value"),
         (pa.table({"event": [1]}), "is of type int64, not binary"),
         (pa.table({"event": [b"a"], "segment_id": ["x"]}), "is of type string, not int64"),
-        (pa.table({"event": [b"a", None]}), "has nulls"),
+        (pa.table({"event": [b"a", None]}), "row 2 has a null as `event`"),
+        (pa.table({"event": [b"a"], "key": [7]}), "column `key`"),
+        (pa.table([pa.array(["a"]), pa.array(["b"])], names=["event", "event"]), "more than one column `event`"),
+        (pa.table({"event": no_text}), "is not UTF-8"),
+        (pa.table({"event": ["a"], "key": no_text}), "is not UTF-8"),
     ):
         pq.write_table(table, file)
         assert says in shell.run("import", str(file), "home", "others", code=1).stderr.replace("\n", " ")
@@ -147,6 +170,87 @@ def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Pa
     assert "can't be read: No such" in (
         shell.run("import", str(tmp_path / "none.jsonl"), "home", "others", code=1).stderr.replace("\n", " ")
     )
+
+
+def test_records_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Path) -> None:
+    manager.create_stream("home", "records", 1)
+    file = tmp_path / "own.avro"
+    for kinds, record, says in (
+        ({"event": "bytes", "key": "int"}, {"event": b"a", "key": 7}, "record 1,500 of"),
+        ({"event": "bytes", "key": "int"}, {"event": b"a", "key": 7}, "its `key` is int, not str"),
+        ({"event": "bytes", "segment_id": "string"}, {"event": b"a", "segment_id": "7"}, "its `segment_id` is str"),
+        ({"event": "int"}, {"event": 7}, "its `event` is int, not bytes or text"),
+    ):
+        fields = [{"name": name, "type": ["null", "bytes", kind]} for name, kind in kinds.items() if kind != "bytes"]
+        fields += [{"name": name, "type": "bytes"} for name, kind in kinds.items() if kind == "bytes"]
+        good = {name: b"a" if name == "event" else None for name in kinds}
+        with file.open("wb") as to:
+            fastavro.writer(to, {"type": "record", "name": "R", "fields": fields}, [good] * 1499 + [record])
+        assert says in shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " "), record
+    with file.open("wb") as to:
+        fastavro.writer(to, "string", ["a"])
+    assert "no `event`, but something else than records" in (
+        shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " ")
+    )
+
+
+def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    events = [os.urandom(MIB) for _ in range(40)]
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"event": events}), file)
+    with closing(parquet.ParquetReader(file)) as found:
+        sizes = [batch.size_bytes for batch, _ in found]
+    assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
+    file = tmp_path / "x.avro"
+    with file.open("wb") as to:
+        kind = {"type": "record", "name": "R", "fields": [{"name": "event", "type": "bytes"}]}
+        fastavro.writer(to, kind, [{"event": event} for event in events])
+    with closing(avro.AvroReader(file)) as records:
+        sizes = [batch.size_bytes for batch, _ in records]
+    assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
+
+
+def test_what_is_not_a_file_of_its_own_is_left_alone(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    done = shell.run("export", "home", "meters", str(pipe), "--format", "jsonl", "--force", code=1)
+    assert "is not a plain file" in done.stderr.replace("\n", " ")
+    assert pipe.is_fifo()
+    assert "`nadi read --json` prints" in shell.run("export", "home", "meters", "-", code=1).stderr.replace("\n", " ")
+    link.symlink_to("file")
+    shell.run("export", "home", "meters", str(link), "--format", "jsonl", "--quiet")
+    assert link.is_symlink()
+    assert len(file.read_bytes().splitlines()) == len(written)
+
+
+def test_two_exports_do_not_write_one_file(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:
+    file = tmp_path / "x.jsonl"
+    with _replacing(file) as part:
+        part.write_bytes(b"the other's")
+        done = shell.run("export", "home", "meters", str(file), code=1)
+        assert "another export writes" in done.stderr.replace("\n", " ")
+    assert file.read_bytes() == b"the other's"
+    file.unlink()
+    part.write_bytes(b"of one that was killed")
+    shell.run("export", "home", "meters", str(file))
+    assert len(file.read_bytes().splitlines()) == len(written)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_pipe_is_imported(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
+    manager.create_stream("home", "piped", 1)
+    command = [sys.executable, "-m", "nadi.cli.app", "import", "-", "home", "piped", "--format"]
+    environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "120"}
+
+    def imported(kind: str) -> bytes:
+        done = subprocess.run(
+            [*command, kind], input=b'{"text":"a"}\n{"base64":"/w=="}', env=environment, capture_output=True, timeout=60
+        )
+        return done.stderr
+
+    assert imported("jsonl") == b"wrote 2 events, 2 bytes\n"
+    assert by_segment(manager, "piped") == {0: [b"a", b"\xff"]}
+    assert b"can't be read" in imported("parquet")
 
 
 def test_a_damaged_file_says_so(shell: Shell, tmp_path: Path, written: list[bytes]) -> None:

@@ -83,7 +83,7 @@ def test_what_can_not_be(shell: Shell) -> None:
     for wrong, says in (
         (["-o", "csv", "--once"], "use -o json"),
         (["--json"], "add --once"),
-        ([], "not a terminal: add --once"),
+        ([], "not a terminal that can be drawn on: add --once"),
         (["--once", "--rest", "http://127.0.0.1:1"], "gives no answer"),
         (["--once", "--rest", "nowhere"], "not a server's REST address"),
     ):

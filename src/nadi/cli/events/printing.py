@@ -1,10 +1,9 @@
-"""A reader's events on standard output, to its end, to a limit, or until Ctrl-C."""
+"""A reader's events on standard output, to its end, or to a limit; where it has no end, until Ctrl-C."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nadi.cli.printing import warn
@@ -18,12 +17,16 @@ if TYPE_CHECKING:
 
 def print_events(reader: SliceReader, printer: Printer, *, follow: bool) -> None:
     """Print them, and close the reader. follow: wait for a server that is away, and pass what was truncated away."""
-    with reader, suppress(KeyboardInterrupt):
-        for segment_id, block in _patiently(reader) if follow else reader:
-            sys.stdout.buffer.write(printer.lines(segment_id, block))
-            sys.stdout.buffer.flush()
-            if printer.is_done:
-                return
+    with reader:
+        try:
+            for segment_id, block in _patiently(reader) if follow else reader:
+                sys.stdout.buffer.write(printer.lines(segment_id, block))
+                sys.stdout.buffer.flush()
+                if printer.is_done:
+                    return
+        except KeyboardInterrupt:
+            if not follow:  # what is printed is not all
+                raise
 
 
 def _patiently(reader: SliceReader) -> Iterator[tuple[int, EventBlock]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nadi.cli.files.batch import Batch
 from nadi.errors import InvalidArgumentError
+from nadi.limits import MIB
 
 try:
     import fastavro
@@ -19,7 +20,8 @@ try:
 except ImportError:
     raise InvalidArgumentError("Avro needs two more packages: pip install 'nadi[avro]'") from None
 
-_READ_RECORDS = 1000
+_Kind = TypeVar("_Kind", int, str)
+_READ_RECORDS, _READ_BYTES = 1000, 4 * MIB
 _SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "Event",
@@ -62,7 +64,8 @@ class AvroReader:
         try:
             self._records = fastavro.reader(self._file)
             schema: Any = self._records.writer_schema
-            names = [field["name"] for field in schema["fields"]]
+            is_record = isinstance(schema, dict) and schema.get("type") == "record"
+            names = [field["name"] for field in schema["fields"]] if is_record else ["something else than records"]
             if "event" not in names:
                 raise InvalidArgumentError(f"records of {file} have no `event`, but {', '.join(names[:20])}")
         except InvalidArgumentError:
@@ -73,20 +76,30 @@ class AvroReader:
             raise InvalidArgumentError(f"{file} can't be read as Avro's records: {error}") from None
 
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        records = 0
         while found := self._next():
-            yield (
-                Batch(
-                    [_bytes(one.get("event")) for one in found],
-                    [_number(one.get("segment_id")) for one in found],
-                    [_number(one.get("offset")) for one in found],
-                    [one["key"] if isinstance(one.get("key"), str) else None for one in found],
-                ),
-                self._file.tell(),
-            )
+            batch = Batch([], [], [], [])
+            for one in found:
+                records += 1
+                try:
+                    batch.events.append(_bytes(one.get("event")))
+                    batch.segment_ids.append(_known(one, "segment_id", int))
+                    batch.offsets.append(_known(one, "offset", int))
+                    batch.keys.append(_known(one, "key", str))
+                except ValueError as error:
+                    raise InvalidArgumentError(f"record {records:,} of {self._name} is not an event: {error}") from None
+            yield batch, self._file.tell()
 
     def _next(self) -> list[Any]:
+        """Some records; fewer, if they are large."""
+        found: list[Any] = []
+        begun = self._file.tell()
         try:
-            return list(islice(self._records, _READ_RECORDS))
+            for one in islice(self._records, _READ_RECORDS):
+                found.append(one)
+                if self._file.tell() - begun > _READ_BYTES:
+                    break
+            return found
         except Exception as error:  # fastavro raises whatever a damaged byte leads to
             raise InvalidArgumentError(f"{self._name} can't be read further: {error}") from None
 
@@ -98,9 +111,12 @@ def _bytes(event: object) -> bytes:
     if isinstance(event, str):
         return event.encode()
     if not isinstance(event, bytes):
-        raise InvalidArgumentError(f"an `event` is bytes or text, not {type(event).__name__}")
+        raise ValueError(f"its `event` is {type(event).__name__}, not bytes or text")
     return event
 
 
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _known(record: dict[str, Any], name: str, kind: type[_Kind]) -> _Kind | None:
+    value = record.get(name)
+    if value is not None and type(value) is not kind:
+        raise ValueError(f"its `{name}` is {type(value).__name__}, not {kind.__name__}")
+    return value

@@ -7,6 +7,7 @@ have it in a field. The file has its name once it is whole, and on disk.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -59,7 +60,11 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write a stretch of a stream into a file: all of it, unless it is said from where to where."""
+    if str(file) == "-":
+        raise InvalidArgumentError("give a file's name: `nadi read --json` prints the lines of a .jsonl")
     wanted = format_of(file, kind)
+    if file.exists() and not file.is_file():
+        raise InvalidArgumentError(f"{file} is not a plain file: give another name")
     if file.exists() and not force:
         raise InvalidArgumentError(f"{file} is there already: give another name, or --force to replace it")
     cuts = manager.cuts(scope, stream)
@@ -116,17 +121,30 @@ def _batch(segment_id: int, block: EventBlock, key_field: str | None) -> Batch:
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
     """Give another name beside the file's, which becomes the file's once all is on disk; or it is removed."""
+    file = file.resolve()  # a link stays one
     part = file.with_name(file.name + _PART)
-    try:
-        yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY)
+    with part.open("ab") as held:
+        _hold(held.fileno(), part)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+            yield part
+            os.fsync(held.fileno())
+            part.replace(file)
+            folder = os.open(file.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def _hold(fd: int, part: Path) -> None:
+    """Keep other exports from writing the same file. A lock goes with its process, whatever ends that."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_held = os.path.samestat(os.fstat(fd), part.stat())
+    except (BlockingIOError, FileNotFoundError):  # it has just ended
+        is_held = False
+    if not is_held:
+        raise InvalidArgumentError(f"another export writes {part} just now: wait for its end, or give another name")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
+from nadi.cli.events.lines import size_of
 from nadi.cli.events.progress import progress
 from nadi.cli.events.write import INTERRUPTED, Create, Quiet, create_missing
 from nadi.cli.files.batch import Batch, format_of, reading
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 @connected
 def import_file(
     manager: StreamManager,
-    file: Annotated[Path, typer.Argument(help="What `nadi export` wrote, or a file with events of your own.")],
+    file: Annotated[
+        Path, typer.Argument(help="What `nadi export` wrote, or a file with events of your own; `-` is standard input.")
+    ],
     scope: Scope,
     stream: Stream,
     kind: Format = None,
@@ -42,9 +45,11 @@ def import_file(
     """Write the events of a file into a stream."""
     from nadi.cli.events.sink import sink
 
+    if str(file) == "-":
+        file = Path("/dev/stdin")
     wanted = format_of(file, kind)
     try:
-        size = file.stat().st_size
+        size = size_of([file])
         opened = reading(file, wanted)
     except OSError as error:
         raise InvalidArgumentError(f"{file} can't be read: {error.strerror or error}") from None

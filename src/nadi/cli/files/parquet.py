@@ -14,7 +14,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
 _GROUP_BYTES, _GROUP_ROWS = 32 * MIB, 262_144
-_READ_ROWS = 8192
+_READ_ROWS, _READ_BYTES = 8192, 4 * MIB
 _COLUMNS = {"segment_id": pa.int64(), "offset": pa.int64(), "key": pa.string(), "event": pa.binary()}
 
 
@@ -54,7 +54,7 @@ class ParquetReader:
     def __init__(self, file: Path) -> None:
         self._size = file.stat().st_size
         try:
-            self._file = pq.ParquetFile(file)
+            self._file = pq.ParquetFile(file, buffer_size=MIB, pre_buffer=False)
         except pa.ArrowException as error:
             raise InvalidArgumentError(f"{file} can't be read as Parquet: {error}") from None
         schema = self._file.schema_arrow
@@ -62,6 +62,9 @@ class ParquetReader:
             self._file.close()
             raise InvalidArgumentError(f"{file} has no column `event`, but {', '.join(schema.names[:20])}")
         self._names = [name for name in _COLUMNS if name in schema.names]
+        if twice := [name for name in self._names if schema.names.count(name) > 1]:
+            self._file.close()
+            raise InvalidArgumentError(f"{file} has more than one column `{twice[0]}`")
         for name in self._names:
             if not _fits(schema.field(name).type, name):
                 self._file.close()
@@ -71,11 +74,12 @@ class ParquetReader:
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
         rows, whole = 0, max(1, self._file.metadata.num_rows)
         try:
-            for found in self._file.iter_batches(_READ_ROWS, columns=self._names):
+            for found in self._batches():
                 rows += found.num_rows
                 events = found.column("event")
                 if events.null_count:
-                    raise InvalidArgumentError("column `event` has nulls, which are no events: leave these rows out")
+                    at = rows - found.num_rows + events.is_null().index(True).as_py() + 1
+                    raise InvalidArgumentError(f"row {at:,} has a null as `event`, which is none: leave it out")
                 yield (
                     Batch(
                         [one.encode() if isinstance(one, str) else one for one in events.to_pylist()],
@@ -83,8 +87,19 @@ class ParquetReader:
                     ),
                     self._size * rows // whole,
                 )
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"a text in the file is not UTF-8: {error}") from None
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgumentError(f"the file can't be read further: {error}") from None
+
+    def _batches(self) -> Iterator[Any]:
+        """Of each row group so many rows at once as have some megabytes: others' groups are of any size."""
+        about = self._file.metadata
+        for number in range(about.num_row_groups):
+            group = about.row_group(number)
+            rows = group.num_rows * _READ_BYTES // max(1, group.total_byte_size)
+            at_once = min(_READ_ROWS, max(1, rows))
+            yield from self._file.iter_batches(at_once, row_groups=[number], columns=self._names)
 
     def _column(self, found: Any, name: str) -> list[Any]:
         column: list[Any] = found.column(name).to_pylist() if name in self._names else [None] * found.num_rows
@@ -95,9 +110,14 @@ class ParquetReader:
 
 
 def _fits(kind: Any, name: str) -> bool:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if name == "event":
-        return bool(is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if name != "event" and pa.types.is_null(kind):
+        return True
+    if name in ("segment_id", "offset"):
+        return bool(pa.types.is_integer(kind))
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if name == "key":
-        return bool(is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)))
-    return bool(pa.types.is_integer(kind))
+        return bool(is_text)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(is_text or is_bytes or pa.types.is_fixed_size_binary(kind))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.machine.doctor import Rest, rest_beside
-from nadi.cli.printing import Form, errors_told, say, warn
+from nadi.cli.printing import Form, errors_told, output, say, warn
 from nadi.cli.session import Controller, TrustStore, formed, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
@@ -42,16 +42,14 @@ def top(
 
     Figures come from the server's REST port; if nobody answers there, from the controller, which sees less.
     """
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = output()
     with errors_told():
         if form is Form.CSV:
             raise InvalidArgumentError("a picture has several tables: use -o json")
         if form is Form.JSON and not once:
             raise InvalidArgumentError("-o json is for one picture: add --once")
-        if not once and not console.is_terminal:
-            raise InvalidArgumentError("this is not a terminal: add --once for one picture")
+        if not once and (not console.is_terminal or console.is_dumb_terminal):
+            raise InvalidArgumentError("this is not a terminal that can be drawn on: add --once for one picture")
         with _looking(controller, rest, trust_store) as look:
             if not once:
                 _watch(console, look, every)

@@ -121,7 +121,10 @@ def split_uri(uri: str) -> tuple[str, bool]:
     if not found:
         scheme, rest = "tcp", uri
     host, _, port = rest.rstrip("/").rpartition(":")
-    if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES or not host or not port.isdecimal():
+    if "," in rest:
+        raise InvalidArgumentError(f"{uri!r} names several servers: give one of them; in a cluster any will do")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+    if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES or not host or not is_port:
         raise InvalidArgumentError(
             f"{uri!r} is not a controller address: write it as tcp://host:9090, or tls://host:9090 with TLS"
         )

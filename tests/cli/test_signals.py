@@ -1,0 +1,111 @@
+"""Commands that are told to end: what was begun is put away, and nobody takes a part for the whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import nadi
+from tests.cli.test_streams import Shell
+
+COMMAND = [sys.executable, "-m", "nadi.cli.app"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        Shell(server.controller_uri).run(
+            "write", "home", "long", "--create", "1", stdin=(b"y" * 99 + b"\n") * 1_000_000
+        )
+        yield server
+
+
+@contextmanager
+def running(server: nadi.standalone.EmbeddedServer, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "120"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*COMMAND, *words], env=environment, **pipes) as program:  # type: ignore[call-overload]
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def test_an_interrupted_read_is_not_all(server: nadi.standalone.EmbeddedServer) -> None:
+    with running(server, "read", "home", "long") as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"y" * 99 + b"\n"
+        program.send_signal(signal.SIGINT)  # it waits for room in the pipe
+        program.communicate(timeout=60)
+        assert program.returncode == 130
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_a_stopped_write_stored_is_said(
+    server: nadi.standalone.EmbeddedServer, number: signal.Signals, code: int
+) -> None:
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_stream("home", f"news-{code}", 1)
+        with (
+            running(server, "write", "home", f"news-{code}") as program,
+            manager.create_reader("home", f"news-{code}") as reader,
+        ):
+            assert program.stdin is not None
+            program.stdin.write(b"first\n")
+            program.stdin.flush()
+            assert reader.next_block(60) is not None
+            program.send_signal(number)
+            _, told = program.communicate(timeout=60)
+            assert (program.returncode, told) == (code, b"wrote 1 event, 5 bytes\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stopped_export_leaves_no_part(
+    server: nadi.standalone.EmbeddedServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(server, "export", "home", "long", str(tmp_path / "x.avro")) as program:
+        _until(program, lambda: bool(list(tmp_path.iterdir())))
+        program.send_signal(number)
+        program.communicate(timeout=60)
+        assert program.returncode == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_bench_leaves_neither_folder_nor_scope(
+    server: nadi.standalone.EmbeddedServer, tmp_path: Path
+) -> None:
+    with running(server, "bench", "--data", str(tmp_path)) as program:
+        _until(program, lambda: bool(list(tmp_path.glob("*/data/*"))))
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=60)
+        assert program.returncode == 143
+    assert list(tmp_path.iterdir()) == []
+    with nadi.StreamManager(server.controller_uri) as manager:
+
+        def scopes() -> list[str]:
+            return [scope for scope in manager.list_scopes() if scope.startswith("bench-")]
+
+        with running(server, "bench", "--controller", server.controller_uri) as program:
+            _until(program, lambda: bool(scopes()))
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=60)
+            assert program.returncode == 143
+        assert scopes() == []
+
+
+def _until(program: subprocess.Popen[bytes], is_so: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if is_so():
+            return
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(0.02)
+            raise AssertionError("it ended by itself")
+    raise AssertionError("it takes too long")
