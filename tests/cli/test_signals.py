@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
+from urllib.request import urlopen
 
 import pytest
 
@@ -99,6 +104,58 @@ def test_a_stopped_bench_leaves_neither_folder_nor_scope(
             program.communicate(timeout=60)
             assert program.returncode == 143
         assert scopes() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "times", "told"),
+    [
+        ((), 1, b"wrote 1 event, 5 bytes; 1 more may be stored, or not\n"),
+        ((), 2, b"wrote 1 event, 5 bytes; 1 more may be stored, or not\n"),
+        (("--transaction",), 1, b"nothing was written: the transaction will be aborted when its lease ends\n"),
+    ],
+)
+def test_a_server_that_hangs_keeps_nobody(tmp_path: Path, options: tuple[str, ...], times: int, told: bytes) -> None:
+    with nadi.embedded(tmp_path, rest_port=0) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "news", 1)
+        with (
+            running(server, "write", "home", "news", *options) as program,
+            manager.create_reader("home", "news") as reader,
+        ):
+            assert program.stdin is not None
+            program.stdin.write(b"first\n")
+            program.stdin.flush()
+            if options:
+                _until(program, lambda: b"nadi_unfinished_transactions 1.0" in _metrics(server))
+            else:
+                assert reader.next_block(60) is not None
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                program.stdin.write(b"second\n")
+                program.stdin.flush()
+                _until(program, lambda: not _unread(program.stdin))
+                began = time.monotonic()
+                for _ in range(times):
+                    program.send_signal(signal.SIGINT)
+                    with suppress(subprocess.TimeoutExpired):
+                        program.wait(1)
+                _, found = program.communicate(timeout=50)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            assert (program.returncode, found) == (130, told)
+            assert time.monotonic() - began < 20
+
+
+def _metrics(server: nadi.standalone.EmbeddedServer) -> bytes:
+    with urlopen(f"{server.rest_uri}/metrics") as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def _unread(pipe: IO[bytes] | None) -> int:
+    """How many bytes wait in a pipe."""
+    assert pipe is not None
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _until(program: subprocess.Popen[bytes], is_so: Callable[[], bool]) -> None:

@@ -88,24 +88,35 @@ def sink(
                 found.finish()
                 txn.commit(wait=True)
             except BaseException:
-                with suppress(NadiError):
-                    txn.abort(timeout=_LAST_WORD_S)
-                    warn("nothing was written: the transaction was aborted")
+                became = "will be aborted when its lease ends"
+                try:
+                    with suppress(NadiError):
+                        txn.abort(timeout=_LAST_WORD_S)
+                        became = "was aborted"
+                finally:  # also when interrupted again
+                    warn(f"nothing was written: the transaction {became}")
                 raise
         return
     with ExitStack() as within:
         if into is None:
-            found = Sink(within.enter_context(manager.create_writer(scope, stream)))
+            events = within.enter_context(manager.create_writer(scope, stream))
+            found = Sink(events)
         else:
-            writer = manager.create_transaction_writer(scope, stream, lease_ms=lease_ms)
-            found = Sink(within.enter_context(writer).get_txn(into))
+            events = None  # what is in a transaction needs no closing
+            txns = manager.create_transaction_writer(scope, stream, lease_ms=lease_ms)
+            found = Sink(within.enter_context(txns).get_txn(into))
         try:
             yield found
             found.finish()
         except BaseException:
-            with suppress(NadiError):
-                found.finish(_LAST_WORD_S)
-            unknown = found.end()
-            more = f"; {unknown:,} more may be stored, or not" if unknown else ""
-            warn(f"wrote {found.told}{more}")
+            try:
+                with suppress(NadiError):
+                    found.finish(_LAST_WORD_S)
+            finally:  # also when interrupted again
+                unknown = found.end()
+                more = f"; {unknown:,} more may be stored, or not" if unknown else ""
+                warn(f"wrote {found.told}{more}")
+                if events is not None:
+                    with suppress(NadiError):
+                        events.close(0)  # it was waited for
             raise
