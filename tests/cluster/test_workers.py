@@ -84,7 +84,8 @@ def free_ports(count: int) -> int:
 def started_at(rest: str) -> str:
     """Of the process whose metrics are there."""
     with urlopen(f"{rest}/metrics") as answer:
-        return next(line for line in answer.read().decode().splitlines() if line.startswith("process_start_time_"))
+        text: str = answer.read().decode()
+        return next(line for line in text.splitlines() if line.startswith("process_start_time_"))
 
 
 def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_same(tmp_path: Path) -> None:

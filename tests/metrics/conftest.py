@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -35,8 +36,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         assert httpx.get(f"{server.rest_uri}/metrics", auth=("root", "wrong")).status_code == 401
         manager.scrub(start=True)
         until(lambda: "nadi_store_scrub_damages 0.0" in rest.get("/metrics").text)
-        for histogram in ("checkpoint", "snapshot"):
-            until(lambda name=histogram: f"nadi_store_{name}_seconds_count 0.0" not in rest.get("/metrics").text)
+        until(lambda: not re.search("nadi_store_(checkpoint|snapshot)_seconds_count 0.0", rest.get("/metrics").text))
         until(lambda: 'nadi_stream_bytes_per_second{scope="home",stream="meters"}' in rest.get("/metrics").text)
         yield server
 

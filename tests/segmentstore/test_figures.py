@@ -178,9 +178,7 @@ async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert found["nadi_store_tier2_chunks", "moved"] == 0
 
 
-async def test_a_log_is_full_at_the_bound_that_it_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_full_at_the_bound_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, containers=1, log_max_bytes=1_000_000) as (store, peer):
 
         async def refused(*_: object) -> None:

@@ -73,7 +73,7 @@ class JsonLines(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Also of one whose arguments don't fit, as some library's may not: what logging prints then is no JSON."""
+    """Also of one whose arguments don't fit, as some library's may not: what logging prints then isn't JSON."""
     try:
         return record.getMessage()
     except Exception as error:

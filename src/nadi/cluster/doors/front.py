@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from starlette.types import ASGIApp
 
 from nadi.access.shares import Shares
 from nadi.client.control.channel import open_channel
