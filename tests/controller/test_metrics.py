@@ -143,7 +143,17 @@ async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert len(figures.lags) == 4
-        assert figures.streams_count == 2
+        assert (figures.streams_count, figures.groups_count) == (2, None)
+        assert "\nnadi_reader_groups " not in (await controller.metrics.scrape(""))[0].decode(), "nobody knows how many"
+
+
+async def test_streams_that_nobody_has_counted_have_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "METRICS_NAMES_S", 0.0)
+    async with with_groups() as controller:
+        text = (await controller.metrics.scrape(""))[0].decode()
+        assert "\nnadi_metrics_complete 0.0" in text
+        assert "\nnadi_streams " not in text
+        assert "\nnadi_reader_groups " not in text
 
 
 async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(

@@ -52,7 +52,7 @@ MEANINGS = by_name(
         ),
         Meaning("nadi_reader_group_segments", "Segments of a stream that a reader group reads now.", _GROUP),
         Meaning("nadi_reader_group_unassigned_segments", "Those of them that no reader has.", _GROUP),
-        Meaning("nadi_reader_group_readers", "Readers that are online in a reader group.", ("scope", "reader_group")),
+        Meaning("nadi_reader_group_readers", "Readers of a reader group, with dead ones that the others haven't noticed.", ("scope", "reader_group")),
         Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
         Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
         Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),
@@ -97,7 +97,7 @@ def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) 
 
 def _of_streams(figures: Figures) -> Iterator[Metric]:
     told: list[tuple[tuple[str, ...], StreamFigures]] = [(tuple(name), one) for name, one in figures.streams.items()]
-    if figures.streams_count > len(told):
+    if figures.others is not None:
         told.append((("", OTHERS), figures.others))
     yield _family("nadi_stream_segments", ((labels, one.segments) for labels, one in told))
     yield _family("nadi_stream_events_per_second", ((labels, one.events_per_s) for labels, one in told))

@@ -23,13 +23,14 @@ class StreamFigures:
 
 @dataclass(slots=True)
 class Figures:
-    """streams: those told by name. others: all the rest together, streams_count with them. lags: of each group in each
-    stream. is_complete: False if not everything was looked at."""
+    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in each
+    stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if not
+    everything was looked at."""
 
     streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
-    others: StreamFigures = field(default_factory=StreamFigures)
-    streams_count: int = 0
+    others: StreamFigures | None = None
+    streams_count: int | None = None
     lags: list[GroupLagReport] = field(default_factory=list)
-    groups_count: int = 0
+    groups_count: int | None = None
     is_complete: bool = True
     took_s: float = 0.0

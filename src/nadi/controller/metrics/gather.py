@@ -75,11 +75,15 @@ async def _names(
     while True:
         scopes, position = await metadata.scopes.page(position, METRICS_PAGE)
         if not scopes:
-            return
+            break
         for scope, _ in scopes:
             if scope == INTERNAL_SCOPE:
                 continue
             await _names_of(flow, figures, scope, segments, groups)
+    if len(segments) < METRICS_STREAMS_LOOKED_AT:
+        figures.streams_count = len(segments)
+    if len(groups) < METRICS_GROUPS_LOOKED_AT:
+        figures.groups_count = len(groups)
 
 
 async def _names_of(
@@ -124,23 +128,23 @@ def _streams(
             of_streams.setdefault(name, []).append(load)
     for name, its in of_streams.items():
         found[name].events_per_s, found[name].bytes_per_s = rate(its, events=True), rate(its, events=False)
-    figures.streams_count = len(found)
     names = nlargest(METRICS_STREAMS, found, key=lambda name: (found[name].bytes_per_s, found[name].segments))
     figures.streams = {name: found.pop(name) for name in sorted(names)}
     for name, one in figures.streams.items():
         one.hot_keys = len(hot_keys(name))
+    if found:
+        others = figures.others = StreamFigures()
     for name, one in found.items():
-        figures.others.segments += one.segments
-        figures.others.events_per_s += one.events_per_s
-        figures.others.bytes_per_s += one.bytes_per_s
-        figures.others.hot_keys += len(hot_keys(name))
+        others.segments += one.segments
+        others.events_per_s += one.events_per_s
+        others.bytes_per_s += one.bytes_per_s
+        others.hot_keys += len(hot_keys(name))
 
 
 async def _lags(
     flow: Workflows, figures: Figures, groups: Mapping[GroupName, ReaderGroup], sizes: Mapping[str, float]
 ) -> None:
     """The lag of each group in each of its streams. Streams are looked at after all groups, once each."""
-    figures.groups_count = len(groups)
     found: list[Group] = []
     permits = asyncio.Semaphore(METRICS_AT_ONCE)
 
