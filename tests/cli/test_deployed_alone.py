@@ -1,0 +1,292 @@
+"""The files of deploy/ for one server: they fit together, what they start starts, and systemd is told of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import nadi
+from nadi.cli.app import app
+from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
+from nadi.standalone.notify import tell_systemd
+
+from .test_cluster import up
+from .test_deployed import parsed
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = [DEPLOY / "systemd/nadi.service", DEPLOY / "cluster/nadi.service"]
+IMAGE = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+WAIT_S = 60
+PORTS = {DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT}
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="units aren't verified, for there is no systemd-analyze here"
+)
+
+
+# --- systemd ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(address: str) -> Iterator[socket.socket]:
+    """Where systemd would listen."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
+        listener.bind(address)
+        listener.settimeout(WAIT_S)
+        yield listener
+
+
+def received(listener: socket.socket) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in listener.recv(4096).decode().splitlines())
+
+
+@pytest.mark.parametrize(
+    "what", ["--data={folder}/data", "--store=file://{folder}/store", "--workers=1 --data={folder}/w"]
+)
+def test_systemd_is_told_when_a_server_is_ready_and_when_it_stops(what: str, tmp_path: Path) -> None:
+    arguments = shlex.split(what.replace("{folder}", str(tmp_path)))
+    with listening(f"{tmp_path}/notify") as systemd:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments],
+            env={**os.environ, "NOTIFY_SOCKET": f"{tmp_path}/notify"},
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            told = received(systemd)
+            assert told.pop("READY") == "1"
+            uri = told.pop("STATUS").removeprefix("serving at ")
+            assert not told
+            with nadi.StreamManager(uri) as manager:  # it is as it says
+                assert manager.create_scope("home")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert received(systemd) == {"STOPPING": "1", "STATUS": "stopping"}
+        assert process.wait(WAIT_S) == 0
+
+
+def test_an_abstract_socket_is_one_too_and_one_that_is_gone_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"nadi-test-{os.getpid()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+    with listening(f"\0{name}") as systemd:
+        tell_systemd("READY=1")
+        assert received(systemd) == {"READY": "1"}
+    assert not caplog.messages
+    tell_systemd("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
+    tell_systemd("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", "vsock:2:1")
+    tell_systemd("READY=1")
+    assert [message.split(":")[0] for message in caplog.messages[:2]] == [
+        f"systemd can't be told 'READY=1' at @{name}",
+        f"systemd can't be told 'READY=1' at {tmp_path}/none",
+    ]
+    assert "no socket" in caplog.messages[2]
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    tell_systemd("READY=1")
+    assert len(caplog.messages) == 3
+
+
+def entries(unit: Path) -> dict[str, list[str]]:
+    """The settings of a unit."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        name, is_one, value = line.partition("=")
+        if is_one and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", UNITS, ids=["alone", "cluster"])
+def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
+    own = tmp_path / "nadi.service"
+    own.write_text(unit.read_text().replace("/opt/nadi/bin/nadi", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", str(own)], capture_output=True, text=True, timeout=WAIT_S)
+    about = [line for line in (done.stdout + done.stderr).splitlines() if "nadi" in line]
+    assert not about
+    assert done.returncode == 0, done.stderr
+
+
+@needs_systemd
+def test_the_unit_leaves_little_to_an_intruder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(UNITS[0])],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    if "--offline" in done.stderr:
+        pytest.skip("this systemd-analyze judges no unit that isn't loaded")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=["alone", "cluster"])
+def test_a_unit_is_started_when_nadi_says_so_and_not_again_with_wrong_settings(unit: Path) -> None:
+    said = entries(unit)
+    assert said["Type"] == ["notify"]
+    assert said["RestartPreventExitStatus"] == ["2"]
+    assert said["LimitNOFILE"] == ["65536"]
+
+
+def test_unit_user_folder_and_settings_fit_together() -> None:
+    said = entries(UNITS[0])
+    settings = tomllib.loads((DEPLOY / "systemd/nadi.toml").read_text())
+    (command,) = said["ExecStart"]
+    arguments = command.replace("/etc/nadi", str(DEPLOY / "systemd"))
+    assert str(parsed(shlex.split(arguments)[1:]).params["data"]) == settings["data"]
+    assert said["StateDirectory"] == [Path(settings["data"]).name]
+    assert settings["data"] == "/var/lib/nadi"
+    kind, user, _, _, home = shlex.split((DEPLOY / "systemd/nadi.sysusers").read_text(), comments=True)
+    assert (kind, [user], home) == ("u", said["User"], settings["data"])
+    assert said["KillMode"] == ["mixed"]  # else systemd stops workers, too, and they are started again
+
+
+def test_the_settings_are_ones_also_those_that_are_commented_out(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd/nadi.toml").read_text()
+    all_of_it = re.sub(r"^# (?=[a-z0-9-]+ = )", "", text, flags=re.M)
+    assert all_of_it.count(" = ") >= 7
+    for number, settings in enumerate((text, all_of_it)):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(settings)
+        done = CliRunner().invoke(app, ["up", "--config", str(file), "--print-config"])
+        assert done.exit_code == 0, done.output
+
+
+# --- the image -------------------------------------------------------------------------------------------
+
+
+def copied() -> list[str]:
+    """What of the clone is in the image, or in what it is built from."""
+    words = [shlex.split(text) for text in re.findall(r"^COPY (?!--from)(.*)$", IMAGE, re.M)]
+    return [name for line in words for name in line[:-1]]
+
+
+def test_what_the_image_is_made_of_is_there_and_not_ignored() -> None:
+    kept = {
+        line[1:] for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines() if line.startswith("!")
+    }
+    assert set(copied()) == kept
+    assert all((ROOT / name).exists() for name in kept)
+
+
+def test_the_image_runs_as_nobody_else_and_keeps_its_data() -> None:
+    (user,) = re.findall(r"^USER (.*)$", IMAGE, re.M)
+    assert user == "nadi"
+    assert re.findall(r"^VOLUME (.*)$", IMAGE, re.M) == ["/var/lib/nadi"]
+    assert {int(port) for port in re.findall(r"^EXPOSE (.*)$", IMAGE, re.M)[0].split()} == PORTS
+    command = yaml.safe_load(re.findall(r"^CMD (.*)$", IMAGE, re.M)[0])
+    assert command == ["nadi", "up", "--config", "/etc/nadi/nadi.toml"]
+    assert re.findall(r"^COPY deploy/systemd/nadi.toml (.*)$", IMAGE, re.M) == [command[-1]]
+
+
+def test_its_health_check_tells_a_server_that_is_ready_from_one_that_is_not(tmp_path: Path) -> None:
+    check = yaml.safe_load(re.findall(r"^HEALTHCHECK .*?CMD (\[.*\])$", IMAGE, re.M)[0])
+    assert check[0] == "python"
+
+    def is_healthy(rest: str) -> bool:
+        asked = [sys.executable, *check[1:]]
+        return subprocess.run(asked, env={"NADI_REST": rest}, stderr=subprocess.DEVNULL, timeout=WAIT_S).returncode == 0
+
+    with up("--data", str(tmp_path / "data")) as server:
+        assert is_healthy(server.rest)
+        rest = server.rest
+    assert not is_healthy(rest)
+
+
+# --- compose ---------------------------------------------------------------------------------------------
+
+
+def mounts(service: str) -> dict[str, Path]:
+    """The files of this clone that a service has, by where it has them."""
+    split = [text.split(":") for text in COMPOSE["services"][service].get("volumes", [])]
+    return {where: (DEPLOY / "compose" / name).resolve() for name, where, *_ in split if name.startswith(".")}
+
+
+def test_all_that_compose_mounts_is_there() -> None:
+    found = mounts("prometheus") | mounts("grafana")
+    assert all(path.is_file() for path in found.values())
+    used = set(found.values()) | {(DEPLOY / "compose/compose.yaml").resolve()}
+    assert used >= {path.resolve() for path in (DEPLOY / "compose").iterdir()}
+    build = COMPOSE["services"]["nadi"]["build"]
+    assert (DEPLOY / "compose" / build["context"]).resolve() == ROOT.resolve()
+    assert (ROOT / build["dockerfile"]).is_file()
+
+
+def test_only_this_machine_reaches_it() -> None:
+    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert {int(port.rpartition(":")[2]) for port in COMPOSE["services"]["nadi"]["ports"]} == PORTS
+
+
+def test_prometheus_scrapes_nadi_and_has_its_alerts() -> None:
+    there = mounts("prometheus")
+    settings = yaml.safe_load(there["/etc/prometheus/prometheus.yml"].read_text())
+    assert [there[file] for file in settings["rule_files"]] == [(DEPLOY / "prometheus/alerts.yml").resolve()]
+    (job,) = settings["scrape_configs"]
+    assert job["job_name"].startswith("nadi")  # as the alerts have it
+    assert job["static_configs"] == [{"targets": [f"nadi:{DEFAULT_REST_PORT}"]}]
+    assert job["metrics_path"] == "/metrics"
+
+
+def test_grafana_has_its_source_and_the_dashboard() -> None:
+    there = mounts("grafana")
+    under = "/etc/grafana/provisioning"
+    (source,) = yaml.safe_load(there[f"{under}/datasources/nadi.yaml"].read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True
+    (provider,) = yaml.safe_load(there[f"{under}/dashboards/nadi.yaml"].read_text())["providers"]
+    (dashboard,) = [path for where, path in there.items() if where.startswith(provider["options"]["path"])]
+    assert dashboard == (DEPLOY / "grafana/nadi.json").resolve()
+
+
+def test_the_server_of_compose_serves(tmp_path: Path) -> None:
+    arguments = shlex.split(COMPOSE["services"]["nadi"]["command"])[1:]
+    given: dict[str, Any] = parsed(arguments).params
+    assert str(given["data"]) == COMPOSE["services"]["nadi"]["volumes"][0].split(":")[1]
+    here = {"/var/lib/nadi": str(tmp_path / "data"), "0.0.0.0": "127.0.0.1"}
+    with (
+        up(*(here.get(word, word) for word in arguments[1:])) as server,
+        nadi.StreamManager(server.controller) as manager,
+    ):
+        assert manager.create_scope("home")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here: apt-get install prometheus")
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    text = (DEPLOY / "compose/prometheus.yml").read_text()
+    file = tmp_path / "prometheus.yml"
+    file.write_text(text.replace("/etc/prometheus/alerts.yml", str(DEPLOY / "prometheus/alerts.yml")))
+    done = subprocess.run(["promtool", "check", "config", str(file)], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def has_compose() -> bool:
+    docker = shutil.which("docker")
+    return docker is not None and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="there is no docker compose here")
+@pytest.mark.parametrize("folder", ["compose", "cluster"])
+def test_compose_understands_its_file(folder: str) -> None:
+    command = ["docker", "compose", "-f", str(DEPLOY / folder / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
