@@ -33,7 +33,7 @@ def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
 @pytest.fixture
 def scope(manager: StreamManager, request: pytest.FixtureRequest) -> str:
     """A scope of the test's own, with a stream of two segments."""
-    name = request.node.name.replace("_", "-").partition("[")[0][:60]
+    name = request.node.name.replace("_", "-").replace("[", "-").strip("]")[:60]
     assert manager.create_scope(name)
     manager.create_stream(name, "meters", 2)
     return str(name)

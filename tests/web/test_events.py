@@ -144,6 +144,44 @@ def test_a_stretch_is_played_between_places_and_from_a_moment_on(
     assert abs(whole[3]["time"] - moments[3]) < 1_500
 
 
+@pytest.mark.parametrize("size", [20, 2_000])  # few bytes a second, whose times are known to 10 s, and many
+def test_a_young_slice_begins_no_later_than_its_events(
+    rest: httpx.Client, manager: StreamManager, scope: str, size: int
+) -> None:
+    cuts = manager.cuts(scope, "meters")
+    moments, places = [], [cuts.head()]
+    for part in range(3):
+        moments.append(paced(manager, scope, *(f"{part}{i} " + "x" * size for i in range(8)), every_s=0.1))
+        places.append(cuts.tail())
+    for part in range(3):
+        manager.slices(scope).create(f"part-{part}", places[part], places[part + 1])
+    told = {one["name"]: one for one in rest.get(f"/v1/data/{scope}/slices").json()}
+    path = f"/v1/data/{scope}/streams/meters"
+    for part in range(3):
+        one = told[f"part-{part}"]
+        begins_ms, ends_ms = one["start"]["time"], one["end"]["time"]
+        asked = {"slice": one["name"], "from": begins_ms, "most": 100}
+        found = rest.get(f"{path}/events", params=asked).json()["events"]
+        assert [event["text"][:2] for event in found] == [f"{part}{i}" for i in range(8)]
+        assert begins_ms <= found[0]["time"] <= found[-1]["time"] <= ends_ms
+        assert abs(begins_ms - moments[part][0]) < 1_000  # in the middle too, though only the end's time is told
+        assert abs(ends_ms - moments[part][-1]) < 1_000
+    assert rest.get(f"{path}/span").json()["head"]["time"] == told["part-0"]["start"]["time"]
+
+
+def test_a_truncated_stream_begins_when_what_is_left_came(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    moments = paced(manager, scope, *("x" * 5_000 for _ in range(30)), every_s=0.1)
+    cuts = manager.cuts(scope, "meters")
+    manager.truncate_stream(cuts.after(cuts.head(), 20))
+    path = f"/v1/data/{scope}/streams/meters"
+    head_ms = rest.get(f"{path}/span").json()["head"]["time"]
+    (first,) = rest.get(f"{path}/events", params={"from": head_ms}).json()["events"]
+    assert head_ms <= first["time"]
+    assert abs(head_ms - moments[20]) < 1_200
+
+
 def test_segments_that_follow_each_other_are_played_in_the_order_of_keys(
     rest: httpx.Client, manager: StreamManager, scope: str
 ) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from nadi.client.aio import Bookmark, NamedSlice, StreamManager
-from nadi.client.manager.streams import stores_of
 from nadi.errors import AccessDeniedError
 from nadi.limits import NOTEBOOK_PLACES, NOTEBOOK_SEGMENTS
 from nadi.model.streamcut import StreamCut
 from nadi.notebook.messages import StreamKnown
 from nadi.web.bodies import BookmarkSeen, CutSeen, SliceSeen
-from nadi.web.reading.times import time_of
+from nadi.web.reading.times import CutTimes
 
 
 async def known(manager: StreamManager, scope: str, stream: str, *, has_places: bool) -> StreamKnown:
@@ -21,14 +20,15 @@ async def known(manager: StreamManager, scope: str, stream: str, *, has_places: 
         manager.segment_history(scope, stream),
         manager.segment_loads(scope, stream),
     )
-    head, tail = await asyncio.gather(_cut(manager, info.head), _cut(manager, info.tail))
-    bookmarks, slices = await _places(manager, scope, stream) if has_places else (None, None)
+    times = CutTimes(manager)
+    head, tail = await asyncio.gather(_cut(times, info.head), _cut(times, info.tail))
+    bookmarks, slices = await _places(manager, times, scope, stream) if has_places else (None, None)
     newest = segments[-NOTEBOOK_SEGMENTS:]
     return StreamKnown(newest, loads, head, tail, info.is_sealed, bookmarks, slices)
 
 
 async def _places(
-    manager: StreamManager, scope: str, stream: str
+    manager: StreamManager, times: CutTimes, scope: str, stream: str
 ) -> tuple[list[BookmarkSeen] | None, list[SliceSeen] | None]:
     try:
         marks = await manager.bookmarks(scope).list(stream=stream)
@@ -36,8 +36,8 @@ async def _places(
     except AccessDeniedError:
         return None, None
     return (
-        [await _bookmark(manager, one) for one in sorted(marks, key=_made)[-NOTEBOOK_PLACES:]],
-        [await _slice(manager, one) for one in sorted(slices, key=_made)[-NOTEBOOK_PLACES:]],
+        [await _bookmark(times, one) for one in sorted(marks, key=_made)[-NOTEBOOK_PLACES:]],
+        [await _slice(times, one) for one in sorted(slices, key=_made)[-NOTEBOOK_PLACES:]],
     )
 
 
@@ -45,15 +45,15 @@ def _made(one: Bookmark | NamedSlice) -> int:
     return round(one.made_at.timestamp() * 1000)
 
 
-async def _cut(manager: StreamManager, cut: StreamCut) -> CutSeen:
-    return CutSeen(cut.as_text(), await time_of(stores_of(manager), cut))
+async def _cut(times: CutTimes, cut: StreamCut) -> CutSeen:
+    return CutSeen(cut.as_text(), await times.of(cut))
 
 
-async def _bookmark(manager: StreamManager, one: Bookmark) -> BookmarkSeen:
-    at = await _cut(manager, one.cut)
+async def _bookmark(times: CutTimes, one: Bookmark) -> BookmarkSeen:
+    at = await _cut(times, one.cut)
     return BookmarkSeen(one.name, one.stream, at.cut, at.time, _made(one), one.note, list(one.tags))
 
 
-async def _slice(manager: StreamManager, one: NamedSlice) -> SliceSeen:
-    start, end = await _cut(manager, one.start), await _cut(manager, one.end)
+async def _slice(times: CutTimes, one: NamedSlice) -> SliceSeen:
+    start, end = await _cut(times, one.start), await _cut(times, one.end)
     return SliceSeen(one.name, one.stream, start, end, _made(one), one.note, list(one.tags))

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from nadi.client.aio import StreamManager
-from nadi.client.manager.streams import stores_of
 from nadi.errors import ClosedError, InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import NOTEBOOK_AHEAD, NOTEBOOK_READERS, NOTEBOOK_SILENCE_S
 from nadi.model.streamcut import StreamCut
@@ -38,7 +37,6 @@ from nadi.notebook.messages import (
 from nadi.web.bodies import Batch
 from nadi.web.reading.playing import Playing, first_events, play
 from nadi.web.reading.tail import tail
-from nadi.web.reading.times import time_of
 
 log = logging.getLogger(__name__)
 
@@ -150,15 +148,7 @@ class Projector:
 
     async def _stretch(self, said: Stretch, *, speed: float, skips_pauses: bool) -> Playing:
         start, end = await self._ends(said)
-        return Playing(start, end, await self._from(said, start), speed, skips_pauses)
-
-    async def _from(self, said: Stretch, start: StreamCut) -> int | None:
-        """From when on; None is the start. Where little came, times are known to ten seconds, and events may count as
-        older than the cut before them: from the start's own time on it is all of them."""
-        if said.from_ms is None:
-            return None
-        begins_ms = await time_of(stores_of(self._manager), start)
-        return said.from_ms if begins_ms is not None and said.from_ms > begins_ms else None
+        return Playing(start, end, said.from_ms, speed, skips_pauses)
 
     async def _ends(self, said: Stretch) -> tuple[StreamCut, StreamCut]:
         if said.slice:

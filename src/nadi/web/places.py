@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nadi.client.aio import Bookmark, NamedSlice, StreamManager
     from nadi.model.reports import GroupLagReport
     from nadi.model.streamcut import StreamCut
+    from nadi.web.reading.times import CutTimes
 
 _SCOPE = DATA + "/{scopeName}"
 STREAM = _SCOPE + "/streams/{streamName}"
@@ -35,10 +36,17 @@ def _writes(call: Call) -> Need:
 
 
 async def seen_cut(manager: StreamManager, cut: StreamCut) -> bodies.CutSeen:
-    from nadi.client.manager.streams import stores_of
-    from nadi.web.reading.times import time_of
+    return await _seen_by(_times(manager), cut)
 
-    return bodies.CutSeen(cut.as_text(), await time_of(stores_of(manager), cut))
+
+def _times(manager: StreamManager) -> CutTimes:
+    from nadi.web.reading.times import CutTimes
+
+    return CutTimes(manager)
+
+
+async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
+    return bodies.CutSeen(cut.as_text(), await times.of(cut))
 
 
 # --- cuts -----------------------------------------------------------------------------------------
@@ -48,7 +56,8 @@ async def seen_cut(manager: StreamManager, cut: StreamCut) -> bodies.CutSeen:
 async def span(call: Call, manager: StreamManager) -> Response:
     """Show where a stream begins and ends, and when its first and last events came."""
     info = await manager.stream_info(*call.stream)
-    head, tail = await asyncio.gather(seen_cut(manager, info.head), seen_cut(manager, info.tail))
+    times = _times(manager)
+    head, tail = await asyncio.gather(_seen_by(times, info.head), _seen_by(times, info.tail))
     return reply(bodies.StreamSpan(head, tail, info.is_sealed))
 
 
@@ -85,8 +94,8 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-async def _bookmark(manager: StreamManager, mark: Bookmark) -> bodies.BookmarkSeen:
-    at = await seen_cut(manager, mark.cut)
+async def _bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
+    at = await _seen_by(times, mark.cut)
     return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
 
 
@@ -96,7 +105,8 @@ async def _bookmark(manager: StreamManager, mark: Bookmark) -> bodies.BookmarkSe
 async def bookmarks(call: Call, manager: StreamManager) -> Response:
     """List a scope's bookmarks, with the times at which they lie."""
     found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
-    return reply([await _bookmark(manager, one) for one in found])
+    times = _times(manager)
+    return reply([await _bookmark(times, one) for one in found])
 
 
 @through_client(
@@ -113,14 +123,14 @@ async def create_bookmark(call: Call, manager: StreamManager) -> Response:
     body: bodies.CreateBookmark = call.body
     place = await manager.cuts(call.scope, body.streamName).named(body.at)
     made = await manager.bookmarks(call.scope).create(body.name, place, note=body.note, tags=body.tags)
-    return reply(await _bookmark(manager, made), 201)
+    return reply(await _bookmark(_times(manager), made), 201)
 
 
 @through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_bookmark(call: Call, manager: StreamManager) -> Response:
     """Give a bookmark another name."""
     made = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
-    return reply(await _bookmark(manager, made))
+    return reply(await _bookmark(_times(manager), made))
 
 
 @through_client("DELETE", _BOOKMARK, _writes, status=204)
@@ -134,8 +144,8 @@ async def delete_bookmark(call: Call, manager: StreamManager) -> Response:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-async def _slice(manager: StreamManager, one: NamedSlice) -> bodies.SliceSeen:
-    start, end = await asyncio.gather(seen_cut(manager, one.start), seen_cut(manager, one.end))
+async def _slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
+    start, end = await asyncio.gather(_seen_by(times, one.start), _seen_by(times, one.end))
     return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
 
 
@@ -143,7 +153,8 @@ async def _slice(manager: StreamManager, one: NamedSlice) -> bodies.SliceSeen:
 async def slices(call: Call, manager: StreamManager) -> Response:
     """List a scope's named slices, with the times between which they lie."""
     found = await manager.slices(call.scope).list(stream=call.asked("stream"))
-    return reply([await _slice(manager, one) for one in found])
+    times = _times(manager)
+    return reply([await _slice(times, one) for one in found])
 
 
 @through_client(
@@ -161,13 +172,14 @@ async def create_slice(call: Call, manager: StreamManager) -> Response:
     cuts = manager.cuts(call.scope, body.streamName)
     start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end))
     made = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
-    return reply(await _slice(manager, made), 201)
+    return reply(await _slice(_times(manager), made), 201)
 
 
 @through_client("PUT", _SLICE, _writes, bodies.SliceSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_slice(call: Call, manager: StreamManager) -> Response:
     """Give a slice another name."""
-    return reply(await _slice(manager, await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)))
+    renamed = await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)
+    return reply(await _slice(_times(manager), renamed))
 
 
 @through_client("DELETE", _SLICE, _writes, status=204)

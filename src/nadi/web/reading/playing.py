@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -22,6 +22,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.web.bodies import Batch, EventSeen
 from nadi.web.reading.lanes import Came, Lanes
 from nadi.web.reading.payloads import seen
+from nadi.web.reading.times import CutTimes
 
 _PAUSE_S = 1.0  # of watching: a longer one is cut down to this, where pauses are jumped over
 _EXACT_S = 1.0  # spent on finding a first event to the event rather than to a second
@@ -42,6 +43,7 @@ class Playing:
 
 async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, None]:
     """Batches of events at the times at which they are due; the last one has no `next`."""
+    what = await _whole(manager, what)
     async with _opened(manager, what) as lanes:
         async for batch in _played(lanes, what):
             yield batch
@@ -49,6 +51,7 @@ async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, N
 
 async def first_events(manager: StreamManager, what: Playing, most: int) -> Batch:
     """The first events of the stretch, at once."""
+    what = await _whole(manager, what)
     async with _opened(manager, what) as lanes:
         found: list[Came] = []
         next_ms, size = await lanes.next_ms(), 0
@@ -58,6 +61,15 @@ async def first_events(manager: StreamManager, what: Playing, most: int) -> Batc
             next_ms = await lanes.next_ms()
         at_ms = found[-1].at_ms if found else what.from_ms or 0
         return Batch(at_ms, _seen(found), next=next_ms)
+
+
+async def _whole(manager: StreamManager, what: Playing) -> Playing:
+    """From the start's own time on it is all of the stretch: times are known to ten seconds, and events of one segment
+    may count as older than a cut that another's were before."""
+    if what.from_ms is None:
+        return what
+    begins_ms = await CutTimes(manager).of(what.start)
+    return replace(what, from_ms=None) if begins_ms is None or what.from_ms <= begins_ms else what
 
 
 @asynccontextmanager

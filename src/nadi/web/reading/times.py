@@ -13,23 +13,29 @@ from typing import Any
 
 import numpy as np
 
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.located import list_moments
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import NotFoundError
+from nadi.errors import AccessDeniedError, NotFoundError
 from nadi.limits import KIB, PAGE_ASKED_AT_ONCE, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire.moments import Moments
 
 _LOOK_BACK_BYTES = 64 * KIB  # in which there is an entry, unless what comes in a second is more than that
+_BEFORE, _BEHIND, _MADE = 2, 1, 0  # the cut: which byte tells when the stream stood there
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class AppendTimes:
-    """Of one segment. `of` is asked for offsets in order. begins_ms: nothing came earlier."""
+    """Of one segment. `of` is asked for offsets in order. begins_ms: nothing came earlier. start: of the segment, as
+    it was when asked."""
 
     def __init__(self, stores: SegmentStores, segment: str, begins_ms: int) -> None:
         self._stores, self._segment, self._begins_ms = stores, segment, begins_ms
+        self.start = 0
         self._known = self._from = 0  # bytes in between are known
         self._at: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)  # offsets, and the moments at them
         self._moments: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)
@@ -48,6 +54,11 @@ class AppendTimes:
         found: Numbers = np.interp(offsets, self._at, self._moments).astype(np.int64)
         return found
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there were bytes where it looked."""
+        return len(self._at) > 0
+
     async def _look(self, start: int, end: int) -> None:
         """Learn the moments of the bytes from `start` to `end` at least."""
         before_ms, offset = self._last_ms, start
@@ -61,10 +72,14 @@ class AppendTimes:
             page = await list_moments(self._stores, self._segment, offset, end)
             if page is None:
                 break
-            for moment, until in _entries(page, end):
+            self.start = page.start
+            if page.start >= end:  # what was asked for is truncated away: the first byte that is left
+                offset, end = page.start, page.start + 1
+                continue
+            offset = max(offset, page.start)
+            for moment, until in await self._entries(page, end):
                 if moment > 0:
-                    is_busy = until - offset > 2 * TIME_INDEX_BYTES or not before_ms
-                    longest = TIME_INDEX_MS if is_busy else TIME_INDEX_MOST_MS
+                    longest = TIME_INDEX_MS if until - offset > 2 * TIME_INDEX_BYTES else TIME_INDEX_MOST_MS
                     places += [offset, max(until - 0.5, offset)]
                     moments += [max(before_ms, moment - longest), moment - 1]
                     before_ms, offset = moment, until
@@ -73,34 +88,55 @@ class AppendTimes:
         self._from, self._known, self._last_ms = start, max(offset, end), before_ms
         self._at, self._moments = np.array(places), np.maximum.accumulate(np.array(moments))
 
+    async def _entries(self, page: Moments, end: int) -> list[tuple[int, int]]:
+        found = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
+        last_ms, reached = found[-1] if found else (0, page.start)
+        if page.is_last and page.appended_ms and reached < end:  # the latest bytes have no entry yet
+            length = (await segment_info(self._stores, self._segment)).write_offset
+            if length > reached:
+                found.append((max(page.appended_ms + 1, last_ms), length))
+        return found
 
-def _entries(page: Moments, end: int) -> list[tuple[int, int]]:
-    found = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
-    if page.is_last and page.appended_ms and (not found or found[-1][1] < end):
-        found.append((max(page.appended_ms + 1, found[-1][0] if found else 0), end))  # what came last has none yet
-    return found
 
+class CutTimes:
+    """When streams stood at cuts. What there is to know of a stream's segments it asks once."""
 
-async def time_of(stores: SegmentStores, cut: StreamCut) -> int | None:
-    """When the stream stood there, in ms since 1970: when the last byte before the cut came, and if there is none,
-    the first one behind it; None if there is neither."""
-    turns = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+    def __init__(self, manager: StreamManager) -> None:
+        self._manager, self._stores = manager, stores_of(manager)
+        self._turns = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+        self._made_ms: dict[str, dict[int, int]] = {}
 
-    async def one(segment: int, offset: int) -> tuple[bool, int]:
-        name = segment_name(cut.scope, cut.stream, segment)
-        async with turns:
+    async def of(self, cut: StreamCut) -> int | None:
+        """When the last byte before the cut came; if there is none, the first one behind it; and if there is neither,
+        when its segments were made. In ms since 1970; None if that isn't known.
+
+        It is told as `AppendTimes` does: no byte behind the cut in the same segment is told to have come earlier.
+        """
+        made_ms: dict[int, int] = {}
+        if any(offset <= _LOOK_BACK_BYTES for offset in cut.positions.values()):
+            made_ms = await self._made(cut)
+        asked = (self._at(cut, segment, offset, made_ms.get(segment, 0)) for segment, offset in cut.positions.items())
+        found = [(kind, at_ms) for kind, at_ms in await asyncio.gather(*asked) if at_ms > 0]
+        best = max((kind for kind, _ in found), default=_MADE)
+        moments = [at_ms for kind, at_ms in found if kind == best]
+        return max(moments) if best == _BEFORE else min(moments, default=None)
+
+    async def _at(self, cut: StreamCut, segment: int, offset: int, begins_ms: int) -> tuple[int, int]:
+        times = AppendTimes(self._stores, segment_name(cut.scope, cut.stream, segment), begins_ms)
+        async with self._turns:
             try:
-                page = await list_moments(stores, name, max(offset - 1, 0), max(offset, 1))
+                byte = max(offset - 1, 0)
+                (at_ms,) = await times.of(np.array([byte], np.int64), byte + 1)
             except NotFoundError:
-                return False, 0
-        if page is None:
-            return False, 0
-        if len(page.moments):
-            at_ms = int(page.moments[0])
-            return offset > page.start, at_ms if offset > page.start else at_ms - TIME_INDEX_MS
-        return offset > page.start, page.appended_ms
+                return _MADE, 0
+        return (_BEFORE if offset > times.start else _BEHIND if times.has_any else _MADE), int(at_ms)
 
-    found = await asyncio.gather(*(one(segment, offset) for segment, offset in cut.positions.items()))
-    before = [at_ms for is_before, at_ms in found if is_before and at_ms > 0]
-    after = [at_ms for is_before, at_ms in found if not is_before and at_ms > 0]
-    return max(before) if before else min(after, default=None)
+    async def _made(self, cut: StreamCut) -> dict[int, int]:
+        key = f"{cut.scope}/{cut.stream}"
+        if key not in self._made_ms:
+            try:
+                history = await self._manager.segment_history(cut.scope, cut.stream)
+            except (NotFoundError, AccessDeniedError):  # a place of a stream that is gone, or that one may not look at
+                history = []
+            self._made_ms[key] = {one.segment_id: one.created_ms for one in history}
+        return self._made_ms[key]
