@@ -52,7 +52,11 @@ MEANINGS = by_name(
         ),
         Meaning("nadi_reader_group_segments", "Segments of a stream that a reader group reads now.", _GROUP),
         Meaning("nadi_reader_group_unassigned_segments", "Those of them that no reader has.", _GROUP),
-        Meaning("nadi_reader_group_readers", "Readers of a reader group, with dead ones that the others haven't noticed.", ("scope", "reader_group")),
+        Meaning(
+            "nadi_reader_group_readers",
+            "Readers of a reader group, with dead ones that the others haven't noticed.",
+            ("scope", "reader_group"),
+        ),
         Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
         Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
         Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),

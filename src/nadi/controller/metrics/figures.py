@@ -23,9 +23,9 @@ class StreamFigures:
 
 @dataclass(slots=True)
 class Figures:
-    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in each
-    stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if not
-    everything was looked at."""
+    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in
+    each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
+    not everything was looked at."""
 
     streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
     others: StreamFigures | None = None
