@@ -75,7 +75,7 @@ def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
 def test_the_examples_of_settings(document: str) -> None:
     for command, printed in _steps(document, least=3):
         done = subprocess.run(
-            ["bash", "-c", f"set -o pipefail; {command}"],
+            ["bash", "-c", command],
             env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,

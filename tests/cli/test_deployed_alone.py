@@ -21,9 +21,9 @@ import yaml
 from typer.testing import CliRunner
 
 import nadi
+from nadi.cli.admin.notify import tell_systemd
 from nadi.cli.app import app
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
-from nadi.standalone.notify import tell_systemd
 
 from .test_cluster import up
 from .test_deployed import parsed
