@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,7 +38,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone
 def running(server: nadi.standalone.EmbeddedServer, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "120"}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([*COMMAND, *words], env=environment, **pipes) as program:  # type: ignore[call-overload]
+    heard = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what runs under nohup is deaf, and so are its children
+    try:
+        made = subprocess.Popen([*COMMAND, *words], env=environment, **pipes)  # type: ignore[call-overload]
+    finally:
+        signal.signal(signal.SIGHUP, heard)
+    with made as program:
         try:
             yield program
         finally:
@@ -109,9 +115,9 @@ def test_a_stopped_bench_leaves_neither_folder_nor_scope(
 @pytest.mark.parametrize(
     ("options", "times", "told"),
     [
-        ((), 1, b"wrote 1 event, 5 bytes; 1 more may be stored, or not\n"),
-        ((), 2, b"wrote 1 event, 5 bytes; 1 more may be stored, or not\n"),
-        (("--transaction",), 1, b"nothing was written: the transaction will be aborted when its lease ends\n"),
+        ((), 1, rb"wrote 1 event, 5 bytes; [12] more may be stored, or not\n"),
+        ((), 2, rb"wrote 1 event, 5 bytes; [12] more may be stored, or not\n"),
+        (("--transaction",), 1, rb"nothing was written: the transaction will be aborted when its lease ends\n"),
     ],
 )
 def test_a_server_that_hangs_keeps_nobody(tmp_path: Path, options: tuple[str, ...], times: int, told: bytes) -> None:
@@ -131,9 +137,10 @@ def test_a_server_that_hangs_keeps_nobody(tmp_path: Path, options: tuple[str, ..
                 assert reader.next_block(60) is not None
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                program.stdin.write(b"second\n")
-                program.stdin.flush()
-                _until(program, lambda: not _unread(program.stdin))
+                for line in (b"second\n", b"third\n"):  # once the third is read, the second is on its way
+                    program.stdin.write(line)
+                    program.stdin.flush()
+                    _until(program, lambda: not _unread(program.stdin))
                 began = time.monotonic()
                 for _ in range(times):
                     program.send_signal(signal.SIGINT)
@@ -142,7 +149,8 @@ def test_a_server_that_hangs_keeps_nobody(tmp_path: Path, options: tuple[str, ..
                 _, found = program.communicate(timeout=50)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
-            assert (program.returncode, found) == (130, told)
+            assert program.returncode == 130
+            assert re.fullmatch(told, found), found
             assert time.monotonic() - began < 20
 
 

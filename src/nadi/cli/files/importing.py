@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.events.lines import size_of
 from nadi.cli.events.progress import progress
 from nadi.cli.events.write import INTERRUPTED, Create, Quiet, create_missing
 from nadi.cli.files.batch import Batch, format_of, reading
@@ -43,6 +42,7 @@ def import_file(
     quiet: Quiet = False,
 ) -> None:
     """Write the events of a file into a stream."""
+    from nadi.cli.events.lines import size_of
     from nadi.cli.events.sink import sink
 
     if str(file) == "-":
