@@ -71,12 +71,13 @@ def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
             assert done.returncode == (1 if re.search("^error:", printed, re.M) else 0), command
 
 
-@pytest.mark.parametrize("document", ["configuration.md"])
-def test_the_examples_of_settings(document: str) -> None:
-    for command, printed in _steps(document, least=3):
+@pytest.mark.parametrize(("document", "least"), [("configuration.md", 3), ("install.md", 1)])
+def test_the_examples_of_settings(document: str, least: int) -> None:
+    for command, printed in _steps(document, least):
         done = subprocess.run(
             ["bash", "-c", command],
             env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=60,

@@ -25,6 +25,8 @@ from urllib.request import urlopen
 import pytest
 from packaging.requirements import Requirement
 
+from tests.cli.test_deployed_alone import copied
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BUILD = "import sys, hatchling.build as build; print(getattr(build, 'build_' + sys.argv[1])(sys.argv[2]))"
@@ -198,6 +200,17 @@ def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
     assert {"pyproject.toml", "LICENSE", "docs", "deploy", "tests"} <= {path.name for path in source.iterdir()}
 
 
+def test_the_image_sees_all_that_the_package_is_built_from(built: Built, tmp_path: Path) -> None:
+    clone, seen = tmp_path / "clone", copied()
+    for name in built.tracked:
+        if any(name == one or name.startswith(f"{one}/") for one in seen):
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    run(sys.executable, "-c", BUILD, "wheel", tmp_path, cwd=clone)
+    with zipfile.ZipFile(tmp_path / built.wheel.name) as theirs, zipfile.ZipFile(built.wheel) as ours:
+        assert theirs.namelist() == ours.namelist()
+
+
 def test_each_dependency_has_a_lower_bound() -> None:
     extras = PROJECT["optional-dependencies"]
     for text in [*PROJECT["dependencies"], *(text for name in extras if name != "dev" for text in extras[name])]:
@@ -266,6 +279,14 @@ def test_what_an_extra_brings_is_asked_for_by_its_name(extra: str, refusals: dic
 
 def test_each_extra_is_tried_or_has_a_reason_not_to_be() -> None:
     assert set(PROJECT["optional-dependencies"]) == MISSING.keys() | FOR_PROGRAMS
+
+
+def test_the_guide_has_each_extra() -> None:
+    guide = (ROOT / "docs/install.md").read_text()
+    assert set(re.findall(r"^\| `([a-z]+)` \|", guide, re.M)) == set(PROJECT["optional-dependencies"])
+    (pythons,) = re.findall(r"Python (3\.\d+(?:,| or)[^;]*);", guide)
+    classified = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert re.findall(r"3\.\d+", pythons) == classified
 
 
 @pytest.mark.slow
