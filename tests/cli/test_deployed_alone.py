@@ -24,6 +24,7 @@ import nadi
 from nadi.cli.admin.notify import tell_systemd
 from nadi.cli.app import app
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
+from nadi.observe.systemd import tell_systemd
 
 from .test_cluster import up
 from .test_deployed import parsed

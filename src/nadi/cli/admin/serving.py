@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nadi.cli.admin.notify import tell_systemd
 from nadi.cli.printing import say
+from nadi.observe.systemd import tell_systemd
 
 if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer
@@ -52,8 +53,8 @@ def serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | N
         say(f"nadi is serving {data.resolve()}, with {count} workers")
         say(f"  controller     {workers.controller_uri}")
         say(f"  REST           {workers.rest_uri}")
-        if settings.rest_port and (first := settings.rest_port + 1):
-            say(f"  of each        REST ports {first} to {first + count - 1}, for its metrics")
+        if (port := settings.rest_port) is not None and port > 0:
+            say(f"  of each        REST ports {port + 1} to {port + count}, for its metrics")
         say("Press Ctrl-C to stop.")
         _is_ready(workers.controller_uri)
         workers.watch(until)
