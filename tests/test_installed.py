@@ -26,6 +26,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.cli.test_deployed_alone import copied
+from tests.support.doors import doors, said_until_ready
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,13 +113,7 @@ class Bare:
         """`nadi up`; what it says of its doors."""
         command = self.command(self.venv / "bin/nadi", "up", "--port", "0", *arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.home) as process:
-            assert process.stdout is not None
-            said = []
-            for line in process.stdout:
-                said.append(line)
-                if line.startswith("Press"):
-                    break
-            yield dict(line.split(maxsplit=1) for line in said if re.match("  (controller|REST)", line))
+            yield doors(said_until_ready(process))
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT_S) == 0
 

@@ -24,6 +24,7 @@ from nadi.cli.admin.storing import store_options
 from nadi.cli.app import app
 from nadi.cluster.operating.figures import MEANINGS
 from nadi.errors import InvalidArgumentError
+from tests.support.doors import doors, said_until_ready
 
 READY_S = 30
 
@@ -39,13 +40,8 @@ class Up:
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
         self.process = subprocess.Popen([*command, "-v"], stdout=subprocess.PIPE, text=True, env={**os.environ})
-        assert self.process.stdout is not None
-        self.said = []
-        for line in self.process.stdout:
-            self.said.append(line.rstrip())
-            if line.startswith("Press"):
-                break
-        told = dict(line.split(maxsplit=1) for line in self.said if line.startswith("  ") and "segment" not in line)
+        self.said = said_until_ready(self.process)
+        told = doors(self.said)
         self.id = told.get("server", "").partition(",")[0]
         self.controller, self.rest = told.get("controller", ""), told.get("REST", "")
 

@@ -21,7 +21,6 @@ import yaml
 from typer.testing import CliRunner
 
 import nadi
-from nadi.cli.admin.notify import tell_systemd
 from nadi.cli.app import app
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
 from nadi.observe.systemd import tell_systemd

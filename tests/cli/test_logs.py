@@ -24,6 +24,7 @@ from nadi.cli.app import app
 from nadi.errors import InvalidArgumentError
 from nadi.observe import logs
 from tests.access.support import certificate
+from tests.support.doors import doors, said_until_ready
 
 WAIT_S = 60
 
@@ -34,17 +35,12 @@ def served(*arguments: str, log: Path) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
     with log.open("w") as messages:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True, env={**os.environ})
-    assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if line.startswith("Press"):
-            break
     try:
-        yield dict(line.split(maxsplit=1) for line in said if line.startswith("  ") and "segment" not in line)
+        yield doors(said_until_ready(process))
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
+        assert process.stdout is not None
         process.stdout.close()
 
 

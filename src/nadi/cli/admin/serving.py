@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nadi.cli.admin.notify import tell_systemd
 from nadi.cli.printing import say
 from nadi.observe.systemd import tell_systemd
 

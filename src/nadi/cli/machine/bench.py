@@ -22,7 +22,7 @@ from nadi.errors import InvalidArgumentError, NadiError, StorageFullError
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
-_LEAST_FREE_BYTES = 4 << 30
+_LEAST_FREE_BYTES = 4 << 30  # not in MIB: `main` looks at NADI_LIMITS before anything imports the limits
 _LOOK_S = 0.1
 
 
