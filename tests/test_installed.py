@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -185,8 +184,7 @@ def test_the_wheel_holds_the_sources_and_nothing_else(built: Built) -> None:
 
 
 def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
-    with tarfile.open(built.sdist) as sdist:
-        sdist.extractall(tmp_path, filter="data")
+    run("tar", "-xzf", built.sdist, "-C", tmp_path, cwd=tmp_path)  # not `tarfile`, whose filters 3.11.2 doesn't have
     (source,) = tmp_path.iterdir()
     run(sys.executable, "-c", BUILD, "wheel", tmp_path, cwd=source)
     with zipfile.ZipFile(tmp_path / built.wheel.name) as again, zipfile.ZipFile(built.wheel) as first:

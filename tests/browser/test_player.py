@@ -18,8 +18,8 @@ def recorded(manager: StreamManager) -> str:
     manager.create_scope("recorded")
     for stream in ("camera", "meters"):
         manager.create_stream("recorded", stream)
-    with (
-        writing(manager, "recorded", "camera", lambda i: png(i % 256), 0.04),
+    with (  # times are known to a second only where a segment gets 4 KiB in one
+        writing(manager, "recorded", "camera", lambda i: png(i % 256) + bytes(2_000), 0.04),
         writing(manager, "recorded", "meters", lambda i: b'{"meter": "m%d", "wh": %d.5}' % (i % 2, i), 0.04),
     ):
         time.sleep(6)
