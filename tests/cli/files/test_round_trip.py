@@ -237,6 +237,22 @@ def test_two_exports_do_not_write_one_file(shell: Shell, tmp_path: Path, written
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_an_export_that_is_interrupted_as_it_begins_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def interrupted(self: Path, mode: str = "r") -> None:
+        monkeypatch.undo()
+        opened(self, mode).close()
+        raise KeyboardInterrupt  # as by a signal that comes while the system makes the file
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), _replacing(tmp_path / "x.jsonl"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_pipe_is_imported(server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager) -> None:
     manager.create_stream("home", "piped", 1)
     command = [sys.executable, "-m", "nadi.cli.app", "import", "-", "home", "piped", "--format"]

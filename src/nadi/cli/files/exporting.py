@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,9 +123,9 @@ def _replacing(file: Path) -> Iterator[Path]:
     """Give another name beside the file's, which becomes the file's once all is on disk; or it is removed."""
     file = file.resolve()  # a link stays one
     part = file.with_name(file.name + _PART)
-    with part.open("ab") as held:
-        _hold(held.fileno(), part)
-        try:
+    try:
+        with part.open("ab") as held:
+            _hold(held.fileno(), part)
             yield part
             os.fsync(held.fileno())
             part.replace(file)
@@ -134,9 +134,16 @@ def _replacing(file: Path) -> Iterator[Path]:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    except BaseException:  # also where it was interrupted before it could tell whose the part is
+        _remove(part)
+        raise
+
+
+def _remove(part: Path) -> None:
+    """Unless another export writes it. What can't be removed is taken over by the next one."""
+    with suppress(OSError), part.open("r+b") as held:
+        fcntl.flock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink()
 
 
 def _hold(fd: int, part: Path) -> None:
