@@ -9,8 +9,8 @@ import pytest
 
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.periodic.schedule import Schedule
-from nadi.errors import UnavailableError
-from nadi.throttled_log import Complaints
+from nadi.errors import StorageFullError, UnavailableError
+from nadi.throttled_log import Complaints, SeldomWarning
 from tests.controller.support import FakeClock
 
 
@@ -53,12 +53,39 @@ def test_rounds_come_whatever_happens_to_them(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_complaint_is_made_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints(logging.getLogger("nadi"), "%s has something")
+    now = 0.0
+    complaints = Complaints(logging.getLogger("nadi"), "%s has something", lambda: now)
     for thing, error in (("a", "1"), ("a", "1"), ("b", "1"), ("a", "2"), ("a", "1")):
         complaints.tell(thing, UnavailableError(error))
+        now += 60.0
     complaints.settled("a")
     complaints.settled("c")
     complaints.tell("a", UnavailableError("1"))
     assert [record.getMessage().split()[0] + record.getMessage()[-1] for record in caplog.records] == [
         "a1", "b1", "a2", "a1", "a1"
     ]  # fmt: skip
+
+
+def test_a_complaint_whose_words_are_others_each_time_is_no_flood(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    complaints = Complaints(logging.getLogger("nadi"), "%s waits", lambda: now)
+    for number in range(240):  # two minutes
+        now = number / 2
+        complaints.tell("it", UnavailableError(f"can't store part-{number}"))
+    complaints.tell("it", StorageFullError("no room"))
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["part-0", "part-120", "room"]
+
+
+def test_what_strangers_cause_all_the_time_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    warning = SeldomWarning(logging.getLogger("nadi"), "%d of them, the last from %s", lambda: now)
+    for number in range(36_000):  # an hour
+        now = number / 10
+        warning(number)
+    assert len(caplog.records) < 70
+    assert caplog.records[1].getMessage() == "10 of them, the last from 10"
+    now += 61.0
+    warning("another")
+    now += 1.0
+    warning("another")
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records][-1] == "1"
