@@ -12,10 +12,12 @@ when they are turned on.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 ENVIRONMENT = "NADI_TRACES"
 KINDS = ("none", "otlp")
 LINKS_MOST = 32  # of one span
+END_S = 5.0  # for the last spans of a process
 _DRIFT_NS = 1_000_000
 _MISSING = "traces need OpenTelemetry: pip install 'nadi[traces]'"
 Value = str | int | float | bool
@@ -181,6 +184,27 @@ def turn_on_export(kind: str, option: str = "--traces") -> None:
     except ImportError as error:
         raise InvalidArgumentError(f"{option}: {_MISSING}") from error
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": "nadi"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # its queue is bounded; it stops at exit
+    resource = Resource.create({} if named else {"service.name": "nadi"})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # its queue is bounded
+    _end_at_exit(provider.shutdown)
     turn_on_traces(provider)
+
+
+def _end_at_exit(send_what_is_left: Callable[[], None]) -> None:
+    """By a thread that is there already, as none can be started then; a collector that is away has it wait for half a
+    minute."""
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.wait()
+        send_what_is_left()
+
+    ending = threading.Thread(target=end, name="last spans", daemon=True)
+    ending.start()
+
+    def exit_() -> None:
+        is_over.set()
+        ending.join(END_S)
+
+    atexit.register(exit_)
