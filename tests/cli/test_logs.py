@@ -7,10 +7,13 @@ import json
 import logging
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,6 +192,41 @@ def test_peers_that_fail_at_tls_cannot_fill_the_log(tmp_path: Path) -> None:
                     while one.recv(1000):
                         pass
     assert len(lines(log)) <= 2
+
+
+def test_who_does_not_take_the_messages_stops_nobody() -> None:
+    script = (
+        "import logging\nfrom nadi.observe import logs\nlogs.set_up('INFO', 'json')\n"
+        "for number in range(30_000):\n  logging.info('message %d', number)\n"
+        "print('done', flush=True)\ninput()\n"
+        "logging.info('the last')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert select.select([process.stdout], [], [], WAIT_S)[0], "it waits for who reads its messages"
+        assert process.stdout.readline() == "done\n"
+        reading = threading.Thread(target=lambda: found.extend(process.stderr or ()))
+        found: list[str] = []
+        reading.start()
+        while not any("were dropped" in line for line in found):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+        reading.join()
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.stderr.close()
+    messages = [json.loads(line)["message"] for line in found]
+    (dropped,) = [int(one.split()[0]) for one in messages if "were dropped" in one]
+    assert dropped + sum(one.startswith("message ") for one in messages) == 30_000
+    assert messages[-1] == "the last"
 
 
 def test_what_nothing_catches_is_logged_too() -> None:

@@ -7,6 +7,8 @@ An object has `time` (RFC 3339, UTC), `level`, `logger` and `message`; where the
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
 import os
@@ -16,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler
+from queue import Full, Queue
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -25,6 +29,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FORMATS = ("text", "json")
 FIELDS = ("server", "container", "segment")
 ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT = "NADI_LOG", "NADI_LOG_FORMAT"
+
+WAITING_MOST = 10_000  # messages that are not written yet
+END_S = 5.0  # for the last of them
 
 log = logging.getLogger("nadi")
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
@@ -72,6 +79,38 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class Outlet(QueueHandler):
+    """Has messages written to standard error by a thread: whoever reads them may stop to, and that must stop no server.
+    What finds no room meanwhile is dropped, and counted."""
+
+    def __init__(self) -> None:
+        self._waiting: Queue[logging.LogRecord | None] = Queue(WAITING_MOST)
+        super().__init__(self._waiting)
+        self._stream = logging.StreamHandler()  # what comes to it is formatted
+        self._dropped = self._told = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except Full:
+            self._dropped += 1
+
+    def _write(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            self._stream.emit(record)
+            if self._dropped > self._told and self._waiting.qsize() < WAITING_MOST // 2:
+                dropped, self._told = self._dropped - self._told, self._dropped
+                log.warning("%d messages were dropped, for nobody took them", dropped)
+
+    def _end(self) -> None:
+        with contextlib.suppress(Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(END_S)
+
+
 def _message(record: logging.LogRecord) -> str:
     """Also of one whose arguments don't fit, as some library's may not: what logging prints then isn't JSON."""
     try:
@@ -88,7 +127,7 @@ def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> No
     check(level, form)
     # gRPC's C library writes lines of its own, of any form: one for each peer that fails at TLS, as fast as they come
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    handler = logging.StreamHandler()
+    handler = Outlet()
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(text))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":  # also what would be printed as it is
