@@ -221,6 +221,7 @@ def test_who_does_not_take_the_messages_stops_nobody() -> None:
         reading.join()
     finally:
         process.kill()
+        process.wait()
         process.stdout.close()
         process.stderr.close()
     messages = [json.loads(line)["message"] for line in found]
