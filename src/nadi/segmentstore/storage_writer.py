@@ -80,7 +80,7 @@ class StorageWriter:
         self.turns = asyncio.Lock()  # held during a round; who else holds it keeps the task from working
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
-        self.error: NadiError | None = None  # why the last round failed
+        self.error: Exception | None = None  # why the last round failed
         self._complaints = Complaints(log, "storage writer %s waits, and tries again")
 
     def start(self) -> None:
@@ -128,8 +128,9 @@ class StorageWriter:
                 if isinstance(error, StorageFullError):
                     backoff.at_most(FULL_PAUSE_S)
                 pause = backoff.take()
-            except Exception:  # a bug of ours: log it loudly, for without this task the log fills up
+            except Exception as error:  # a bug of ours: log it loudly, for without this task the log fills up
                 pause = _LONGEST_PAUSE_S
+                self.error = error
                 self._container.counts.tier2_errors += 1
                 log.exception("storage writer %s failed; next try in %.1f s", number, pause)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from nadi.controller.controller import Controller
+from nadi.errors import NadiError
 from nadi.observe.health import Component, Status, leaf, parent
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.scrub.scrub import Scrub
@@ -129,7 +130,7 @@ def _storage_writer(writer: StorageWriter, container: Container, *, is_elsewhere
     if writer.ended:
         return leaf(name, Status.FAILED)
     if writer.error is not None:
-        details = {"error": str(writer.error)}
+        details = {"error": str(writer.error) if isinstance(writer.error, NadiError) else repr(writer.error)}
         if not is_elsewhere:
             return leaf(name, Status.DOWN, details)
         if container.logged_bytes <= container.log_max_bytes:

@@ -18,6 +18,7 @@ from nadi.access.names import Act
 from nadi.errors import NadiError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.limits import TABLE_READ_KEYS
 from nadi.model.chunks import ChunkPart
+from nadi.model.scrub import ScrubReport
 from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
@@ -190,7 +191,7 @@ class SegmentService:
             raise SegmentNotFoundError(command.segment)
         if command.start:
             self.scrub.begin()
-        report = msgspec.json.encode(self.scrub.report())
+        report = msgspec.json.encode(ScrubReport(self.scrub.running, self.scrub.last))
         return wire.ScrubReported(command.request_id, command.segment, report)
 
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:

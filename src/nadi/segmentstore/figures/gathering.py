@@ -128,11 +128,11 @@ def _states(counts: Counts) -> Iterator[Sample]:
 
 
 def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:
-    """The last pass's, if there was one."""
+    """What the last pass found, if there was one."""
     last, latest = scrub.last, scrub.running or scrub.last
     yield _sample("nadi_store_scrub_running", int(scrub.running is not None))
+    yield _sample("nadi_store_scrub_age_seconds", max(0.0, (runtime.now_ms() - scrub.since_ms) / 1000))
     if last is not None:
-        yield _sample("nadi_store_scrub_age_seconds", max(0.0, (runtime.now_ms() - last.ended_ms) / 1000))
         yield _sample("nadi_store_scrub_damages", last.damages)
         yield _sample("nadi_store_scrub_renewals", last.renewals)
     if latest is not None:

@@ -30,7 +30,7 @@ from nadi.limits import (
     SCRUB_YIELD_BYTES,
     SCRUB_YIELD_S,
 )
-from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.model.scrub import ScrubPass
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.hosted import Hosted
@@ -77,8 +77,10 @@ class Scrub:
     def last(self) -> ScrubPass | None:
         return self._kept.last
 
-    def report(self) -> ScrubReport:
-        return ScrubReport(self.running, self.last)
+    @property
+    def since_ms(self) -> int:
+        """When the last pass ended, or the folder was first served."""
+        return self.last.ended_ms if self.last is not None else self._kept.since_ms
 
     @property
     def started(self) -> bool:
@@ -139,12 +141,11 @@ class Scrub:
                 pass
 
     def _since_ms(self) -> int:
-        """When the last pass ended, or the folder was first served: now, from now on, if the clock was ahead then."""
+        """`since_ms`; but now, from now on, if the clock was ahead then."""
         now_ms, last = self._runtime.now_ms(), self.last
-        since_ms = last.ended_ms if last is not None else self._kept.since_ms
-        ahead_ms = since_ms - now_ms
+        ahead_ms = self.since_ms - now_ms
         if ahead_ms <= 0:
-            return since_ms
+            return self.since_ms
         if last is not None:
             last.begun_ms, last.ended_ms = last.begun_ms - ahead_ms, now_ms
         self._kept.since_ms = min(self._kept.since_ms, now_ms)
