@@ -204,7 +204,8 @@ def test_who_does_not_take_the_messages_stops_nobody() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     assert process.stderr is not None
     try:
         assert select.select([process.stdout], [], [], WAIT_S)[0], "it waits for who reads its messages"

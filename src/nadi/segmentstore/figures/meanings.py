@@ -76,7 +76,10 @@ MEANINGS = by_name(
             "counter",
         ),
         Meaning("nadi_store_scrub_running", "1 while everything stored is being read, else 0."),
-        Meaning("nadi_store_scrub_age_seconds", "How long ago the last scrub ended, or else the folder was first served, by the wall clock."),
+        Meaning(
+            "nadi_store_scrub_age_seconds",
+            "How long ago the last scrub ended, or else the folder was first served, by the wall clock.",
+        ),
         Meaning("nadi_store_scrub_damages", "Damaged places that the last scrub found."),
         Meaning("nadi_store_scrub_renewals", "Damaged copies that the last scrub found and replaced."),
         Meaning("nadi_store_scrub_read_bytes", "Bytes that the running scrub has read, or else the last one."),
