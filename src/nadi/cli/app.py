@@ -83,6 +83,7 @@ def options(
 
 
 def main() -> None:
+    _open_standard_files()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
@@ -92,7 +93,20 @@ def main() -> None:
     except ValueError as error:
         failure(error)
         sys.exit(1)
-    app()
+    try:
+        app()
+    except OSError as error:  # standard output that takes no more, say
+        failure(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what it still holds
+        sys.exit(1)
+
+
+def _open_standard_files() -> None:
+    """Nothing, for those that are closed: else the first connection would be taken for one of them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _end(number: int, _: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import shutil
 import socket
@@ -173,6 +175,17 @@ def test_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_text("")
     assert disk.looked_at(file)[0].state is State.WRONG
+    for number, advice in ((errno.ENOSPC, "make room"), (errno.EROFS, "make it writable")):
+        with monkeypatch.context() as within:
+
+            def fail(_: Path, number: int = number) -> disk.SyncTimes:
+                raise OSError(number, os.strerror(number))
+
+            within.setattr(disk, "sync_times", fail)
+            found = disk.looked_at(tmp_path)
+        assert [one.check for one in found] == ["data folder", "free room", "file system", "data folder"]
+        assert found[-1].found.endswith(f"can't be written: {os.strerror(number)}")
+        assert found[-1].advice.startswith(advice)
     slow = disk.SyncTimes(20.0, 30.0, 100)
     monkeypatch.setattr(disk, "sync_times", lambda _: slow)
     assert disk._speed(tmp_path).state is State.NOTE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ from nadi.cli.bookmarks import PLACE, Scope, Stream
 from nadi.cli.events.progress import progress
 from nadi.cli.events.read import OnDamage
 from nadi.cli.events.write import INTERRUPTED, Quiet
-from nadi.cli.files.batch import Batch, FileFormat, format_of, writing
+from nadi.cli.files.batch import Batch, FileFormat, Writes, format_of, writing
 from nadi.cli.printing import warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError, NadiError
@@ -78,7 +78,7 @@ def export(
             _replacing(file) as part,
             reader,
             progress("exporting", total, quiet=quiet) as told,
-            closing(writing(part, wanted, about)) as out,
+            _closing(writing(part, wanted, about)) as out,
         ):
             for segment_id, block in reader:
                 batch = _batch(segment_id, block, key_field)
@@ -116,6 +116,18 @@ def _batch(segment_id: int, block: EventBlock, key_field: str | None) -> Batch:
     events = block.events()
     keys = [None if key_field is None else key_of(event, key_field) for event in events]
     return Batch(events, [segment_id] * len(events), block.offsets().tolist(), keys)
+
+
+@contextmanager
+def _closing(out: Writes) -> Iterator[Writes]:
+    """Close it; where something failed before, that is what is told."""
+    try:
+        yield out
+    except BaseException:
+        with suppress(Exception):  # whatever a library makes of a file that is cut short
+            out.close()
+        raise
+    out.close()
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nadi.cli.machine.finding import Finding, note, ok, wrong
@@ -35,11 +38,19 @@ class SyncTimes:
 def looked_at(data: Path) -> list[Finding]:
     """What there is to say of the disk of a folder, which needn't be there yet."""
     folder = existing(data)
-    try:
-        return [_access(data, folder), _room(folder), _kind(folder), _speed(folder)]
-    except OSError as error:
-        what = f"{folder} can't be written: {error.strerror or error}"
-        return [wrong("data folder", what, "make it writable for this user, or give another folder with --data")]
+    looks: tuple[Callable[[Path], Finding], ...] = partial(_access, data), _room, _kind, _speed
+    found, failed = list[Finding](), None
+    for look in looks:
+        try:
+            found.append(look(folder))
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        is_full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "make room" if is_full else "make it writable for this user"
+        what = f"{folder} can't be written: {failed.strerror or failed}"
+        found.append(wrong("data folder", what, f"{advice}, or give another folder with --data"))
+    return found
 
 
 def existing(data: Path) -> Path:

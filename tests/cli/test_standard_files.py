@@ -1,0 +1,59 @@
+"""Standard input, output and errors that are closed, or take no more; and files that take no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from tests.cli.test_streams import Shell
+
+NADI = f"{sys.executable} -m nadi.cli.app"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        lines = b"".join(os.urandom(50).hex().encode() + b"\n" for _ in range(400_000))
+        Shell(server.controller_uri).run("write", "home", "long", "--create", "1", stdin=lines)
+        Shell(server.controller_uri).run("write", "home", "short", "--create", "1", stdin=b"a\nb\n")
+        yield server
+
+
+def bash(server: nadi.standalone.EmbeddedServer, line: str) -> tuple[int, bytes, str]:
+    environment = os.environ | {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "200"}
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "command", ["read home long", "read home short", "stream list home", "stream list home -o csv"]
+)
+def test_standard_output_that_is_full(server: nadi.standalone.EmbeddedServer, command: str) -> None:
+    code, _, error = bash(server, f"{NADI} {command} > /dev/full")
+    assert (code, error) == (1, "error: [Errno 28] No space left on device\n")
+
+
+def test_what_is_closed_is_not_taken_for_a_connection(server: nadi.standalone.EmbeddedServer) -> None:
+    assert bash(server, f"{NADI} read home short <&-") == (0, b"a\nb\n", "")
+    assert bash(server, f"{NADI} read home short 2>&-") == (0, b"a\nb\n", "")
+    assert bash(server, f"{NADI} read home short >&-") == (0, b"", "")
+    assert bash(server, f"{NADI} stream list home <&- >&- 2>&-") == (0, b"", "")
+    assert bash(server, f"{NADI} write home short <&-") == (0, b"", "wrote 0 events, 0 bytes\n")
+    assert bash(server, f"{NADI} read home none <&- 2>&-") == (1, b"", "")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "avro"])
+def test_a_file_that_is_full(server: nadi.standalone.EmbeddedServer, tmp_path: Path, kind: str) -> None:
+    code, _, error = bash(server, f"ulimit -f 100; {NADI} export home long {tmp_path}/x.{kind}")
+    assert code == 1
+    assert error.startswith(f"error: {tmp_path}/x.{kind} can't be written: ")
+    assert "file too large" in error.lower()
+    assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
