@@ -37,6 +37,13 @@ def test_for_a_program_a_row_is_a_line(capsys: pytest.CaptureFixture[str], monke
     assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())
 
 
+def test_what_others_wrote_does_not_move_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"note": "\x1b[2Jgone\r\nnext\u202e\x9b é 日"}], ["note"], form=Form.TABLE, empty="")
+    assert capsys.readouterr().out.splitlines()[1].rstrip() == r"\x1b[2Jgone\r\nnext\u202e\x9b é 日"
+    failure(ValueError("no \x1b[2J,\nnor \x07"))
+    assert capsys.readouterr().err == "error: no \\x1b[2J,\nnor \\x07\n"
+
+
 def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], form=Form.TABLE, empty="")
     assert capsys.readouterr().out.split() == ["name", "unread", "bytes", "f", "-"]

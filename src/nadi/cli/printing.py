@@ -118,10 +118,13 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table
 def _cell(value: Any) -> str:
     if value is None:  # not known, as in `nadi group show`
         return "-"
-    if isinstance(value, list | tuple):
-        return _plain(", ".join(map(str, value)))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _plain(str(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return _plain(text).replace("\n", r"\n")
 
 
 def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+    """As it is, for the library that colours it; but what would move or colour a terminal, as an escape."""
+    shown = "".join([one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text])
+    return shown.replace("[", r"\[")
