@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +13,9 @@ from nadi.cli.printing import Form, say, show
 from nadi.cli.session import connected
 
 if TYPE_CHECKING:
-    from nadi.client import Bookmark, NamedSlice, StreamManager
+    from nadi.client import Bookmark, NamedSlice, StreamCuts, StreamManager
     from nadi.client.blocking.cuts import Bookmarks, NamedSlices
+    from nadi.model.streamcut import StreamCut
 
 bookmark_app = typer.Typer(help="Bookmarks: names for places in streams.", no_args_is_help=True)
 slice_app = typer.Typer(help="Slices: names for the events between two places in a stream.", no_args_is_help=True)
@@ -25,8 +28,17 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be giv
 Untags = Annotated[list[str] | None, typer.Option("--remove", help="A tag to remove; may be given several times.")]
 OfStream = Annotated[str | None, typer.Option("--stream", help="Only those of this stream.")]
 OfTag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
-PLACE = "head, tail, a bookmark's name, a cut's text or a time (2026-11-14T00:00+01:00)"
+PLACE = "head, tail, a bookmark's name, a cut's text, a time (2026-11-14T00:00+01:00), or -5min: so long ago"
 _COLUMNS = ["name", "stream", "made at", "tags", "note"]
+
+
+def place(cuts: StreamCuts, text: str) -> StreamCut:
+    """The cut that an option or argument names."""
+    from nadi.cli.amounts import age_s
+
+    if not text.startswith("-"):
+        return cuts.named(text)
+    return cuts.at(datetime.fromtimestamp(max(0.0, time.time() - age_s(text[1:])), UTC))
 
 
 @bookmark_app.command("create")
@@ -41,7 +53,7 @@ def create_bookmark(
     tag: Tags = None,
 ) -> None:
     """Bookmark a place in a stream, by default its current end."""
-    cut = manager.cuts(scope, stream).named(at)
+    cut = place(manager.cuts(scope, stream), at)
     manager.bookmarks(scope).create(name, cut, note=note, tags=tag or ())
     say(f"created bookmark {name} of {scope}/{stream}")
 
@@ -81,7 +93,7 @@ def create_slice(
 ) -> None:
     """Name the slice between two places in a stream."""
     cuts = manager.cuts(scope, stream)
-    first, last = cuts.named(start), cuts.named(end)
+    first, last = place(cuts, start), place(cuts, end)
     manager.slices(scope).create(name, first, last, note=note, tags=tag or ())
     size_bytes = cuts.bytes_between(first, last)
     say(f"created slice {name} of {scope}/{stream}: {size_bytes:,} bytes")

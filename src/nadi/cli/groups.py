@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope
+from nadi.cli.bookmarks import PLACE, Scope, place
 from nadi.cli.printing import Form, say, show
 from nadi.cli.session import Yes, connected
 from nadi.errors import InvalidArgumentError
@@ -171,9 +171,9 @@ def _cuts(manager: StreamManager, streams: list[str], places: list[str], option:
     of_one: dict[str, str] = {}
     short = {stream: stream for stream in streams} | {stream.partition("/")[2]: stream for stream in streams}
     for text in places:
-        name, equals, place = text.partition("=")
+        name, equals, where = text.partition("=")
         if equals and name in short:  # else it is the text of a cut
-            of_one[short[name]] = place
+            of_one[short[name]] = where
         else:
             for_all.append(text)
     if len(for_all) > 1 or len(of_one) + len(for_all) < len(places):
@@ -181,7 +181,7 @@ def _cuts(manager: StreamManager, streams: list[str], places: list[str], option:
     if for_all and len(of_one) == len(streams):
         raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a place of its own")
     wanted = dict.fromkeys(streams, for_all[0]) | of_one if for_all else of_one
-    return {stream: manager.cuts(*stream.split("/")).named(place) for stream, place in wanted.items()}
+    return {stream: place(manager.cuts(*stream.split("/")), text) for stream, text in wanted.items()}
 
 
 @group_app.command("list")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope, Stream
+from nadi.cli.bookmarks import PLACE, Scope, Stream, place
 from nadi.cli.printing import Form, say, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.segments import show_segments
@@ -200,7 +200,7 @@ def truncate_stream(
     """Delete the events before a cut, permanently."""
     if not yes:
         typer.confirm(f"Delete all events of {scope}/{stream} before {at}?", abort=True)
-    manager.truncate_stream(manager.cuts(scope, stream).named(at))
+    manager.truncate_stream(place(manager.cuts(scope, stream), at))
     say(f"truncated stream {scope}/{stream}")
 
 

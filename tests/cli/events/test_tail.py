@@ -58,6 +58,37 @@ def test_what_comes_follows(server: nadi.standalone.EmbeddedServer, manager: nad
             assert program.wait(60) == 0
 
 
+@pytest.mark.parametrize("words", ["tail home quiet", "read home quiet --follow"])
+def test_who_follows_ends_with_the_pipe(
+    server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, shell: Shell, words: str
+) -> None:
+    shell.run("write", "home", "quiet", "--create", "1", "--quiet", stdin=b"a\nb\n")
+    line = f"set -o pipefail; {sys.executable} -m nadi.cli.app {words} --controller {server.controller_uri} | head -n 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"a\n", b"")
+
+
+def test_who_follows_ends_when_nothing_comes(shell: Shell, manager: nadi.StreamManager) -> None:
+    shell.run("write", "home", "idle", "--create", "1", "--quiet", stdin=b"a\nb\n")
+    assert shell.run("tail", "home", "idle", "--idle", "0.3").output == "a\nb\n"
+    assert shell.run("read", "home", "idle", "--follow", "--idle", "0.3").output == "a\nb\n"
+    assert shell.run("tail", "home", "idle", "-c", "1").output == "a\n"
+    for words in (("tail", "home", "idle", "--no-follow"), ("read", "home", "idle")):
+        assert "--idle has no effect" in shell.run(*words, "--idle", "1", code=1).stderr
+
+
+def test_a_place_is_an_age(shell: Shell, manager: nadi.StreamManager) -> None:
+    shell.run("write", "home", "ages", "--create", "1", "--quiet", stdin=b"a\n")
+    for age in ("-1h", "-999999d", "-999999999999d"):
+        assert shell.run("read", "home", "ages", "--from", age).output == "a\n", age
+        assert shell.run("read", "home", "ages", "--to", age).output == "", age
+    assert "neither an age" in shell.run("read", "home", "ages", "--from", "-5", code=1).stderr
+    assert "is a size" in shell.run("read", "home", "ages", "--from", "-5MB", code=1).stderr
+    shell.run("group", "create", "home", "recent", "ages", "--from", "ages=-1h", "--to", "tail")
+    shell.run("slice", "create", "home", "ages", "recent", "--from", "-1h")
+    assert shell.run("read", "home", "recent", "--slice").output == "a\n"
+
+
 def test_a_followed_stream_that_is_sealed_ends(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("write", "home", "over", "--create", "1", stdin=b"1\n2\n")
     manager.seal_stream("home", "over")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.machine import measures
+from nadi.cli.machine import disk, measures
 from tests.cli.test_streams import Shell
 
 SHORT = ("--seconds", "0.1")
@@ -49,6 +49,18 @@ def test_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert [scope for scope in manager.list_scopes() if not scope.startswith("_")] == ["home"]
         done = shell.run("bench", "--controller", server.controller_uri, "--data", str(tmp_path), code=1)
         assert "--data has no effect with --controller" in done.stderr.replace("\n", " ")
+
+
+def test_memory_is_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mounts"
+    table.write_text("1 0 8:1 / / rw - tmpfs a rw\n")
+    monkeypatch.setattr(disk, "_MOUNTS", table)
+    monkeypatch.setattr(measures, "measures_of", lambda *_: [])
+    folder = tmp_path / "data"
+    folder.mkdir()
+    done = Shell("tcp://127.0.0.1:1").run("bench", "--data", str(folder), *SHORT, "--json")
+    assert "is memory: this measures no disk" in done.stderr
+    assert done.stdout == "[]\n"
 
 
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,10 @@ KeyField = Annotated[
 Grep = Annotated[
     str | None, typer.Option(help="Only events in which this regular expression is found.", metavar="REGEX")
 ]
-Limit = Annotated[int | None, typer.Option(help="Stop after printing this many events.", min=1)]
+Limit = Annotated[int | None, typer.Option("--limit", "-c", help="Stop after printing this many events.", min=1)]
+Idle = Annotated[
+    float | None, typer.Option(help="Stop when nothing came for so many seconds.", min=0.1, metavar="SECONDS")
+]
 
 CameBy: TypeAlias = Callable[[int, Sequence[int]], Sequence[int | None]]
 _Column: TypeAlias = Callable[[int, list["Event"]], list[bytes]]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nadi.cli.bookmarks import PLACE
-from nadi.cli.events.printer import AsObjects, Grep, KeyField, Layout, Limit
+from nadi.cli.bookmarks import PLACE, place
+from nadi.cli.events.printer import AsObjects, Grep, Idle, KeyField, Layout, Limit
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
@@ -38,6 +38,7 @@ def read(
         typer.Option(help="Read only segments that can hold this routing key; may be given several times."),
     ] = None,
     limit: Limit = None,
+    idle: Idle = None,
     layout: Layout = None,
     as_objects: AsObjects = False,
     key_field: KeyField = None,
@@ -51,6 +52,8 @@ def read(
     places = {"--from": start is not None, "--to": end is not None, "--follow": follow}
     if useless := [option for option, is_given in places.items() if is_given and is_slice]:
         raise InvalidArgumentError(f"{useless[0]} has no effect with --slice, which has its own start and end")
+    if idle is not None and not follow:
+        raise InvalidArgumentError("--idle has no effect without --follow: the end is reached")
     if follow and end is not None:
         raise InvalidArgumentError("--to has no effect with --follow, which doesn't end")
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
@@ -60,6 +63,6 @@ def read(
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
     else:
-        first, last = cuts.named(start or "head"), None if follow else cuts.named(end or "tail")
+        first, last = place(cuts, start or "head"), None if follow else place(cuts, end or "tail")
         reader = manager.create_reader(scope, stream, start=first, end=last, routing_keys=key, on_damage=on_damage)
-    print_events(reader, printer, follow=follow)
+    print_events(reader, printer, follow=follow, idle_s=idle)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.events.printer import AsObjects, Grep, KeyField, Layout, Limit
+from nadi.cli.events.printer import AsObjects, Grep, Idle, KeyField, Layout, Limit
 from nadi.cli.events.read import OnDamage
 from nadi.cli.session import connected
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -31,6 +32,7 @@ def tail(
     events: Annotated[int, typer.Option("-n", "--events", help="So many of the last events.", min=0, max=_MOST)] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what comes, until Ctrl-C.")] = True,
     limit: Limit = None,
+    idle: Idle = None,
     layout: Layout = None,
     as_objects: AsObjects = False,
     key_field: KeyField = None,
@@ -41,6 +43,8 @@ def tail(
     from nadi.cli.events.printer import Printer
     from nadi.cli.events.printing import print_events
 
+    if idle is not None and not follow:
+        raise InvalidArgumentError("--idle has no effect with --no-follow: the end is reached")
     cuts = manager.cuts(scope, stream)
     printer = Printer(
         layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
@@ -48,4 +52,4 @@ def tail(
     end = cuts.tail()
     start = cuts.before(end, events)
     reader = manager.create_reader(scope, stream, start=start, end=None if follow else end, on_damage=on_damage)
-    print_events(reader, printer, follow=follow)
+    print_events(reader, printer, follow=follow, idle_s=idle)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope, Stream
+from nadi.cli.bookmarks import PLACE, Scope, Stream, place
 from nadi.cli.events.progress import progress
 from nadi.cli.events.read import OnDamage
 from nadi.cli.events.write import INTERRUPTED, Quiet
@@ -100,7 +100,7 @@ def _stretch(
     manager: StreamManager, cuts: StreamCuts, start: str | None, end: str | None, slice_name: str | None
 ) -> tuple[StreamCut, StreamCut]:
     if slice_name is None:
-        return cuts.named(start or "head"), cuts.named(end or "tail")
+        return place(cuts, start or "head"), place(cuts, end or "tail")
     if start is not None or end is not None:
         raise InvalidArgumentError("--from and --to have no effect with --slice, which has its own start and end")
     head = cuts.head()

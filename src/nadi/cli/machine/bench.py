@@ -15,6 +15,7 @@ from uuid import uuid4
 import typer
 
 from nadi.cli.events.write import INTERRUPTED
+from nadi.cli.machine.disk import is_memory
 from nadi.cli.printing import Form, errors_told, show, warn
 from nadi.cli.session import TrustStore, formed, tell_if_nobody_listens
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError
@@ -88,6 +89,8 @@ def _served(
         )
     if form is Form.TABLE:
         warn(f"a server with a temporary folder in {data.resolve()}")
+    if is_memory(data):
+        warn(f"{data.resolve()} is memory: this measures no disk; give a folder on one with --data")
     with (
         TemporaryDirectory(dir=data, prefix="nadi-bench-") as folder,
         nadi.embedded(Path(folder) / "data") as server,

@@ -115,11 +115,19 @@ def _room(folder: Path) -> Finding:
     return ok("free room", found)
 
 
-def _kind(folder: Path) -> Finding:
+def is_memory(folder: Path) -> bool:
+    return _kind_here(folder) in _IN_MEMORY
+
+
+def _kind_here(folder: Path) -> str:
     try:
-        kind = kind_of(folder, _MOUNTS.read_text())
+        return kind_of(folder.resolve(), _MOUNTS.read_text())
     except OSError:
-        kind = ""
+        return ""
+
+
+def _kind(folder: Path) -> Finding:
+    kind = _kind_here(folder)
     if kind in _IN_MEMORY:
         return wrong("file system", f"{kind}, which is memory", "nothing in it outlives a restart: use a disk")
     if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
