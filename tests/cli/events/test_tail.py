@@ -146,7 +146,7 @@ class _Failing:
     def __init__(self, *given: tuple[int, EventBlock] | Exception | None) -> None:
         self._given = list(given)
 
-    def next_block(self) -> tuple[int, EventBlock] | None:
+    def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         found = self._given.pop(0)
         if isinstance(found, Exception):
             raise found
