@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +63,7 @@ def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
 @pytest.fixture
 def scope(manager: StreamManager, request: pytest.FixtureRequest) -> str:
     """A scope of the test's own, with a stream of two segments."""
-    name = request.node.name.replace("_", "-").partition("[")[0][:60]
+    name = re.sub("[^a-z0-9]", "-", request.node.name)[:90]
     assert manager.create_scope(name)
     manager.create_stream(name, "meters", 2)
     return str(name)

@@ -243,6 +243,20 @@ def test_the_first_events_of_a_stretch(rest: httpx.Client, manager: StreamManage
     assert len(rest.get(path, params={"most": 200}).json()["events"]) == 4
 
 
+def test_from_the_time_of_its_start_a_stretch_has_all_of_its_events(
+    rest: httpx.Client, manager: StreamManager, scope: str
+) -> None:
+    path = f"/v1/data/{scope}/streams/meters"
+    write(manager, scope, b"before")
+    manager.bookmarks(scope).create("mark", manager.cuts(scope, "meters").tail())
+    write(manager, scope, *(b"%d" % i for i in range(5)))
+    head_ms = rest.get(f"{path}/span").json()["head"]["time"]
+    (mark,) = rest.get(f"/v1/data/{scope}/bookmarks").json()
+    for query, count in (({"from": head_ms}, 6), ({"from": 0}, 6), ({"from": mark["time"], "start": "mark"}, 5)):
+        assert len(rest.get(f"{path}/events", params={**query, "most": 9}).json()["events"]) == count
+        assert len(played(rest, f"{path}/play", **query)) == count
+
+
 @pytest.mark.parametrize(
     ("query", "status", "word"),
     [

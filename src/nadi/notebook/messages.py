@@ -38,9 +38,10 @@ class Known(Message, frozen=True, tag="known"):
 
 
 class Stretch(Message, frozen=True):
-    """As in the page's endpoints: a named slice, or from the head to a place, the tail if that is left out."""
+    """As in the page's endpoints: a named slice, or from one place to another: the head and the tail if they are left out."""
 
     slice: _Text = ""
+    start: _Text = ""
     end: _Text = ""
     from_ms: _Moment | None = msgspec.field(name="from", default=None)
 

@@ -152,8 +152,8 @@ class Projector:
 
     async def _ends(self, said: Stretch) -> tuple[StreamCut, StreamCut]:
         if said.slice:
-            if said.end:
-                raise InvalidArgumentError("a slice has its own end: leave out end, or slice")
+            if said.start or said.end:
+                raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
             found = await self._manager.slices(self._scope).get(said.slice)
             if found.stream != self._stream:
                 raise InvalidArgumentError(
@@ -161,7 +161,7 @@ class Projector:
                 )
             return found.start, found.end
         cuts = self._manager.cuts(self._scope, self._stream)
-        start, end = await asyncio.gather(cuts.named("head"), cuts.named(said.end or "tail"))
+        start, end = await asyncio.gather(cuts.named(said.start or "head"), cuts.named(said.end or "tail"))
         return start, end
 
     def _tell(self, name: str, kind: str, body: object) -> None:

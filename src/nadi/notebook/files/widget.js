@@ -2,6 +2,7 @@
 
 import { coloursFrom, el, forgetColours } from "./dom.js";
 import { event } from "./events.js";
+import { serverNow } from "./now.js";
 import { player } from "./player.js";
 import { Lost, Refused } from "./problems.js";
 import { spansOf } from "./spans.js";
@@ -131,7 +132,7 @@ function stream(kernel, signal) {
     const found = await kernel.known(withPlaces, signal);
     looks += 1;
     const { head, tail, isSealed } = found;
-    Object.assign(known, { head, tail, isSealed, spans: spansOf(found.segments, found.loads, isSealed ? (tail.time ?? Date.now()) : Date.now()) });
+    Object.assign(known, { head, tail, isSealed, spans: spansOf(found.segments, found.loads, isSealed ? (tail.time ?? serverNow()) : serverNow()) });
     delete known.troubles.spans;
     if (withPlaces) Object.assign(known, { places: true, bookmarks: found.bookmarks ?? [], slices: found.slices ?? [] });
     changed.tell("spans");

@@ -21,7 +21,12 @@ function route() {
   for (const [form, view] of VIEWS) {
     const found = form.exec(location.hash);
     if (found) {
-      const [scope, stream] = found.slice(1, 3).map(decodeURIComponent);
+      let scope, stream;
+      try {
+        [scope, stream] = found.slice(1, 3).map(decodeURIComponent);
+      } catch {
+        break; // an address that nobody made here
+      }
       shown.keys = view(main, { scope, stream, query: new URLSearchParams(found[3] ?? ""), signal: end.signal }) ?? {};
       return;
     }

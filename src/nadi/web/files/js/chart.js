@@ -5,6 +5,9 @@ import { short, ticks } from "./format.js";
 import { at, jsonOf, numbersOf } from "./payload.js";
 
 const KEPT = 40000; // points
+const KEPT_CHARS = 16e6; // of the events that they are of
+const NAMES = 64; // of texts that lines may be told by
+const MOST = 1e300; // two such numbers have a difference
 const LINES = 8;
 const TIMES = /^(at|t|ts|time|timestamp|date|when|seq|id|number|n)$|(_at|_ms|_time|_id)$/i; // not what one wants to see first
 const HUES = { light: ["#0b6b70", "#c2571a", "#6a4bb0", "#2557b3", "#b3261e", "#5d7a1d", "#a0318f", "#6b5b45"], dark: ["#58c4bb", "#f0a35c", "#b79cf0", "#8ab4ff", "#ff8a80", "#b5d46b", "#f08fdc", "#c9b79c"] };
@@ -15,6 +18,7 @@ export function chartView() {
   const by = el("select.field", { "aria-label": "A line for each", onchange: () => { split = by.value; rebuild(); } });
   const note = el("span.quiet");
   let events = [];
+  let chars = 0;
   let points = []; // [ms, value, line]
   let lines = new Map();
   let chosen = null;
@@ -28,11 +32,13 @@ export function chartView() {
       const value = jsonOf(event);
       if (value === undefined) continue;
       events.push(event);
+      chars += event.text.length;
       learn(value);
       put(event, value);
     }
-    if (events.length > KEPT) {
-      events = events.slice(-KEPT * 0.75);
+    if (events.length > KEPT || chars > KEPT_CHARS) {
+      events = events.slice(Math.ceil(events.length / 4));
+      chars = events.reduce((sum, event) => sum + event.text.length, 0);
       rebuild();
     }
     if (known !== fields.size + texts.size) offer();
@@ -43,8 +49,9 @@ export function chartView() {
     if (!value || typeof value !== "object") return;
     for (const [name, one] of Object.entries(value)) {
       if (typeof one !== "string" && typeof one !== "boolean") continue;
-      const seen = texts.get(name) ?? texts.set(name, new Set()).get(name);
-      if (seen.size <= LINES * 4) seen.add(String(one));
+      if (!texts.has(name) && texts.size < NAMES) texts.set(name, new Set());
+      const seen = texts.get(name);
+      if (seen && seen.size <= LINES * 4) seen.add(String(one));
     }
   }
 
@@ -66,7 +73,7 @@ export function chartView() {
   function put(event, value) {
     if (chosen === null) return;
     const number = at(value, chosen);
-    if (typeof number !== "number") return;
+    if (typeof number !== "number" || !(Math.abs(number) <= MOST)) return;
     const name = split ? String(value?.[split] ?? "") : "";
     if (!lines.has(name)) lines.set(name, lines.size);
     points.push([event.time, number, lines.get(name)]);
@@ -134,8 +141,11 @@ export function chartView() {
     context.fillStyle = colour("faint");
     context.lineWidth = 1;
     context.textAlign = "right";
-    const step = nice((high - low) / Math.max(2, h / 60));
-    for (let value = Math.ceil(low / step) * step; value <= high; value += step) {
+    const about = Math.max(2, h / 60);
+    const step = nice((high - low) / about);
+    for (let i = 0; i <= about; i++) { // a number may be so large that adding a step doesn't change it
+      const value = (Math.ceil(low / step) + i) * step;
+      if (value > high) break;
       const top = Math.round(yOf(value)) + 0.5;
       context.beginPath();
       context.moveTo(x, top);
@@ -161,7 +171,7 @@ export function chartView() {
 
   return {
     node: canvas, controls: [field, by, note], add, draw,
-    clear() { events = []; points = []; lines = new Map(); },
+    clear() { events = []; chars = 0; points = []; lines = new Map(); },
     has: () => fields.size > 0,
   };
 }

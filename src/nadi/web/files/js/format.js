@@ -75,7 +75,7 @@ export function ticks(from, to, about) {
   month = Math.ceil(month / months) * months;
   for (; ; month += months) {
     const at = new Date(Math.floor(month / 12), month % 12, 1).getTime();
-    if (at > to) return found;
+    if (!(at <= to)) return found; // nor a date that there isn't
     const text = months % 12 ? `${Math.floor(month / 12)}-${two((month % 12) + 1)}` : String(Math.floor(month / 12));
     if (at >= from) found.push({ ms: at, text });
   }

@@ -2,6 +2,7 @@
 
 import { ask, every, path, Refused } from "./api.js";
 import { event } from "./events.js";
+import { serverNow } from "./now.js";
 import { spansOf } from "./spans.js";
 
 const LOADS_MS = 2000;
@@ -35,7 +36,7 @@ export function streamModel(scope, stream, signal) {
     const isOther = ids(loads) !== ids(known.loads);
     known.loads = loads;
     if (isOther || Date.now() - lookedMs > SEGMENTS_MS) await lookAtSegments();
-    known.spans = spansOf(known.segments, loads, known.isSealed ? (known.tail?.time ?? Date.now()) : Date.now());
+    known.spans = spansOf(known.segments, loads, known.isSealed ? (known.tail?.time ?? serverNow()) : serverNow());
     delete known.troubles.spans;
     changed.tell("spans");
   }

@@ -57,10 +57,13 @@ export function overview(main, { signal }) {
       history.set(one.key, line);
       one.line = line;
     }
+    const there = new Set(all.map((one) => one.key));
+    for (const key of history.keys()) if (!there.has(key)) history.delete(key);
     const names = [...new Set(all.map((one) => one.scope))];
-    if (names.length + 1 !== scopes.options.length) {
+    if (names.join() !== [...scopes.options].slice(1).map((one) => one.value).join()) {
       fill(scopes, el("option", { value: "" }, "All scopes"), names.map((name) => el("option", { value: name }, name)));
-      scopes.value = names.includes(scope) ? scope : "";
+      if (!names.includes(scope)) scope = "";
+      scopes.value = scope;
     }
     const sum = (name) => all.reduce((total, one) => total + one[name], 0);
     fill(values.streams, count(all.length));

@@ -1,8 +1,12 @@
 // Events as they are shown: text, JSON with its keys and values told apart, or pictures.
 
 import { el } from "./dom.js";
+import { sizeOf } from "./pixels.js";
 
 const MOST_CHARS = 2000; // of an event in a list
+const MOST_PRETTY_CHARS = 16000; // of one that has a line for each value
+const MOST_INDENTS = 40;
+const MOST_PIXELS = 40e6; // of a picture: it takes four bytes for each
 
 export function bytesOf(base64) {
   const raw = atob(base64);
@@ -36,12 +40,25 @@ export function numbersOf(value, before = "", found = {}, depth = 0) {
   return found;
 }
 
+// What is there: a name may have dots itself.
 export function at(value, dotted) {
-  return dotted === "" ? value : dotted.split(".").reduce((found, key) => found?.[key], value);
+  if (dotted === "") return value;
+  if (value === null || typeof value !== "object") return undefined;
+  if (Object.hasOwn(value, dotted)) return value[dotted];
+  for (let dot = dotted.indexOf("."); dot >= 0; dot = dotted.indexOf(".", dot + 1)) {
+    const name = dotted.slice(0, dot);
+    const found = Object.hasOwn(value, name) ? at(value[name], dotted.slice(dot + 1)) : undefined;
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
+// A small file may be a huge picture: its size is read before it is unpacked.
 export async function bitmapOf(event) {
-  return createImageBitmap(new Blob([bytesOf(event.base64)], { type: event.media }));
+  const bytes = bytesOf(event.base64);
+  const size = sizeOf(bytes, event.media);
+  if (!size || size[0] * size[1] > MOST_PIXELS) throw new RangeError("a picture that is too large, or none");
+  return createImageBitmap(new Blob([bytes], { type: event.media }));
 }
 
 export function shown(event) {
@@ -87,6 +104,28 @@ function coloured(text) {
   return parts;
 }
 
-export function pretty(value) {
-  return coloured(JSON.stringify(value, null, 2));
+// A line for each value, every one as it was written: numbers aren't rounded, and names keep their order.
+export function pretty(event) {
+  return event.text.length > MOST_PRETTY_CHARS ? event.text : coloured(indented(event.text));
+}
+
+const PART = /"(?:\\.|[^"\\])*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+
+function indented(json) {
+  const parts = json.match(PART);
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, MOST_INDENTS))}`;
+  return parts.map((part, i) => {
+    if (part === ":") return ": ";
+    if (part === ",") return part + line();
+    if (part === "{" || part === "[") {
+      depth += 1;
+      return "}]".includes(parts[i + 1]) ? part : part + line();
+    }
+    if (part === "}" || part === "]") {
+      depth -= 1;
+      return "{[".includes(parts[i - 1]) ? part : line() + part;
+    }
+    return part;
+  }).join("");
 }

@@ -3,6 +3,7 @@
 
 import { colour, el, fill, sized } from "./dom.js";
 import { clock, rate, segment, span, ticks } from "./format.js";
+import { serverNow } from "./now.js";
 import { turns } from "./spans.js";
 
 const LEFT = 44;
@@ -11,6 +12,7 @@ const TOP = 30;
 const BOTTOM = 24;
 const SHADES = 48;
 const LEAST_MS = 200; // that a view may show
+const MOST_MS = 8e12; // 250 years
 
 export function picture({ height, label, onPick, onRange, onView }) {
   const base = el("canvas", { role: "img", "aria-label": label });
@@ -19,7 +21,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
   const node = el("div.picture", {}, base, over, tip);
   let data = { spans: [], bookmarks: [], slices: [], groups: [], head: null, tail: null };
   let corners = [];
-  let view = { from: Date.now() - 60000, to: Date.now(), isAll: true, follows: true };
+  let view = { from: serverNow() - 60000, to: serverNow(), isAll: true, follows: true };
   let width = 0;
   let played = null;
   let chosen = null; // {from, to}
@@ -41,8 +43,8 @@ export function picture({ height, label, onPick, onRange, onView }) {
   function bounds() {
     const begins = data.spans.reduce((least, one) => Math.min(least, one.from), Infinity);
     const from = Math.min(data.head ?? Infinity, begins);
-    const to = Math.max(data.tail ?? 0, data.isSealed ? 0 : Date.now(), from + 1000);
-    return Number.isFinite(from) ? { from, to } : { from: Date.now() - 60000, to: Date.now() };
+    const to = Math.max(data.tail ?? 0, data.isSealed ? 0 : serverNow(), from + 1000);
+    return Number.isFinite(from) ? { from, to } : { from: serverNow() - 60000, to: serverNow() };
   }
 
   function look() {
@@ -332,7 +334,9 @@ export function picture({ height, label, onPick, onRange, onView }) {
   }
 
   function set(wanted) {
-    view = { from: wanted.from, to: Math.max(wanted.to, wanted.from + LEAST_MS), isAll: false, follows: false };
+    const length = Math.min(Math.max(wanted.to - wanted.from, LEAST_MS), MOST_MS);
+    const from = Math.min(Math.max(wanted.from, -MOST_MS), MOST_MS);
+    view = { from, to: from + length, isAll: false, follows: false };
     onView?.(view);
     later();
   }
@@ -351,7 +355,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
       later();
     },
     all() { view = { ...view, isAll: true, follows: true }; onView?.(view); later(); },
-    last(ms) { view = { from: Date.now() - ms, to: Date.now(), isAll: false, follows: true }; onView?.(view); later(); },
+    last(ms) { view = { from: serverNow() - ms, to: serverNow(), isAll: false, follows: true }; onView?.(view); later(); },
     see(from, to) { set({ from, to }); },
     zoom,
     choose(range) { chosen = range; drawOver(); },

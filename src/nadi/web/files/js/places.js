@@ -75,7 +75,7 @@ export function placesTable(model, see) {
     last = now;
     empty.hidden = bookmarks.length + slices.length > 0;
     const rows = [
-      ...bookmarks.map((one) => row("bookmark", one, one.time, when(one.time), path`#/play/${scope}/${stream}` + `?from=${one.time ?? ""}`)),
+      ...bookmarks.map((one) => row("bookmark", one, one.time, when(one.time), path`#/play/${scope}/${stream}` + path`?bookmark=${one.name}`)),
       ...slices.map((one) => row("slice", one, one.start.time, `${when(one.start.time)}, ${one.end.time !== null && one.start.time !== null ? span(one.end.time - one.start.time) : "empty"}`, path`#/play/${scope}/${stream}` + path`?slice=${one.name}`)),
     ];
     rows.sort((a, b) => b.time - a.time);

@@ -2,27 +2,29 @@
 
 import { sentence } from "./dialogs.js";
 import { event } from "./events.js";
-import { follow } from "./follow.js";
+import { follow, whileSeen } from "./follow.js";
+import { serverNow } from "./now.js";
 import { Lost, Refused } from "./problems.js";
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000];
 const BEFORE_MS = 20000; // that one sees of what came before it is live
+const AT_ONCE = 200; // events of one answer, at most
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
 
-// from: as in source.js.
-export function playback(from, signal) {
+// from: as in source.js; goesOn(): whether more may come behind the end of the whole stream.
+export function playback(from, goesOn, signal) {
   const events = event(); // (events, batch)
   const changed = event();
   const cleared = event();
   let mode = "paused";
   let speed = 1;
   let skipsPauses = false;
-  let source = {}; // {slice} or {end}, in the words of the endpoint
+  let source = {}; // {slice}, {start} or {end}, in the words of the endpoint
   let told = { ms: 0, at: 0 }; // the last time that the server told, and when
   let round = null;
   let text = "";
   let passed = 0;
-  let lastEvent = null;
+  let lastEvent = null; // that was shown, since it was moved
 
   const now = () => {
     if (mode !== "playing") return mode === "live" ? Math.max(told.ms, told.ms + (performance.now() - told.at)) : told.ms;
@@ -30,7 +32,9 @@ export function playback(from, signal) {
   };
   const set = (ms) => { told = { ms, at: performance.now() }; };
 
+  let seeking = 0;
   function stop() {
+    clearTimeout(seeking);
     round?.abort();
     round = new AbortController();
     return round.signal;
@@ -66,15 +70,16 @@ export function playback(from, signal) {
     let wait = 500;
     while (!over.aborted) {
       try {
-        const asked = query({ from: Math.max(0, Math.round(told.ms)), speed, pauses: skipsPauses ? "skip" : "keep" });
-        const last = await from.play(asked, (kind, batch) => {
+        const asked = () => query({ from: Math.max(0, Math.round(told.ms)), speed, pauses: skipsPauses ? "skip" : "keep" });
+        const last = await whileSeen((seen) => from.play(asked(), (kind, batch) => {
           if (over.aborted) return;
           wait = 500;
           if (kind === "batch") take(batch);
           else if (kind === "trouble") throw new Refused(503, batch.error);
-        }, over);
+        }, seen), over);
         if (over.aborted) return;
-        if (last === "end") return source.slice || source.end ? become("paused", "The end.") : live();
+        if (last === null) continue;
+        if (last === "end") return source.slice || source.end || !goesOn() ? become("paused", "The end.") : live();
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
@@ -91,11 +96,11 @@ export function playback(from, signal) {
   async function live() {
     const over = stop();
     passed = 0;
-    set(Date.now());
+    set(serverNow());
     become("live");
     cleared.tell();
     try { // what came just before, so that one doesn't begin with nothing
-      const before = await from.first(new URLSearchParams({ from: Date.now() - BEFORE_MS, most: 200 }), over);
+      const before = await from.first(new URLSearchParams({ from: Math.round(serverNow()) - BEFORE_MS, most: AT_ONCE }), over);
       events.tell(before.events, before);
     } catch {
       // the tail tells what is wrong
@@ -115,14 +120,24 @@ export function playback(from, signal) {
     become("paused", words);
   }
 
-  // What is to be seen at a moment: the first event from then on.
-  async function still(ms, isStep = false) {
+  // What is to be seen at a moment: the first event from then on, or the one after a certain one of them.
+  async function still(ms, after = null) {
     const over = round.signal;
+    const first = (from_, most) => from.first(query({ from: Math.max(0, Math.round(from_)), most }), over);
     try {
-      const batch = await from.first(query({ from: Math.max(0, Math.round(ms)), most: 1 }), over);
-      if (over.aborted || !batch.events.length) return;
+      let batch = await first(ms, after ? AT_ONCE : 1);
+      if (after) { // many may have the same time
+        const i = batch.events.findIndex((one) => one.segment === after.segment && one.offset === after.offset);
+        if (i >= 0 && (i < batch.events.length - 1 || batch.next === null)) batch.events = batch.events.slice(i + 1, i + 2);
+        else batch = await first(Math.max(after.time + 1, i < 0 ? 0 : batch.next), 1);
+      }
+      if (over.aborted) return;
+      if (!batch.events.length) {
+        text = after ? "The end." : "";
+        return changed.tell();
+      }
       lastEvent = batch.events[0];
-      if (isStep) set(lastEvent.time);
+      if (after) set(lastEvent.time);
       events.tell(batch.events, batch);
       changed.tell();
     } catch (error) {
@@ -132,16 +147,15 @@ export function playback(from, signal) {
     }
   }
 
-  let seeking = 0;
   function seek(ms) {
     const was = mode;
     stop();
     set(ms);
+    lastEvent = null;
     mode = was === "playing" ? "playing" : "paused";
     text = "";
     cleared.tell();
     changed.tell();
-    clearTimeout(seeking);
     seeking = setTimeout(() => { // while somebody drags, only where that rests is asked for
       if (signal.aborted || mode === "live") return;
       if (mode === "playing") play();
@@ -154,7 +168,7 @@ export function playback(from, signal) {
     toggle: () => (mode === "paused" ? play() : pause()),
     step() {
       if (mode !== "paused") pause();
-      return still((lastEvent && Math.abs(lastEvent.time - now()) < 1 ? lastEvent.time : now()) + 1, true);
+      return lastEvent ? still(lastEvent.time, lastEvent) : still(now());
     },
     setSource(found) { source = found; },
     setSpeed(found) {

@@ -3,17 +3,19 @@
 import { chartView } from "./chart.js";
 import { el, fill, icon, say } from "./dom.js";
 import { clock, count, span } from "./format.js";
+import { serverNow } from "./now.js";
 import { picture } from "./picture.js";
 import { playback, SPEEDS } from "./playback.js";
 import { eventView, pictureView } from "./views.js";
 
 const JUMP_S = 10; // of watching
+const moment = (text) => (/^\d{1,15}$/.test(text) ? Number(text) : 0);
 
 // model: what is known of the stream, as in model.js; from: where its events come from, as in source.js; themed: told
 // when colours have changed; makeBookmark(ms): asks for a bookmark there, null for the tail.
 export function player(main, { stream, query, model, from, themed, makeBookmark = null, signal }) {
   const known = model.known;
-  const deck = playback(from, signal);
+  const deck = playback(from, () => !known.isSealed, signal);
   const views = { picture: pictureView(), chart: chartView(), json: eventView() };
   let shown = "json";
   let isChosen = false; // by somebody, not by what came
@@ -37,7 +39,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   const speed = el("select.field", { "aria-label": "Speed", onchange: () => deck.setSpeed(Number(speed.value)) }, SPEEDS.map((one) => el("option", { value: one }, `×${one}`)));
   speed.value = 1;
   const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
-  const bar = picture({ height: 132, label: "Scrub bar", onPick: (ms) => deck.seek(ms) });
+  const bar = picture({ height: 132, label: "Scrub bar", onPick: seek });
 
   fill(main, el("div.player", {},
     el("div.row", {}, el("h1", {}, stream), source, el("span.grow"), controls, el("div.row", { role: "group", "aria-label": "Shown as" }, Object.values(viewButtons))),
@@ -87,16 +89,16 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
 
   function begin() {
     if (begun || !known.head) return;
-    const slice = query.get("slice");
-    if (slice && !known.troubles.places && !("places" in known)) return; // they are on their way
+    const named = ["slice", "bookmark"].filter((kind) => query.get(kind)).map((kind) => `${kind}:${query.get(kind)}`)[0];
+    if (named && !known.troubles.places && !("places" in known)) return; // they are on their way
     begun = true;
-    if (slice) {
-      source.value = `slice:${slice}`;
-      pick(`slice:${slice}`, true);
+    if (named) {
+      source.value = named;
+      pick(named, true);
     } else if (query.get("from")) {
-      const to = Number(query.get("to"));
+      const to = moment(query.get("to"));
       deck.setSource(to ? { end: new Date(to).toISOString() } : {});
-      start(Math.max(Number(query.get("from")), known.head.time ?? 0));
+      start(Math.max(moment(query.get("from")), known.head.time ?? 0));
     } else if (known.isSealed) start(known.head.time ?? 0);
     else deck.live();
   }
@@ -114,10 +116,24 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       }
       return start(0);
     }
-    deck.setSource({});
     bar.choose(null);
-    if (kind === "bookmark") return start(known.bookmarks.find((found) => found.name === name)?.time ?? 0);
+    if (kind === "bookmark") {
+      deck.setSource({ start: name }); // times are known to a second or so: the first event is the one behind it
+      return start(marked(name));
+    }
+    deck.setSource({});
     return plays && start(known.head?.time ?? 0);
+  }
+
+  const marked = (name) => known.bookmarks.find((found) => found.name === name)?.time ?? 0;
+
+  function seek(ms) {
+    const [kind, name] = source.value.split(/:(.*)/);
+    if (kind === "bookmark" && ms < marked(name)) { // it is the whole stream that is played from there
+      source.value = "";
+      deck.setSource({});
+    }
+    deck.seek(ms);
   }
 
   function start(ms) {
@@ -130,7 +146,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     const to = deck.now() + way * times * JUMP_S * 1000 * Math.max(deck.speed, 0.1);
     const all = bar.bounds();
     if (to >= all.to && !known.isSealed) return deck.live();
-    return deck.seek(Math.max(all.from, Math.min(to, all.to)));
+    return seek(Math.max(known.head?.time ?? all.from, Math.min(to, all.to))); // before its head there is nothing
   }
 
   function faster(way) {
@@ -193,7 +209,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     }
     draw();
   }
-  const behind = (now) => (now && !known.isSealed ? `${span(Date.now() - now)} ago` : "");
+  const behind = (now) => (now && !known.isSealed ? `${span(serverNow() - now)} ago` : "");
 
   signal.addEventListener("abort", () => cancelAnimationFrame(frame));
   themed.on(() => { bar.redraw(); draw(); }, signal);

@@ -1,7 +1,7 @@
 // What is around every view: the bar with where one is, the server's health, light and dark, help, and who one is.
 
 import * as api from "./api.js";
-import { form, show, sentence } from "./dialogs.js";
+import { form, note, show, sentence } from "./dialogs.js";
 import { el, fill, forgetColours, icon } from "./dom.js";
 import { event } from "./events.js";
 import { clock } from "./format.js";
@@ -91,6 +91,7 @@ async function askWho() {
       return true;
     },
   });
+  if (!done) note("Nobody signed in: load the page again to do so.", true);
   return Boolean(done);
 }
 

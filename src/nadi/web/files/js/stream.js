@@ -1,7 +1,7 @@
 // One stream: the picture of its segments over time, its places, its tail, who reads it, and what can be done to it.
 
 import { path } from "./api.js";
-import { sentence } from "./dialogs.js";
+import { note, sentence } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { bytes, clock, count, rate, short, span } from "./format.js";
 import { streamModel } from "./model.js";
@@ -112,7 +112,7 @@ export function streamView(main, { scope, stream, signal }) {
       act("Split…", "Replace a segment by several, for more writers and readers at once.", () => split(model)),
       act("Merge…", "Replace two segments side by side by one.", () => merge(model)),
       act("Bookmark the tail…", "Give the end, as it is now, a name.", () => makeBookmark(model, null)),
-      act("Truncate…", "Delete what came before a moment: choose that in the picture first.", () => (chosen ? truncate(model, chosen.from) : choose({ from: Date.now(), to: Date.now() })), ".danger"),
+      act("Truncate…", "Delete what came before a moment: choose that in the picture first.", () => (chosen ? truncate(model, chosen.from) : note("Choose a moment first: click in the picture.")), ".danger"),
       act("Seal…", "Nothing can be written to it any more.", () => seal(model), ".danger")));
   }
 

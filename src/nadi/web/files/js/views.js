@@ -81,8 +81,7 @@ export function eventView() {
       isNew = false;
       const last = recent[recent.length - 1];
       fill(head, `${clock(last.time, { millis: true })}  segment ${segment(last.segment)}  offset ${last.offset}`);
-      const value = jsonOf(last);
-      fill(body, value !== undefined ? pretty(value) : shown(last));
+      fill(body, jsonOf(last) !== undefined ? pretty(last) : shown(last));
       fill(list, recent.slice(0, -1).reverse().map((event) => el("div.event", {}, el("time", {}, clock(event.time, { date: false, millis: true })), el("span.where", {}, segment(event.segment)), shown(event))));
     },
     clear() { recent = []; isNew = false; fill(head); fill(body); fill(list); },

@@ -1,0 +1,231 @@
+"""What nobody meant the page for: odd events, addresses, clocks and servers. It stays usable, and says what is so."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.testing import fill_stream
+from tests.access.support import guarded
+from tests.browser.support import png, until, writing
+
+HOUR_MS = 3_600_000
+
+
+def played(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, *events: bytes) -> None:
+    """The player, paused behind all of these."""
+    manager.create_stream(scope, "odd", 1)
+    writer = manager.create_writer(scope, "odd")
+    for event in events:
+        writer.write_event(event, routing_key="a")
+    writer.flush()
+    manager.seal_stream(scope, "odd")
+    page.goto(f"{server.rest_uri}/#/play/{scope}/odd")
+    page.get_by_text("The end.").wait_for()
+
+
+def label_of_chart(page: Any) -> str:
+    return str(page.locator("canvas.fill").get_attribute("aria-label"))
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def test_numbers_that_differ_by_less_than_a_step_are_drawn(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    played(page, server, manager, scope, *(b'{"nanos": %d}' % (1_764_147_847 * 10**9 + i * 300) for i in range(3)))
+    page.wait_for_timeout(300)
+    assert "3 values" in label_of_chart(page)
+
+
+def test_numbers_beyond_all_bounds_leave_the_others_their_line(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    played(page, server, manager, scope, b'{"n": 1}', b'{"n": 1e999}', b'{"n": -1e308}', b'{"n": 1e308}', b'{"n": 2}')
+    page.wait_for_timeout(300)
+    assert "2 values from 0 to 2.12" in label_of_chart(page)
+
+
+def test_names_with_dots_are_charted(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    events = (b'{"service.name": "web", "http": {"server.ms": {"p99": %d}}}' % i for i in range(5))
+    played(page, server, manager, scope, *events)
+    page.wait_for_timeout(300)
+    assert re.search(r"of http\.server\.ms\.p99: 5 values", label_of_chart(page))
+
+
+def test_names_that_are_never_the_same_fill_no_list(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    events = (json.dumps({"n": i} | {f"k{i}-{j}": "v" for j in range(20)}).encode() for i in range(150))
+    played(page, server, manager, scope, *events)
+    assert page.get_by_label("A line for each").locator("option").count() < 100
+
+
+def test_json_is_shown_as_it_was_written(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    written = '{"b": 12345678901234567890, "2": 1.0, "1": [1e5, {}], "b": "{\\"a\\": [,}"}'
+    played(page, server, manager, scope, written.encode())
+    page.get_by_role("button", name="JSON").click()
+    until(page, "document.querySelector('pre').textContent.includes('12345678901234567890')")
+    lines = page.locator("pre").inner_text().split("\n")
+    assert [line.strip() for line in lines] == [
+        "{", '"b": 12345678901234567890,', '"2": 1.0,', '"1": [', "1e5,", "{}", "],", '"b": "{\\"a\\": [,}"', "}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", [b"[" * 7_000 + b"]" * 7_000, b"[" * 30_000 + b"]" * 30_000, b"[1" + b",1" * 30_000 + b"]"])
+def test_json_that_is_deep_or_long_is_shown_at_once(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, event: bytes
+) -> None:
+    played(page, server, manager, scope, b'{"before": 1}', event)
+    page.get_by_role("button", name="JSON").click()
+    began = time.monotonic()
+    until(page, "document.querySelector('pre').textContent.replaceAll(/\\s/g, '').startsWith('[')")
+    assert time.monotonic() - began < 3
+    shown = page.evaluate("document.querySelector('pre').textContent.replaceAll(/\\s/g, '')")
+    assert shown.encode() == event
+
+
+def test_a_small_file_that_is_a_huge_picture_is_not_unpacked(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
+    page.get_by_text("Nothing has come").wait_for()
+    fill_stream(manager, scope, "meters", [png(0, 8_000), png(200)])
+    page.get_by_text("a picture that can't be read").wait_for()
+    until(page, "document.querySelector('.events canvas')?.width === 16")
+
+
+# --- playing --------------------------------------------------------------------------------------
+
+
+def test_the_next_event_is_the_next_one_also_at_the_same_moment(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    played(page, server, manager, scope, *(b'{"i": "<%d>"}' % i for i in range(12)))
+    page.get_by_role("button", name="JSON").click()
+    page.keyboard.press("Shift+ArrowLeft")
+    until(page, "document.querySelector('pre').textContent.includes('<0>')")
+    for i in range(1, 12):
+        page.keyboard.press(".")
+        until(page, f"document.querySelector('pre').textContent.includes('<{i}>')")
+    page.keyboard.press(".")
+    page.get_by_text("The end.").wait_for()
+
+
+def test_a_hidden_page_holds_no_connection_and_goes_on_playing_where_it_was(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    with writing(manager, scope, "meters", lambda i: b'{"i": %d}' % i, 0.02):
+        time.sleep(5)
+    page.goto(f"{server.rest_uri}/#/play/{scope}/meters?from=1")
+    until(page, "Number(document.querySelector('.view')?.dataset.events) > 5")
+    page.evaluate(
+        """Object.defineProperty(document, "hidden", { get: () => window.isHidden, configurable: true });
+        window.isHidden = true; document.dispatchEvent(new Event("visibilitychange"))"""
+    )
+    page.wait_for_timeout(300)
+    seen = page.evaluate("document.querySelector('.view').dataset.events")
+    page.wait_for_timeout(1000)
+    assert page.evaluate("document.querySelector('.view').dataset.events") == seen
+    page.evaluate('window.isHidden = false; document.dispatchEvent(new Event("visibilitychange"))')
+    until(page, f"Number(document.querySelector('.view').dataset.events) > {seen}")
+    assert page.locator(".player").get_attribute("data-mode") == "playing"
+
+
+def test_zooming_out_ends_somewhere(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
+    page.get_by_text("Nothing has come").wait_for()
+    zoom = page.get_by_role("button", name="Zoom out")
+    for _ in range(150):
+        zoom.dispatch_event("click")
+    page.wait_for_timeout(300)
+    page.get_by_role("button", name="10 min").click()
+    until(page, "document.querySelector('.picture canvas').ariaLabel.includes(' segments from 20')")
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_browser_whose_clock_is_wrong_shows_what_is_now(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, hours: int
+) -> None:
+    page.add_init_script(f"const real = Date.now; Date.now = () => real() + {hours * HOUR_MS};")
+    with writing(manager, scope, "meters", lambda i: b'{"i": %d}' % i):
+        page.goto(f"{server.rest_uri}/#/stream/{scope}/meters")
+        page.get_by_role("button", name="1 min").click()
+        page.locator(".facts", has_text="of 2").wait_for()
+        until(page, "/from .* to /.test(document.querySelector('.picture canvas').ariaLabel)")
+        page.wait_for_timeout(2500)
+        label = page.locator(".picture canvas").first.get_attribute("aria-label")
+        end = time.mktime(time.strptime(label.split(" to ")[1], "%Y-%m-%d %H:%M:%S"))
+        assert abs(end - time.time()) < 30
+
+
+# --- addresses, servers, and who one is ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["#/stream/%/x", "#/play/%E0%A4%A/x", "#/<script>"])
+def test_an_address_that_is_none_shows_all_streams(page: Any, server: EmbeddedServer, address: str) -> None:
+    page.goto(f"{server.rest_uri}/{address}")
+    page.get_by_role("searchbox", name="Find a stream").wait_for()
+
+
+@pytest.mark.parametrize("query", ["from=abc", "from=1&to=99999999999999999999", "from=-1", "from=1&to=NaN"])
+def test_moments_that_are_none_are_left_out(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str, query: str
+) -> None:
+    fill_stream(manager, scope, "meters", [b'{"first": 1}'])
+    page.goto(f"{server.rest_uri}/#/play/{scope}/meters?{query}")
+    until(page, "Number(document.querySelector('.view')?.dataset.events) === 1")
+
+
+@contextmanager
+def stopped(server: EmbeddedServer) -> Iterator[None]:
+    """It keeps its connections, and says nothing."""
+    every = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    for one in every:
+        one.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for one in every:
+            one.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("view", ["", "#/stream/sc/meters", "#/play/sc/meters"])
+def test_a_server_that_says_nothing_is_said_and_the_page_goes_on_by_itself(page: Any, tmp_path: Path, view: str) -> None:
+    with nadi.embedded(tmp_path, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "meters", 2)
+        page.clock.install()
+        page.goto(f"{server.rest_uri}/{view}")
+        page.locator(".health", has_text="healthy").wait_for()
+        with stopped(server):
+            page.clock.run_for(8_000)  # until it asks again
+            page.clock.run_for(25_000)
+            page.locator("#banner").get_by_text("has not answered since").wait_for()
+        for _ in range(10):
+            page.clock.run_for(2_000)
+            page.wait_for_timeout(100)
+        page.locator("#banner").wait_for(state="hidden")
+        page.locator(".health", has_text="healthy").wait_for()
+
+
+def test_who_will_not_sign_in_is_not_asked_again_and_again(page: Any, tmp_path: Path) -> None:
+    with guarded(tmp_path, rest_port=0) as server:
+        page.goto(server.rest_uri)
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        page.get_by_text("load the page again").wait_for()
+        page.wait_for_timeout(5500)
+        assert page.get_by_role("dialog").count() == 0
