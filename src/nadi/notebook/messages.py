@@ -38,7 +38,7 @@ class Known(Message, frozen=True, tag="known"):
 
 
 class Stretch(Message, frozen=True):
-    """As in the page's endpoints: a named slice, or from one place to another: the head and the tail if they are left out."""
+    """As in the page's endpoints: a named slice, or from one place to another, head and tail if left out."""
 
     slice: _Text = ""
     start: _Text = ""
