@@ -97,7 +97,15 @@ def test_a_page_of_another_site_can_not_post(guard: Guarded) -> None:
     mark = '{"name":"sneaked","streamName":"meters","at":"tail"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         headers = {"Content-Type": kind, "Origin": "https://elsewhere.example"}
+        error_of(guard.clients["root"].post("/v1/data/home/bookmarks", content=mark, headers=headers), 403)
+        del headers["Origin"]
         error_of(guard.clients["root"].post("/v1/data/home/bookmarks", content=mark, headers=headers), 415)
+    for path in ("/v1/migration/go-on", "/v1/migration/refresh", "/v1/cluster/drain"):  # which take no body
+        for told in ({"Origin": "https://elsewhere.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
+            assert "another site" in error_of(guard.clients["root"].post(path, headers=told), 403)
+    own = str(guard.clients["root"].base_url)
+    for told in ({"Origin": own}, {"Origin": "https://[", "Sec-Fetch-Site": "same-origin"}):
+        assert guard.clients["root"].post("/v1/migration/go-on", headers=told).status_code == 204
     answer = guard.clients["root"].get(f"{PATH}/span", headers={"Origin": "https://elsewhere.example"})
     assert "access-control-allow-origin" not in answer.headers
 
@@ -120,6 +128,11 @@ def test_any_server_of_a_cluster_tells_the_events(tmp_path: Path) -> None:
                     fill_stream(manager, "home", "meters", [b"now"])
                     assert next(events)["text"] == "now"
                 assert rest.get(f"{PATH}/events").json()["events"][0]["text"] == "before"
+                told = {"Origin": server.rest_uri}  # whichever has the controller
+                scale = {"segments": [99], "ranges": [[0, 1]]}
+                path = "/v1/scopes/home/streams/meters/scale"
+                error_of(rest.post(path, json=scale, headers=told), 409)
+                error_of(rest.post(path, json=scale, headers={"Origin": "https://elsewhere.example"}), 403)
                 mark = {"name": f"by-{server.pid}", "streamName": "meters", "at": "tail"}
                 assert rest.post("/v1/data/home/bookmarks", json=mark).status_code == 201
         assert len(manager.bookmarks("home").list()) == 2

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from nadi.access.shares import Places
 from nadi.cluster.doors.peers import endpoint_of
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
+from nadi.controller.rest.access import TOLD_BY_BROWSERS
 from nadi.errors import UnavailableError
 from nadi.limits import (
     FORWARD_REST_AT_ONCE,
@@ -88,7 +89,7 @@ class Passage:
 
     def _request(self, address: str, scope: Scope, body: bytes) -> h11.Request:
         host, port = scope.get("client") or ("", 0)
-        headers = _passed_on(scope["headers"], without=(b"content-length",))
+        headers = _passed_on(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
         headers += [
             (b"host", address.encode()),
             (b"connection", b"close"),

@@ -14,14 +14,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from nadi.access.shares import Places
 from nadi.controller.state.metadata import StreamName
-from nadi.errors import InvalidArgumentError, PermissionDeniedError
+from nadi.errors import InvalidArgumentError
 from nadi.limits import (
     FRAME_LEAST_BYTES_S,
     INGEST_BODY_MAX_BYTES,
@@ -61,13 +60,6 @@ def takes_data(path: str) -> bool:
     (True, False)
     """
     return _PATHS.fullmatch(path) is not None
-
-
-def check_origin(request: Request) -> None:
-    """PermissionDeniedError for what a page of another site has a browser send: it could be any text, unasked."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise PermissionDeniedError("a page of another site may not write here: send it from a program")
 
 
 @asynccontextmanager

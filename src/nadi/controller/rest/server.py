@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.controller.rest.access import same_site
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.protocol import RestConnection, RestProtocol
@@ -122,7 +123,7 @@ class RestServer:
         self._host, self._port, self._tls, self._shares_port = host, port, tls, shares_port
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            _stoppable(around(rest_app(api))),
+            _stoppable(same_site(around(rest_app(api)))),
             http="h11",
             ws="none",
             lifespan="off",

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from nadi.access.names import Act, Need, need
 from nadi.controller.rest.endpoint import STREAM, Call, Parameter, endpoint, on_stream
-from nadi.controller.rest.intake import LOGS_PATH, Intake, check_origin, taken
+from nadi.controller.rest.intake import LOGS_PATH, Intake, taken
 from nadi.controller.rest.replies import reply
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import ConflictError, InvalidArgumentError, StreamSealedError, UnavailableError
@@ -64,7 +64,6 @@ def _sealed_is_a_conflict() -> Iterator[None]:
 )
 async def write_events(call: Call) -> Response:
     """Write an event, or many, and answer once they are stored."""
-    check_origin(call.request)
     for name, value in (("scope", call.scope), ("stream", call.stream.stream)):
         check_name(name, value)
     async with taken(call.request, call.api.data_places) as sent:
@@ -102,7 +101,6 @@ def _needs_of_logs(call: Call) -> Need:
 )
 async def write_logs(call: Call) -> Response:
     """Write OpenTelemetry's log records, as OTLP over HTTP sends them."""
-    check_origin(call.request)
     async with taken(call.request, call.api.data_places) as sent:
         with _sealed_is_a_conflict():
             await _intake(call).logs(_stream_of_logs(call), sent)
