@@ -53,6 +53,7 @@ def parser(program: str, description: str | None) -> argparse.ArgumentParser:
         prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--controller", metavar="URI", help="use this server (default: one of the example's own)")
+    made.add_argument("--page", type=int, metavar="PORT", help="serve the live page of its own server at this port")
     made.add_argument("--data", type=Path, help="a new folder for its data (default: a temporary one, removed)")
     return made
 
@@ -81,6 +82,8 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
     """The server, and in it a scope of the example's own: `name`, or with a number if that is taken."""
     if options.data is not None and options.data.exists() and any(options.data.iterdir()):
         raise ExampleError(f"{options.data} is not empty: give --data a new folder")
+    if options.controller is not None and options.page is not None:
+        raise ExampleError("--page is of the example's own server: a server of yours has its page at its --rest-port")
     folder = options.data or Path(tempfile.mkdtemp(prefix=f"nadi-{name}-"))
     try:
         if options.controller is not None:
@@ -88,7 +91,7 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
                 yield made
         else:
             with (
-                nadi.embedded(folder / "server") as server,
+                nadi.embedded(folder / "server", rest_port=options.page) as server,
                 _scope(server.controller_uri, name, folder, console) as made,
             ):
                 yield made

@@ -33,6 +33,7 @@ BEFORE = (2009, 45)
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder for the server's data (default: a temporary one, removed)")
+    parser.add_argument("--page", type=int, metavar="PORT", help="serve the live page at this port meanwhile")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for machines")
     parser.add_argument("--chart", type=Path, default=Path("demo-output/weeks.png"), help="where the chart goes")
     parser.add_argument("--full", action="store_true", help="download and play all four years: 8.2 million events")
@@ -58,8 +59,13 @@ def main() -> int:
 def run(options: argparse.Namespace, folder: Path) -> int:
     began = time.monotonic()
     source = full_data(folder) if options.full else EXTRACT
-    with nadi.embedded(folder / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
+    with (
+        nadi.embedded(folder / "server", rest_port=options.page) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
         console.print(f"nadi serves {server.controller_uri}; readings from [bold]{source.name}[/bold]")
+        if server.rest_uri:
+            console.print(f"the live page is at {server.rest_uri}")
         household = stage.prepare(manager, server.controller_uri)
         bookmarks = stage.ingest_history(household, source, before=week(*LIVE)[0], console=console)
         with spark_session("smart meters", folder / "spark", is_brief=not options.full) as spark:
