@@ -29,12 +29,14 @@ class ExampleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an example works: a server, a scope of its own there, and a folder for checkpoints."""
+    """Where an example works: a server, a scope of its own there, and a folder for checkpoints. page: the
+    address of its live page, if the example serves that."""
 
     manager: nadi.StreamManager
     controller: str
     scope: str
     folder: Path
+    page: str = ""
 
     def tail(self, stream: str) -> nadi.StreamCut:
         return self.manager.stream_info(self.scope, stream).tail
@@ -83,7 +85,7 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
     if options.data is not None and options.data.exists() and any(options.data.iterdir()):
         raise ExampleError(f"{options.data} is not empty: give --data a new folder")
     if options.controller is not None and options.page is not None:
-        raise ExampleError("--page is of the example's own server: a server of yours has its page at its --rest-port")
+        raise ExampleError("--page is for a server of the example's own: yours has its page at its --rest-port")
     folder = options.data or Path(tempfile.mkdtemp(prefix=f"nadi-{name}-"))
     try:
         if options.controller is not None:
@@ -92,7 +94,7 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
         else:
             with (
                 nadi.embedded(folder / "server", rest_port=options.page) as server,
-                _scope(server.controller_uri, name, folder, console) as made,
+                _scope(server.controller_uri, name, folder, console, server.rest_uri) as made,
             ):
                 yield made
     finally:
@@ -101,14 +103,16 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
 
 
 @contextmanager
-def _scope(controller: str, name: str, folder: Path, console: Console) -> Iterator[Place]:
+def _scope(controller: str, name: str, folder: Path, console: Console, page: str = "") -> Iterator[Place]:
     with nadi.StreamManager(controller) as manager:
         scope, number = name, 1
         while not manager.create_scope(scope):
             number += 1
             scope = f"{name}-{number}"
         console.print(f"nadi serves {controller}; scope [bold]{scope}[/bold]")
-        yield Place(manager, controller, scope, folder)
+        if page:
+            console.print(f"the live page is at {page}")
+        yield Place(manager, controller, scope, folder, page)
 
 
 def bars(console: Console) -> Progress:

@@ -39,13 +39,13 @@ def test_each_run_has_a_scope_of_its_own_on_a_given_server(tmp_path: Path) -> No
     with nadi.embedded(tmp_path / "server") as server:
         scopes = []
         for _ in range(3):
-            options = argparse.Namespace(controller=server.controller_uri, data=None)
+            options = argparse.Namespace(controller=server.controller_uri, data=None, page=None)
             with place(options, "logs", QUIET) as here:
                 scopes.append(here.scope)
                 folder = here.folder
             assert not folder.exists(), "the temporary folder goes"
         assert scopes == ["logs", "logs-2", "logs-3"]
-        options = argparse.Namespace(controller=server.controller_uri, data=tmp_path)
+        options = argparse.Namespace(controller=server.controller_uri, data=tmp_path, page=None)
         with pytest.raises(ExampleError, match="is not empty: give --data a new folder"), place(options, "logs", QUIET):
             pass
 

@@ -13,7 +13,7 @@ import pytest
 from examples.programs import ROOT
 
 SHORT = {  # what makes a run short, and what it prints
-    "python -m examples.camera": ("--seconds 6", "as they were taken, picture by picture"),
+    "python -m examples.camera": ("--seconds 6", "as they were taken, byte for byte"),
     "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "each count once"),
     "python -m examples.returns": ("--lines 5000 --seconds 2", "each once"),
     "python -m examples.sensor_slices": ("--readings 700 --seconds 2", "exact to the event, each once"),
