@@ -107,10 +107,10 @@ def _road() -> Any:
 
 
 def _draw_hand(draw: Any, seconds: float) -> None:
-    """A clock whose hand goes round once in two seconds: one sees how fast it is played."""
+    """A clock whose hand goes round once in eight seconds: one sees how fast it is played."""
     x, y, radius = WIDTH - 44, 44, 26
     draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(16, 22, 32), outline=(214, 220, 220), width=2)
-    turn = seconds * math.pi
+    turn = seconds * math.pi / 4
     tip = (x + (radius - 7) * math.sin(turn), y - (radius - 7) * math.cos(turn))
     draw.line([(x, y), tip], fill=(240, 96, 84), width=4)
 

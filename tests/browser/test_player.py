@@ -61,14 +61,14 @@ def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
     mode(page, "paused")
 
 
-def test_ten_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
+def test_eight_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
-    page.get_by_label("Speed").select_option("10")
+    page.get_by_label("Speed").select_option("8")
     began = time.monotonic()
     page.get_by_text("The end.").wait_for()
     assert time.monotonic() - began < 4
     page.keyboard.press("[")
-    assert page.get_by_label("Speed").input_value() == "5"
+    assert page.get_by_label("Speed").input_value() == "4"
 
 
 def test_a_moment_is_chosen_on_the_bar(page: Any, server: EmbeddedServer, recorded: str) -> None:

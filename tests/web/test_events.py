@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -167,6 +168,20 @@ def test_a_young_slice_begins_no_later_than_its_events(
         assert abs(begins_ms - moments[part][0]) < 1_000  # in the middle too, though only the end's time is told
         assert abs(ends_ms - moments[part][-1]) < 1_000
     assert rest.get(f"{path}/span").json()["head"]["time"] == told["part-0"]["start"]["time"]
+
+
+def test_the_times_of_a_fast_stream_are_even(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    """More comes in a second than is read at a time, and than one looks back for a time."""
+    path = f"/v1/data/{scope}/streams/meters/play"
+    moments = paced(manager, scope, *(f"{i:03} " + "x" * 20_000 for i in range(120)), every_s=0.03)
+    found = played(rest, path, speed=4)
+    times = [one["time"] for one in found]
+    assert [one["text"][:3] for one in found] == [f"{i:03}" for i in range(120)]
+    assert times == sorted(times)
+    assert max(later - earlier for earlier, later in pairwise(times)) < 150
+    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 500
+    later = played(rest, path, speed=4, **{"from": times[100]})
+    assert [(one["text"][:3], one["time"]) for one in later] == [(f"{i:03}", times[i]) for i in range(100, 120)]
 
 
 def test_a_truncated_stream_begins_when_what_is_left_came(

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from nadi.limits import PAGE_PICTURE_BYTES, PAGE_TEXT_BYTES
+from nadi.limits import (
+    PAGE_BATCH_BYTES,
+    PAGE_BATCH_EVENTS,
+    PAGE_BATCH_LEAST_S,
+    PAGE_BATCH_S,
+    PAGE_PICTURE_BYTES,
+    PAGE_TEXT_BYTES,
+)
 from nadi.web.bodies import EventSeen
 
 _PICTURES = (
@@ -40,6 +48,21 @@ def seen(data: bytes, segment: int, offset: int, at_ms: int) -> EventSeen:
     if text is not None:
         return EventSeen(segment, offset, at_ms, text=text, sizeBytes=size)
     return EventSeen(segment, offset, at_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size)
+
+
+def size_of(event: EventSeen) -> int:
+    return len(event.text or "") + len(event.base64 or "")
+
+
+def pause_s(events: Sequence[EventSeen]) -> float:
+    """How long the next batch waits for these to be shown: a picture no longer than a video's does, many events so long
+    that a browser isn't kept busy.
+
+    >>> pause_s([]), pause_s([EventSeen(0, 0, 0)] * 200)
+    (0.015, 0.04)
+    """
+    share = max(len(events) / PAGE_BATCH_EVENTS, sum(map(size_of, events)) / PAGE_BATCH_BYTES)
+    return max(PAGE_BATCH_LEAST_S, PAGE_BATCH_S * min(share, 1.0))
 
 
 def _text(data: bytes, *, is_cut: bool) -> str | None:

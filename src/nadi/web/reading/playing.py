@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import StreamCuts, slices_between
-from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BATCH_S, PAGE_BEAT_S, PAGE_BEHIND_S
+from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_BEHIND_S
 from nadi.model.streamcut import StreamCut
 from nadi.web.bodies import Batch, EventSeen
 from nadi.web.reading.lanes import Came, Lanes
-from nadi.web.reading.payloads import seen
+from nadi.web.reading.payloads import pause_s, seen
 from nadi.web.reading.times import CutTimes
 
 _PAUSE_S = 1.0  # of watching: a longer one is cut down to this, where pauses are jumped over
@@ -135,7 +135,8 @@ async def _played(lanes: Lanes, what: Playing) -> AsyncGenerator[Batch, None]:
             return
         until_s = min(clock.seconds_until(next_ms), PAGE_BEAT_S)
         is_jumped = what.skips_pauses and until_s > _PAUSE_S
-        await asyncio.sleep(PAGE_BATCH_S if is_jumped else max(until_s, PAGE_BATCH_S))
+        least_s = pause_s(batch.events)
+        await asyncio.sleep(least_s if is_jumped else max(until_s, least_s))
 
 
 async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool) -> tuple[Batch, int | None]:

@@ -1,7 +1,8 @@
 """A stream's events as they come, for somebody who looks on: what is too much for that is counted, or passed over.
 
-A batch goes out a few times a second. If more comes than a browser is given, a batch has the latest of it. If more
-comes than is worth reading for that, or whoever looks on was slow to take a batch, it goes on at the tail.
+Batches go out as often as their sizes let a browser show them. If more comes than a browser is given, a batch has the
+latest of it. If more comes than is worth reading for that, or whoever looks on was slow to take a batch, it goes on at
+the tail.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from itertools import islice
 from nadi.client.aio import StreamManager
 from nadi.client.reading.reader import SliceReader
 from nadi.errors import RequestTimeoutError, SegmentGoneError, TruncatedError
-from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BATCH_S, PAGE_BEAT_S, PAGE_TAIL_BYTES_A_S
+from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_TAIL_BYTES_A_S
 from nadi.model.event import EventBlock
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.web.bodies import Batch, EventSeen
-from nadi.web.reading.payloads import seen
+from nadi.web.reading.payloads import pause_s, seen, size_of
 
 _SLOW_S = 2.0  # for taking a batch: what waits by then is no longer the tail
 
@@ -57,7 +58,7 @@ class _Latest:
         self.is_behind = False
         self._events: deque[EventSeen] = deque(maxlen=PAGE_BATCH_EVENTS)
         self._size = self._passed = 0
-        self._given_s = 0.0
+        self._given_s = self._pause_s = 0.0
         self._second, self._read_bytes = 0, 0
         self._is_over = False
 
@@ -67,7 +68,7 @@ class _Latest:
             return False
         if self._given_s and time.monotonic() - self._given_s > _SLOW_S:
             self.is_behind = True
-        ends_s = self._given_s + PAGE_BATCH_S
+        ends_s = self._given_s + self._pause_s
         while not self._is_over and not self.is_behind:
             left_s = PAGE_BEAT_S if not self._events else ends_s - time.monotonic()
             if left_s <= 0:
@@ -88,7 +89,7 @@ class _Latest:
         events, passed = list(self._events), self._passed
         self._events.clear()
         self._size = self._passed = 0
-        self._given_s = time.monotonic()
+        self._given_s, self._pause_s = time.monotonic(), pause_s(events)
         is_behind, self._begins_behind = self._begins_behind, False
         return Batch(time.time_ns() // 1_000_000, events, passed, is_behind)
 
@@ -108,13 +109,9 @@ class _Latest:
 
     def _put(self, event: EventSeen) -> None:
         """Add it, in place of the oldest ones if there are too many."""
-        size = _size(event)
+        size = size_of(event)
         while self._events and (len(self._events) == PAGE_BATCH_EVENTS or self._size + size > PAGE_BATCH_BYTES):
-            self._size -= _size(self._events.popleft())
+            self._size -= size_of(self._events.popleft())
             self._passed += 1
         self._events.append(event)
         self._size += size
-
-
-def _size(event: EventSeen) -> int:
-    return len(event.text or "") + len(event.base64 or "")

@@ -24,7 +24,8 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire.moments import Moments
 
-_LOOK_BACK_BYTES = 64 * KIB  # in which there is an entry, unless what comes in a second is more than that
+_LOOK_BACK_BYTES = 64 * KIB  # in which there is an entry, unless what comes in a second is more than that:
+_FARTHER = 16  # times as far then
 _BEFORE, _BEHIND, _MADE = 2, 1, 0  # the cut: which byte tells when the stream stood there
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -36,10 +37,10 @@ class AppendTimes:
     def __init__(self, stores: SegmentStores, segment: str, begins_ms: int) -> None:
         self._stores, self._segment, self._begins_ms = stores, segment, begins_ms
         self.start = 0
-        self._known = self._from = 0  # bytes in between are known
+        self._from = self._known = 0  # bytes in between are known: up to an entry, the moment of which is
+        self._last_ms = begins_ms
         self._at: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)  # offsets, and the moments at them
         self._moments: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(0)
-        self._last_ms = 0
 
     async def of(self, offsets: Numbers, end: int) -> Numbers:
         """When the bytes at these offsets, and up to `end`, came: in ms since 1970, never earlier than those before; 0
@@ -47,8 +48,10 @@ class AppendTimes:
         if not len(offsets):
             return offsets
         start = int(offsets[0])
-        if not self._from <= start or end > self._known:
-            await self._look(start, end)
+        if not self._from <= start <= self._known:
+            await self._go_to(start)
+        if end > self._known:
+            await self._go_on(start, end)
         if not len(self._at):
             return np.full(len(offsets), self._last_ms, np.int64)
         found: Numbers = np.interp(offsets, self._at, self._moments).astype(np.int64)
@@ -59,38 +62,49 @@ class AppendTimes:
         """Whether there were bytes where it looked."""
         return len(self._at) > 0
 
-    async def _look(self, start: int, end: int) -> None:
-        """Learn the moments of the bytes from `start` to `end` at least."""
-        before_ms, offset = self._last_ms, start
-        if self._known != start:
-            before_ms, offset = 0, max(start - _LOOK_BACK_BYTES, 0)
-        if not offset:
-            before_ms = self._begins_ms
-        places: list[float] = []
-        moments: list[float] = []
-        while True:
-            page = await list_moments(self._stores, self._segment, offset, end)
+    async def _go_to(self, start: int) -> None:
+        """Begin at the last entry up to there, or where the segment begins."""
+        self._at = self._moments = np.zeros(0)
+        offset, back = start, _LOOK_BACK_BYTES
+        while offset > 0:
+            offset = max(start - back, 0)
+            page = await list_moments(self._stores, self._segment, offset, start + 1)
+            if page is None:
+                break
+            before = int(np.searchsorted(page.offsets, start, side="right"))
+            if before:
+                self._from = self._known = int(page.offsets[before - 1])
+                self._last_ms = int(page.moments[before - 1])
+                return
+            offset, back = offset if offset > page.start else 0, back * _FARTHER
+        self._from, self._known, self._last_ms = 0, 0, self._begins_ms
+
+    async def _go_on(self, start: int, end: int) -> None:
+        """Learn the moments of the bytes up to `end` at least, and forget those before `start`."""
+        first = max(int(np.searchsorted(self._at, start, side="right")) - 1, 0)
+        places, moments = self._at[first:].tolist(), self._moments[first:].tolist()
+        while end > self._known:
+            page = await list_moments(self._stores, self._segment, self._known, end)
             if page is None:
                 break
             self.start = page.start
             if page.start >= end:  # what was asked for is truncated away: the first byte that is left
-                offset, end = page.start, page.start + 1
+                self._known, end = page.start, page.start + 1
                 continue
-            offset = max(offset, page.start)
+            self._known = max(self._known, page.start)
             for moment, until in await self._entries(page, end):
                 if moment > 0:
-                    longest = TIME_INDEX_MS if until - offset > 2 * TIME_INDEX_BYTES else TIME_INDEX_MOST_MS
-                    places += [offset, max(until - 0.5, offset)]
-                    moments += [max(before_ms, moment - longest), moment - 1]
-                    before_ms, offset = moment, until
-            if page.is_last or offset >= end:
+                    longest = TIME_INDEX_MS if until - self._known > 2 * TIME_INDEX_BYTES else TIME_INDEX_MOST_MS
+                    places += [self._known, max(until - 0.5, self._known)]
+                    moments += [max(self._last_ms, moment - longest), moment - 1]
+                self._last_ms, self._known = moment, until
+            if page.is_last:
                 break
-        self._from, self._known, self._last_ms = start, max(offset, end), before_ms
         self._at, self._moments = np.array(places), np.maximum.accumulate(np.array(moments))
 
     async def _entries(self, page: Moments, end: int) -> list[tuple[int, int]]:
         found = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
-        last_ms, reached = found[-1] if found else (0, page.start)
+        last_ms, reached = found[-1] if found else (self._last_ms, max(page.start, self._known))
         if page.is_last and page.appended_ms and reached < end:  # the latest bytes have no entry yet
             length = (await segment_info(self._stores, self._segment)).write_offset
             if length > reached:

@@ -6,7 +6,7 @@ import { follow, whileSeen } from "./follow.js";
 import { serverNow } from "./now.js";
 import { Lost, Refused } from "./problems.js";
 
-export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000];
+export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 60, 300, 1000];
 const BEFORE_MS = 20000; // that one sees of what came before it is live
 const AT_ONCE = 200; // events of one answer, at most
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
@@ -21,7 +21,10 @@ export function playback(from, goesOn, signal) {
   let skipsPauses = false;
   let source = {}; // {slice}, {start} or {end}, in the words of the endpoint
   let told = { ms: 0, at: 0 }; // the last time that the server told, and when
+  let given = -1; // all events up to that time were told, but if one has moved since
+  let next = null; // when the next one comes, as far as is known
   let round = null;
+  let seeking = 0;
   let text = "";
   let passed = 0;
   let lastEvent = null; // that was shown, since it was moved
@@ -30,9 +33,10 @@ export function playback(from, goesOn, signal) {
     if (mode !== "playing") return mode === "live" ? Math.max(told.ms, told.ms + (performance.now() - told.at)) : told.ms;
     return told.ms + Math.min(performance.now() - told.at, AHEAD_S * 1000) * speed;
   };
+  // How far it has come: no farther than to an event that hasn't been told.
+  const reached = () => (mode === "playing" && next !== null ? Math.min(now(), next) : now());
   const set = (ms) => { told = { ms, at: performance.now() }; };
 
-  let seeking = 0;
   function stop() {
     clearTimeout(seeking);
     round?.abort();
@@ -41,14 +45,16 @@ export function playback(from, goesOn, signal) {
   }
   signal.addEventListener("abort", () => round?.abort());
 
-  function become(next, words = "") {
-    mode = next;
+  function become(found, words = "") {
+    mode = found;
     text = words;
     changed.tell();
   }
 
   function take(batch) {
     set(batch.at);
+    given = batch.at;
+    next = batch.next ?? null;
     passed += batch.passed;
     if (batch.events.length) lastEvent = batch.events[batch.events.length - 1];
     if (batch.isBehind || batch.passed) changed.tell();
@@ -63,14 +69,13 @@ export function playback(from, goesOn, signal) {
 
   async function play() {
     const over = stop();
-    const at = now();
-    set(at);
+    set(reached());
     passed = 0;
     become("playing");
     let wait = 500;
     while (!over.aborted) {
       try {
-        const asked = () => query({ from: Math.max(0, Math.round(told.ms)), speed, pauses: skipsPauses ? "skip" : "keep" });
+        const asked = () => query({ from: Math.max(0, Math.round(told.ms), given + 1), speed, pauses: skipsPauses ? "skip" : "keep" });
         const last = await whileSeen((seen) => from.play(asked(), (kind, batch) => {
           if (over.aborted) return;
           wait = 500;
@@ -86,9 +91,9 @@ export function playback(from, goesOn, signal) {
         text = error instanceof Lost ? `Waiting for the ${error.whom}…` : sentence(error);
         changed.tell();
       }
-      const reached = told.ms;
+      const at = reached();
       await new Promise((resolve) => setTimeout(resolve, wait));
-      set(reached);
+      set(at);
       wait = Math.min(wait * 2, 5000);
     }
   }
@@ -114,7 +119,7 @@ export function playback(from, goesOn, signal) {
   }
 
   function pause(words = "") {
-    const at = now();
+    const at = reached();
     stop();
     set(at);
     become("paused", words);
@@ -137,7 +142,7 @@ export function playback(from, goesOn, signal) {
         return changed.tell();
       }
       lastEvent = batch.events[0];
-      if (after) set(lastEvent.time);
+      if (after) set((given = lastEvent.time));
       events.tell(batch.events, batch);
       changed.tell();
     } catch (error) {
@@ -152,6 +157,8 @@ export function playback(from, goesOn, signal) {
     stop();
     set(ms);
     lastEvent = null;
+    given = -1;
+    next = null;
     mode = was === "playing" ? "playing" : "paused";
     text = "";
     cleared.tell();
@@ -172,7 +179,7 @@ export function playback(from, goesOn, signal) {
     },
     setSource(found) { source = found; },
     setSpeed(found) {
-      const at = now();
+      const at = reached();
       speed = found;
       set(at);
       if (mode === "playing") play();
