@@ -64,6 +64,10 @@ def picture(number: int, fps: int, at: str) -> bytes:
     draw.text((12, HEIGHT - 27), at, fill=(232, 236, 236), font=font)
     draw.text((WIDTH - 12, HEIGHT - 27), f"picture {number:,}", fill=(232, 236, 236), font=font, anchor="ra")
     _draw_hand(draw, number / fps)
+    for bit in range(16):  # the number once more, for machines: light squares are ones, the first is the largest
+        left = WIDTH // 2 - 96 + 12 * bit
+        fill = (232, 236, 236) if number >> (15 - bit) & 1 else (44, 52, 60)
+        draw.rectangle([left, HEIGHT - 21, left + 9, HEIGHT - 12], fill=fill)
     made = io.BytesIO()
     image.save(made, "JPEG", quality=80)
     return made.getvalue()
