@@ -76,6 +76,8 @@ def _bookmark(stage: Stage, when: Week, cuts: Cuts) -> None:
     with stage.manager.create_writer(SCOPE, BOOKMARKS_STREAM) as writer:
         bookmark = Bookmark(f"{when[0]}-W{when[1]:02}", *cuts)
         writer.write_event(msgspec.json.encode(bookmark), routing_key=bookmark.week)
+    start, end = map(StreamCut.from_text, cuts)
+    stage.manager.slices(SCOPE).create(bookmark.week, start, end, note="a week of readings")
 
 
 def ingest_history(stage: Stage, source: Path, before: int, console: Console) -> dict[Week, Cuts]:

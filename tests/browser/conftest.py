@@ -17,11 +17,16 @@ from nadi.standalone.embedded import EmbeddedServer
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def chromium() -> str | None:
+    """Where there is a Chromium."""
+    return os.environ.get("NADI_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """While it is there this thread has a loop that runs, so tests of other modules could have none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'nadi[dev]'")
-    found = os.environ.get("NADI_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    found = chromium()
     if found is None:
         pytest.skip("no Chromium: apt-get install chromium, or name one in NADI_CHROMIUM")
     with playwright.sync_playwright() as running:

@@ -147,41 +147,6 @@ def test_reader_groups_and_transactions(page: Any, server: EmbeddedServer, manag
     page.get_by_role("table", name="Transactions").get_by_text("open", exact=True).wait_for()
 
 
-def test_ten_thousand_segments_are_drawn_quickly(page: Any, server: EmbeddedServer) -> None:
-    page.goto(server.rest_uri)
-    page.get_by_role("searchbox").wait_for()
-    took = page.evaluate(
-        """async () => {
-            const at = document.querySelector("script[src]").src.replace("app.js", "");
-            const { picture } = await import(at + "picture.js");
-            const { spansOf } = await import(at + "spans.js");
-            const made = picture({ height: 300, label: "many", onPick() {}, onRange() {} });
-            document.getElementById("main").replaceChildren(made.node);
-            const now = Date.now();
-            const segments = Array.from({ length: 10000 }, (_, i) => ({
-                segment_id: i, low: (i % 10) / 10, high: (i % 10 + 1) / 10,
-                created_ms: now - 1e9 + Math.floor(i / 10) * 1e6,
-                replaced_ms: i < 9990 ? now - 1e9 + (Math.floor(i / 10) + 1) * 1e6 : null, start_offset: 0,
-                end_offset: (i * 7919) % 1e6,
-            }));
-            const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-            await painted();
-            const took = [];
-            for (let i = 0; i < 9; i++) {
-                const began = performance.now();
-                if (i < 3) made.show({ spans: spansOf(segments, [], now) });
-                else made.zoom(i % 2 ? 0.5 : 2);
-                await painted();
-                await painted();
-                took.push(performance.now() - began);
-            }
-            return took.sort((a, b) => a - b);
-        }"""
-    )
-    assert took[len(took) // 2] < 100, took
-    assert "10000 segments" in page.locator(".picture canvas").first.get_attribute("aria-label")
-
-
 def test_a_stream_that_is_not_there_is_said(page: Any, server: EmbeddedServer, scope: str) -> None:
     page.goto(f"{server.rest_uri}/#/stream/{scope}/none")
     page.get_by_role("alert").get_by_text("There is no stream").wait_for()

@@ -87,5 +87,6 @@ function tickText(ms, step) {
   if (step >= DAY || isMidnight) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   if (step >= 60000) return `${two(at.getHours())}:${two(at.getMinutes())}`;
   if (step >= 1000) return clock(ms, { date: false });
-  return `${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  const digits = step >= 100 ? 1 : step >= 10 ? 2 : 3;
+  return clock(ms, { date: false, millis: true }).slice(0, digits - 3 || undefined);
 }

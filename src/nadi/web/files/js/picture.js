@@ -236,10 +236,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
     const range = drag?.kind === "range" && drag.moved ? { from: Math.min(drag.ms, msOf(pointer.x)), to: Math.max(drag.ms, msOf(pointer.x)) } : chosen;
     if (range) {
       const [left, right] = [xOf(range.from), xOf(range.to)];
-      context.fillStyle = colour("panel");
-      context.globalAlpha = 0.3;
-      context.fillRect(left, y, right - left, h);
-      context.globalAlpha = 1;
+      if (range.from !== range.to) shade(context, left, right, y, h);
       line(context, left, y - 6, y + h, colour("text"), []);
       line(context, right, y - 6, y + h, colour("text"), []);
     }
@@ -259,6 +256,16 @@ export function picture({ height, label, onPick, onRange, onView }) {
     }
     if (pointer && !drag) line(context, pointer.x, y, y + h, colour("faint"), []);
     showTip();
+  }
+
+  // What isn't chosen steps back.
+  function shade(context, left, right, y, h) {
+    const [begin, end] = [LEFT, width - RIGHT];
+    context.fillStyle = colour("panel");
+    context.globalAlpha = 0.5;
+    context.fillRect(begin, y, Math.max(0, Math.min(left, end) - begin), h);
+    context.fillRect(Math.max(right, begin), y, Math.max(0, end - Math.max(right, begin)), h);
+    context.globalAlpha = 1;
   }
 
   function showTip() {
