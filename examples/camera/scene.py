@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from examples.running import ExampleError
 WIDTH, HEIGHT = 640, 360
 _HORIZON, _ROAD_TOP, _ROAD_BOTTOM = 170, 216, 296
 _FIRST_S, _EVERY_S, _SEEN_S = 2.0, 6.0, 2.5  # when the first car comes, how often one does, how long it is seen
+Colour = tuple[int, int, int]
 _CARS = ((196, 62, 44), (58, 120, 190), (214, 170, 60), (120, 160, 96))
 
 
@@ -52,22 +54,15 @@ def cars(pictures: int, fps: int) -> list[Car]:
 
 def picture(number: int, fps: int, at: str) -> bytes:
     """The picture with that number, which says when it was taken: `at`."""
-    image = _road().copy()
-    draw = _pillow().ImageDraw.Draw(image)
+    brush = _Brush(_road().copy())
     of_car = int(max(0.0, number / fps - _FIRST_S) // _EVERY_S) + 1
     seen = car(of_car, fps)
     if seen.first <= number < seen.end:
         share = (number - seen.first) / (seen.end - seen.first)
-        _draw_car(draw, -130 + (WIDTH + 130) * share, _CARS[of_car % len(_CARS)])
-    draw.rectangle([0, HEIGHT - 32, WIDTH, HEIGHT], fill=(12, 16, 22))
-    font = _font()
-    draw.text((12, HEIGHT - 27), at, fill=(232, 236, 236), font=font)
-    draw.text((WIDTH - 12, HEIGHT - 27), f"picture {number:,}", fill=(232, 236, 236), font=font, anchor="ra")
-    _draw_hand(draw, number / fps)
-    for bit in range(16):  # the number once more, for machines: light squares are ones, the first is the largest
-        left = WIDTH // 2 - 96 + 12 * bit
-        fill = (232, 236, 236) if number >> (15 - bit) & 1 else (44, 52, 60)
-        draw.rectangle([left, HEIGHT - 21, left + 9, HEIGHT - 12], fill=fill)
+        _draw_car(brush, -130 + (WIDTH + 130) * share, _CARS[of_car % len(_CARS)])
+    _draw_clock(brush, number / fps)
+    image = brush.image.reduce(2)
+    _write(_pillow().ImageDraw.Draw(image), number, at)
     made = io.BytesIO()
     image.save(made, "JPEG", quality=80)
     return made.getvalue()
@@ -86,49 +81,79 @@ def _pillow() -> Any:
     return PIL
 
 
-@cache
-def _font() -> Any:
-    return _pillow().ImageFont.load_default(size=18)
+class _Brush:
+    """Draws twice as large, so that edges are smooth once the picture is as small as it should be."""
+
+    def __init__(self, image: Any) -> None:
+        self.image = image
+        self._draw = _pillow().ImageDraw.Draw(image)
+
+    def area(self, points: Iterable[tuple[float, float]], fill: Colour) -> None:
+        self._draw.polygon([(2 * x, 2 * y) for x, y in points], fill=fill)
+
+    def box(self, left: float, top: float, right: float, bottom: float, fill: Colour, radius: float = 0) -> None:
+        self._draw.rounded_rectangle([2 * left, 2 * top, 2 * right, 2 * bottom], 2 * radius, fill=fill)
+
+    def disc(self, x: float, y: float, radius: float, fill: Colour) -> None:
+        at = [2 * (x - radius), 2 * (y - radius), 2 * (x + radius), 2 * (y + radius)]
+        self._draw.ellipse(at, fill=fill)
 
 
 @cache
 def _road() -> Any:
     """All that stands still."""
-    image = _pillow().Image.new("RGB", (WIDTH, HEIGHT), (34, 48, 43))
-    draw = _pillow().ImageDraw.Draw(image)
+    brush = _Brush(_pillow().Image.new("RGB", (2 * WIDTH, 2 * HEIGHT), (34, 48, 43)))
     for row in range(_HORIZON):  # the sky, lighter towards the horizon
         share = row / _HORIZON
         fill = (round(24 + 190 * share**3), round(36 + 96 * share**2), round(72 + 48 * share))
-        draw.line([(0, row), (WIDTH, row)], fill=fill)
+        brush.box(0, row, WIDTH, row + 1, fill)
     hills = [(x, _HORIZON - 24 - 13 * math.sin(x / 80) - 8 * math.sin(x / 31)) for x in range(0, WIDTH + 4, 4)]
-    draw.polygon([(0, _HORIZON), *hills, (WIDTH, _HORIZON)], fill=(27, 42, 46))
-    draw.rectangle([0, _ROAD_TOP, WIDTH, _ROAD_BOTTOM], fill=(50, 54, 60))
+    brush.area([(0, _HORIZON), *hills, (WIDTH, _HORIZON)], (27, 42, 46))
+    brush.box(0, _ROAD_TOP, WIDTH, _ROAD_BOTTOM, (50, 54, 60))
     for edge in (_ROAD_TOP + 4, _ROAD_BOTTOM - 6):
-        draw.rectangle([0, edge, WIDTH, edge + 1], fill=(150, 150, 140))
+        brush.box(0, edge, WIDTH, edge + 1.5, (150, 150, 140))
     for dash in range(-20, WIDTH, 80):
-        draw.rectangle([dash, 255, dash + 40, 258], fill=(196, 188, 156))
-    return image
+        brush.box(dash, 255, dash + 40, 258, (196, 188, 156))
+    brush.box(0, HEIGHT - 32, WIDTH, HEIGHT, (12, 16, 22))
+    return brush.image
 
 
-def _draw_hand(draw: Any, seconds: float) -> None:
+def _write(draw: Any, number: int, at: str) -> None:
+    light, dark = (232, 236, 236), (44, 52, 60)
+    font = _font()
+    draw.text((12, HEIGHT - 27), at, fill=light, font=font)
+    draw.text((WIDTH - 12, HEIGHT - 27), f"picture {number:,}", fill=light, font=font, anchor="ra")
+    for bit in range(16):  # the number once more, for machines: light squares are ones, the first is the largest
+        left = WIDTH // 2 - 96 + 12 * bit
+        draw.rectangle([left, HEIGHT - 21, left + 9, HEIGHT - 12], fill=light if number >> (15 - bit) & 1 else dark)
+
+
+@cache
+def _font() -> Any:
+    return _pillow().ImageFont.load_default(size=18)
+
+
+def _draw_clock(brush: _Brush, seconds: float) -> None:
     """A clock whose hand goes round once in eight seconds: one sees how fast it is played."""
-    x, y, radius = WIDTH - 44, 44, 26
-    draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(16, 22, 32), outline=(214, 220, 220), width=2)
-    turn = seconds * math.pi / 4
-    tip = (x + (radius - 7) * math.sin(turn), y - (radius - 7) * math.cos(turn))
-    draw.line([(x, y), tip], fill=(240, 96, 84), width=4)
+    x, y, turn = WIDTH - 44, 44, seconds * math.pi / 4
+    brush.disc(x, y, 26, (214, 220, 220))
+    brush.disc(x, y, 24, (16, 22, 32))
+    along, across = (math.sin(turn), -math.cos(turn)), (math.cos(turn), math.sin(turn))
+    ends = [(-2.0, 0), (2.0, 0), (1.2, 19), (-1.2, 19)]
+    brush.area([(x + a * across[0] + b * along[0], y + a * across[1] + b * along[1]) for a, b in ends], (240, 96, 84))
 
 
-def _draw_car(draw: Any, left: float, body: tuple[int, int, int]) -> None:
+def _draw_car(brush: _Brush, left: float, body: Colour) -> None:
     top = _ROAD_TOP + 2
-    light = [(left + 122, top + 34), (left + 300, top + 22), (left + 300, top + 62), (left + 122, top + 44)]
-    draw.polygon(light, fill=(84, 84, 70))
-    draw.rounded_rectangle([left, top + 18, left + 126, top + 48], 9, fill=body)
-    draw.polygon([(left + 24, top + 20), (left + 42, top - 6), (left + 90, top - 6), (left + 110, top + 20)], fill=body)
-    glass = [(left + 33, top + 17), (left + 46, top), (left + 86, top), (left + 99, top + 17)]
-    draw.polygon(glass, fill=(176, 204, 214))
-    draw.rectangle([left + 64, top - 2, left + 68, top + 18], fill=body)
-    for wheel in (left + 16, left + 86):
-        draw.ellipse([wheel, top + 36, wheel + 26, top + 62], fill=(18, 20, 22))
-        draw.ellipse([wheel + 8, top + 44, wheel + 18, top + 54], fill=(130, 134, 138))
-    draw.rectangle([left + 120, top + 28, left + 126, top + 36], fill=(250, 240, 190))
+    light = [(122, 34), (300, 22), (300, 62), (122, 44)]
+    roof = [(24, 20), (42, -6), (90, -6), (110, 20)]
+    glass = [(33, 17), (46, 0), (86, 0), (99, 17)]
+    brush.area([(left + x, top + y) for x, y in light], (84, 84, 70))
+    brush.box(left, top + 18, left + 126, top + 48, body, radius=9)
+    brush.area([(left + x, top + y) for x, y in roof], body)
+    brush.area([(left + x, top + y) for x, y in glass], (176, 204, 214))
+    brush.box(left + 64, top - 2, left + 68, top + 18, body)
+    for wheel in (left + 29, left + 99):
+        brush.disc(wheel, top + 49, 13, (18, 20, 22))
+        brush.disc(wheel, top + 49, 5, (130, 134, 138))
+    brush.box(left + 120, top + 28, left + 126, top + 36, (250, 240, 190))

@@ -109,6 +109,7 @@ def play_live(
     readings = list(read_readings(source, start_ms, end_ms))
     later = read_readings(source, end_ms)  # in the full data set three more weeks follow
     start = _tail(stage)
+    stage.manager.bookmarks(SCOPE).create("live", StreamCut.from_text(start), note="here the live week begins")
     query = jobs.find_slices_live(spark, stage, StreamCut.from_text(start), checkpoint)
     try:
         with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:

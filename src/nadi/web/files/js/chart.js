@@ -133,6 +133,7 @@ export function chartView() {
     }
     context.restore();
     if (lines.size > 1 || split) names(context, x, y, hues);
+    if (!seen.length && events.length) nothing(context, x + w / 2, y + h / 2);
     canvas.setAttribute("aria-label", `Line chart of ${chosen ?? "nothing"}: ${seen.length} values from ${short(low)} to ${short(high)}`);
   }
 
@@ -155,6 +156,13 @@ export function chartView() {
     }
     context.textAlign = "center";
     for (const tick of ticks(from, now, w / 110)) context.fillText(tick.text, xOf(tick.ms), y + h + 18);
+    context.textAlign = "left";
+  }
+
+  function nothing(context, x, y) {
+    context.textAlign = "center";
+    context.fillStyle = colour("faint");
+    context.fillText("Nothing came in this time.", x, y - 10);
     context.textAlign = "left";
   }
 

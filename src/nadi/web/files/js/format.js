@@ -17,7 +17,9 @@ export function short(value, digits = 3) {
 
 export const bytes = (value) => (value === null || value === undefined ? "–" : withUnit(short(value)));
 const withUnit = (text) => text.replace(/([kMGT]?)$/, " $1B");
-export const rate = (value) => `${bytes(value)}/s`;
+// What passes in a second: of a mean that fades away, the rest is nothing.
+export const flow = (value) => (value < 0.05 ? 0 : value);
+export const rate = (value) => `${bytes(flow(value))}/s`;
 export const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
 
 const two = (value) => String(value).padStart(2, "0");

@@ -3,7 +3,7 @@
 import { ask, every, path, Refused } from "./api.js";
 import { form, note, NAME, sentence } from "./dialogs.js";
 import { colour, el, fill, sized } from "./dom.js";
-import { bytes, count, short } from "./format.js";
+import { bytes, count, flow, short } from "./format.js";
 import * as shell from "./shell.js";
 import { virtualList } from "./virtual.js";
 
@@ -48,7 +48,7 @@ export function overview(main, { signal }) {
     const found = await ask(only ? path`/v1/scopes/${only}/rates` : "/v1/rates", signal);
     all = found.map((one) => ({
       key: `${one.scopeName}/${one.streamName}`, scope: one.scopeName, stream: one.streamName, segments: one.segments,
-      isSealed: one.isSealed, events: one.eventsPerSecond, bytes: one.bytesPerSecond,
+      isSealed: one.isSealed, events: flow(one.eventsPerSecond), bytes: flow(one.bytesPerSecond),
     }));
     for (const one of all) {
       const line = history.get(one.key) ?? [];
@@ -157,4 +157,5 @@ function spark(canvas, line) {
   context.globalAlpha = 0.12;
   context.fillStyle = colour("accent");
   context.fill();
+  context.globalAlpha = 1;
 }

@@ -32,7 +32,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   const stage = el("div.view");
   const empty = el("div.empty", {}, "Nothing to be seen yet.");
   const time = el("span.clock", { "aria-label": "Time played" });
-  const told = el("span.quiet", { role: "status" });
+  const told = el("span.quiet.told", { role: "status" });
   const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
   const toggle = button("play", "Play (Space)", deck.toggle, ".main.play");
   const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: deck.live }, "Live");
@@ -50,11 +50,12 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
         button("back", "Back (←)", () => jump(-1)), toggle, button("ahead", "Ahead (→)", () => jump(1)), button("step", "Next event (.)", deck.step),
         liveButton,
         el("label.check", {}, "Speed ", speed), el("label.check", {}, pauses, "skip pauses"),
-        el("span.grow"), told,
-        makeBookmark && el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
-        el("button.button.plain", { type: "button", onclick: () => bar.all() }, "All"),
-        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => bar.zoom(1.8, deck.now()) }, "−"),
-        el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => bar.zoom(1 / 1.8, deck.now()) }, "+")),
+        told,
+        el("span.tools", {},
+          makeBookmark && el("button.button.plain", { type: "button", onclick: bookmark }, "Bookmark…"),
+          el("button.button.plain", { type: "button", onclick: () => bar.all() }, "All"),
+          el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => bar.zoom(1.8, deck.now()) }, "−"),
+          el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => bar.zoom(1 / 1.8, deck.now()) }, "+"))),
       bar.node)));
 
   function use(name) {

@@ -53,7 +53,9 @@ function showHealth() {
   const rows = [];
   const walk = (component, depth) => {
     const details = Object.entries(component.details).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`);
-    rows.push(el("tr", {}, el("td", {}, "\u2003".repeat(depth), component.name), el("td", { class: component.status === "UP" ? "good" : "bad" }, component.status.toLowerCase()), el("td.soft", {}, details.join(", "))));
+    const name = el("td.nowrap", {}, component.name);
+    name.style.paddingLeft = `${12 + 16 * depth}px`;
+    rows.push(el("tr", {}, name, el("td", { class: component.status === "UP" ? "good" : "bad" }, component.status.toLowerCase()), el("td.soft", {}, details.join(", "))));
     Object.values(component.children).forEach((child) => walk(child, depth + 1));
   };
   if (components) walk(components, 0);

@@ -3,7 +3,7 @@
 import { path } from "./api.js";
 import { note, sentence } from "./dialogs.js";
 import { el, fill } from "./dom.js";
-import { bytes, clock, count, rate, short, span } from "./format.js";
+import { bytes, clock, count, flow, rate, short, span } from "./format.js";
 import { streamModel } from "./model.js";
 import { merge, seal, split, truncate } from "./operate.js";
 import { picture } from "./picture.js";
@@ -74,7 +74,7 @@ export function streamView(main, { scope, stream, signal }) {
     const policy = known.config?.scalingPolicy;
     const scaling = policy && (policy.type === "FIXED_NUM_SEGMENTS" ? "fixed" : `scales at ${policy.targetRate} ${policy.type.includes("EVENTS") ? "events/s" : "KB/s"}`);
     fill(facts,
-      known.isSealed ? el("span", {}, el("b", {}, "sealed")) : el("span", {}, el("b", {}, short(sum("events_per_s"))), " events/s, ", el("b", {}, rate(sum("bytes_per_s")))),
+      known.isSealed ? el("span", {}, el("b", {}, "sealed")) : el("span", {}, el("b", {}, short(flow(sum("events_per_s")))), " events/s, ", el("b", {}, rate(sum("bytes_per_s")))),
       el("span", {}, el("b", {}, count(known.loads.length)), ` segment${known.loads.length === 1 ? "" : "s"} of `, el("b", {}, count(known.segments.length))),
       el("span", {}, "keeps ", el("b", {}, bytes(kept)), known.head?.time ? ` since ${clock(known.head.time)}` : ""),
       scaling ? el("span", {}, scaling) : null);

@@ -20,6 +20,13 @@ function table(label, heads) {
   };
 }
 
+// Where little came, times are known to ten seconds: who has something to read is behind, whatever they tell.
+function behind(group) {
+  if (group.secondsBehind === null) return "–";
+  if (group.secondsBehind >= 1) return span(group.secondsBehind * 1000);
+  return group.bytesBehind ? "seconds" : "at the tail";
+}
+
 export function groupsTable(model) {
   const made = table("Reader groups", [["Group"], ["Readers", "num"], ["Stands at"], ["Behind", "num"], ["Bytes", "num"], ["Events", "num"]]);
   return {
@@ -30,7 +37,7 @@ export function groupsTable(model) {
         el("td", { title: one.why }, one.scopeName === model.known.scope ? one.readerGroupName : `${one.scopeName}/${one.readerGroupName}`),
         el("td.num", {}, count(one.readers)),
         el("td.mono", {}, one.position ? when(one.position.time) : one.why || "unknown"),
-        el("td.num", {}, one.secondsBehind === null ? "–" : one.secondsBehind < 1 ? "at the tail" : span(one.secondsBehind * 1000)),
+        el("td.num", {}, behind(one)),
         el("td.num", {}, bytes(one.bytesBehind)),
         el("td.num", {}, one.eventsBehind === null ? "–" : `${one.eventsBehind ? "~" : ""}${count(one.eventsBehind)}`),
       ]), groups ? "No reader group reads this stream." : "…", troubles.groups);
