@@ -1,5 +1,5 @@
-"""Take the pictures of docs/page.md anew, into docs/images: `python -m tests.browser.pictures`, or of one example alone,
-`camera` or `smart_meters`.
+"""Take the pictures of docs/page.md anew, into docs/images: `python -m tests.browser.pictures`, or of one example
+alone, `camera` or `smart_meters`.
 
 The examples run meanwhile, the demo with its server and Spark. It takes a few minutes. Look at each picture afterwards.
 """

@@ -44,6 +44,7 @@ def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_aro
     until(page, f"({LABEL}).includes('{COUNT} segments')")
     drawn_ms = page.evaluate("performance.now()")
     page.get_by_role("table").get_by_text("here").wait_for()
+    page.get_by_text("the tail of 10,000 segments at once isn't shown").wait_for()
     places_ms = page.evaluate("performance.now()")
     took = page.evaluate(
         f"""async () => {{

@@ -267,6 +267,7 @@ PAGE_BATCH_EVENTS = 200  # at most so many of them; others are counted
 PAGE_BATCH_BYTES = 1 * MIB  # of payload, beyond which no event is added
 PAGE_BEAT_S = 2.0  # how often a browser hears something though nothing comes
 PAGE_TAIL_BYTES_A_S = 16 * MIB  # read at a tail for a browser, which is told of what it misses
+PAGE_TAIL_SEGMENTS = 1_000  # at once, of a stream whose tail a browser is shown
 PAGE_TEXT_BYTES = 64 * KIB  # of an event's payload
 PAGE_PICTURE_BYTES = 2 * MIB
 PAGE_PIECE_BYTES = 128 * KIB  # read at a time of each segment that is played
@@ -275,6 +276,7 @@ PAGE_PIECE_LEAST_BYTES = 8 * KIB
 PAGE_BEHIND_S = 0.5  # playing that is later than this passes over what it should have shown
 PAGE_RATES_S = 1.0  # the rates of all streams aren't gathered anew sooner
 PAGE_ASKED_AT_ONCE = 16  # segments, about when they were written
+PAGE_CUT_SEGMENTS = 256  # that are asked about the time of one cut, of those that it goes through
 
 # --- notebooks -----------------------------------------------------------------------------------
 NOTEBOOK_ASKS_S = 5.0  # what is shown of a reader group is not waited for longer

@@ -16,8 +16,8 @@ from itertools import islice
 
 from nadi.client.aio import StreamManager
 from nadi.client.reading.reader import SliceReader
-from nadi.errors import RequestTimeoutError, SegmentGoneError, TruncatedError
-from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_TAIL_BYTES_A_S
+from nadi.errors import InvalidArgumentError, RequestTimeoutError, SegmentGoneError, TruncatedError
+from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_TAIL_BYTES_A_S, PAGE_TAIL_SEGMENTS
 from nadi.model.event import EventBlock
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
@@ -36,6 +36,11 @@ async def tail(
     while True:
         at = start or await manager.cuts(scope, stream).tail()
         start = None
+        if len(at.positions) > PAGE_TAIL_SEGMENTS:
+            raise InvalidArgumentError(
+                f"the tail of {len(at.positions):,} segments at once isn't shown, only of up to {PAGE_TAIL_SEGMENTS:,}:"
+                " play a stretch of the stream, or read it with a client"
+            )
         with closing(await manager.create_reader(scope, stream, start=at, on_damage="skip")) as reader:
             latest = _Latest(reader, is_behind=is_behind)
             yield latest.batch()

@@ -9,6 +9,7 @@ after it.
 from __future__ import annotations
 
 import asyncio
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from nadi.client.segments.info import segment_info
 from nadi.client.segments.located import list_moments
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import AccessDeniedError, NotFoundError
-from nadi.limits import KIB, PAGE_ASKED_AT_ONCE, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.limits import KIB, PAGE_ASKED_AT_ONCE, PAGE_CUT_SEGMENTS, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire.moments import Moments
@@ -124,12 +125,14 @@ class CutTimes:
         """When the last byte before the cut came; if there is none, the first one behind it; and if there is neither,
         when its segments were made. In ms since 1970; None if that isn't known.
 
-        It is told as `AppendTimes` does: no byte behind the cut in the same segment is told to have come earlier.
+        Of very many segments those with most bytes before the cut are asked. It is told as `AppendTimes` does: no byte
+        behind the cut in the same segment is told to have come earlier.
         """
         made_ms: dict[int, int] = {}
         if any(offset <= _LOOK_BACK_BYTES for offset in cut.positions.values()):
             made_ms = await self._made(cut)
-        asked = (self._at(cut, segment, offset, made_ms.get(segment, 0)) for segment, offset in cut.positions.items())
+        most = nlargest(PAGE_CUT_SEGMENTS, cut.positions.items(), key=lambda one: one[1])
+        asked = (self._at(cut, segment, offset, made_ms.get(segment, 0)) for segment, offset in most)
         found = [(kind, at_ms) for kind, at_ms in await asyncio.gather(*asked) if at_ms > 0]
         best = max((kind for kind, _ in found), default=_MADE)
         moments = [at_ms for kind, at_ms in found if kind == best]

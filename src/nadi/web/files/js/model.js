@@ -35,20 +35,26 @@ export function streamModel(scope, stream, signal) {
     const ids = (found) => found.map((one) => one.segment_id).join();
     const isOther = ids(loads) !== ids(known.loads);
     known.loads = loads;
-    if (isOther || Date.now() - lookedMs > SEGMENTS_MS) await lookAtSegments();
-    known.spans = spansOf(known.segments, loads, known.isSealed ? (known.tail?.time ?? serverNow()) : serverNow());
+    if (isOther || Date.now() - lookedMs > SEGMENTS_MS) {
+      known.segments = await ask(`${at}/segments`, signal);
+      lookedMs = Date.now();
+    }
     delete known.troubles.spans;
+    draw();
+  }
+  function draw() {
+    known.spans = spansOf(known.segments, known.loads, known.isSealed ? (known.tail?.time ?? serverNow()) : serverNow());
     changed.tell("spans");
   }
-  async function lookAtSegments() {
-    const [segments, span] = await Promise.all([ask(`${at}/segments`, signal), ask(`${data}/span`, signal).catch((error) => {
+  // Of a stream with thousands of segments it takes seconds to say where it ends: nothing else waits for that.
+  async function lookAtSpan() {
+    const span = await ask(`${data}/span`, signal).catch((error) => {
       if (error instanceof Refused) return null; // who may look at it, and not read it
       throw error;
-    })]);
-    lookedMs = Date.now();
-    known.segments = segments;
+    });
     if (span) Object.assign(known, { head: span.head, tail: span.tail, isSealed: span.isSealed });
     changed.tell("span");
+    if (known.segments.length) draw();
   }
   async function lookAtPlaces() {
     const query = new URLSearchParams({ stream });
@@ -61,6 +67,7 @@ export function streamModel(scope, stream, signal) {
 
   const again = {
     spans: every(LOADS_MS, lookAtLoads, failed("spans"), signal),
+    span: every(SEGMENTS_MS, lookAtSpan, failed("span"), signal),
     places: every(8000, lookAtPlaces, failed("places"), signal),
     config: every(30000, async () => keep("config", await ask(at, signal)), failed("config"), signal),
   };
@@ -70,7 +77,10 @@ export function streamModel(scope, stream, signal) {
     groups: () => (again.groups ??= every(3000, async () => keep("groups", await ask(`${data}/groups`, signal)), failed("groups"), signal)),
     transactions: () => (again.transactions ??= every(3000, async () => keep("transactions", await ask(`${at}/transactions`, signal)), failed("transactions"), signal)),
     again(what) {
-      if (what === "spans") lookedMs = 0;
+      if (what === "spans") {
+        lookedMs = 0;
+        again.span();
+      }
       again[what]?.();
     },
   };
