@@ -28,6 +28,7 @@ from nadi.cli.files.importing import import_file
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
+from nadi.cli.ingest.syslog import ingest_syslog
 from nadi.cli.machine.bench import bench
 from nadi.cli.machine.doctor import doctor
 from nadi.cli.machine.top import top
@@ -54,6 +55,7 @@ app.command()(tail)
 app.command()(export)
 app.command("import")(import_file)
 app.command()(ingest)
+app.command()(ingest_syslog)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")

@@ -33,3 +33,14 @@ INGEST_SCAN_S = 1.0  # and folders for other files
 INGEST_KEEP_S = 1.0  # how often positions are kept; what is written since is known to the segments
 INGEST_QUIET_S = 10.0  # after which a file that another has replaced gets no more: its last line ends where it does
 INGEST_PLACES_KEPT_S = 30 * 24 * 3600.0  # of files that nobody has seen since
+
+# --- from syslog ---------------------------------------------------------------------------------
+SYSLOG_MESSAGE_BYTES = 64 * _KIB  # RFC 5425 asks for 8 KiB
+SYSLOG_CONNECTIONS = 500  # each may hold some 300 KiB that came and aren't with the writer yet, twice that with TLS
+SYSLOG_CONNECTIONS_OF_ADDRESS = 50
+SYSLOG_HANDSHAKE_S = 10.0  # of TLS
+SYSLOG_SILENT_S = 60  # of a peer; then it is asked whether it is still there
+SYSLOG_QUEUE_BYTES = 16 * _MIB  # of datagrams that aren't stored yet, half of it of one address
+SYSLOG_SOCKET_BYTES = 8 * _MIB  # asked of the system for those that aren't read yet
+SYSLOG_BATCH = 500  # datagrams in one turn of the loop
+SYSLOG_CLOSING_S = 10.0  # for what was read to be stored, once it is to stop

@@ -15,7 +15,6 @@ from uuid import uuid4
 import typer
 
 from nadi.cli.events.write import INTERRUPTED
-from nadi.cli.machine.disk import is_memory
 from nadi.cli.printing import Form, errors_told, show, warn
 from nadi.cli.session import TrustStore, formed, tell_if_nobody_listens
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError
@@ -68,6 +67,7 @@ def _served(
 ) -> Iterator[tuple[StreamManager, str, Path | None]]:
     """A client, a scope of its own, and a folder on the server's disk, if that is here."""
     import nadi
+    from nadi.cli.machine.disk import is_memory
     from nadi.client import StreamManager
 
     scope = f"bench-{uuid4().hex[:8]}"
