@@ -43,7 +43,7 @@ def test_it_is_a_video_at_its_pace(page: Any, server: EmbeddedServer, speed: int
     page.get_by_label("Speed").select_option(str(speed))
     until(page, f"{SHOWN} > 10")
     seen = pace(page, FPS, for_s=4)
-    record_property(f"page x{speed}", seen)
+    record_property(f"page x{speed}", str(seen))
     assert seen.is_at(speed)
     assert seen.frames_per_s < 61
 
@@ -58,7 +58,7 @@ def test_it_is_a_video_at_its_pace_in_a_notebook(page: Any, manager: StreamManag
         before = page.evaluate(f"Number({root}.querySelector('canvas.fill').dataset.frames)")
         until(page, f"Number({root}.querySelector('canvas.fill').dataset.frames) > {before + 4}")
         seen = pace(page, FPS, root=root, for_s=4)
-        record_property(f"notebook x{speed}", seen)
+        record_property(f"notebook x{speed}", str(seen))
         assert seen.is_at(speed)
     page.get_by_label("What to play").select_option("bookmark:car-2-comes")
     page.locator(".player[data-mode=playing]").wait_for()
