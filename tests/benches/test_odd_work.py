@@ -20,6 +20,7 @@ def values(figures: Sequence[Figure]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_mixed_lengths_are_read_by_all_and_a_slow_one(tmp_path: Path) -> None:
     found = values(mixed.mixed(tmp_path, mixed.Load(readers=5, processes=2, rate=100, seconds=2, full_s=0.5)))
     assert all(value > 0 for value in found.values())
@@ -80,6 +81,7 @@ def test_full_load_is_followed_by_a_steady_rate(tmp_path: Path) -> None:
 REST = "at rest, acknowledged at 5,000 events/s"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("least", "low", "high"), [(1 << 40, 1.9, 3.0), (65_536, 1.0, 1.7)])
 def test_a_stored_byte_is_written_twice_if_it_goes_through_the_log(

@@ -51,10 +51,8 @@ def test_nadis_client(tmp_path: Path) -> None:
 
 @pytest.mark.compatibility
 @pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S)
-@pytest.mark.parametrize(
-    ("pooled", "who"),
-    [pytest.param(False, "Java client: ", marks=pytest.mark.slow), (True, "Java client, pooled: ")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("pooled", "who"), [(False, "Java client: "), (True, "Java client, pooled: ")])
 def test_the_official_java_client(tmp_path: Path, pooled: bool, who: str) -> None:
     try:
         check(spread_java(tmp_path, SMALL, pooled=pooled), who)

@@ -22,6 +22,7 @@ def figures_of(parts: list[str], folder: Path, spark: Any) -> dict[str, Row]:
     return {row.name: row for _, rows in forms.measured(parts, TINY, {}, folder, spark) for row in rows}
 
 
+@pytest.mark.slow
 def test_reads_and_micro_batches_have_ratios(spark: Any, tmp_path: Path) -> None:
     found = figures_of(["read", "count", "batch"], tmp_path, spark)
     assert all(row.value > 0 for row in found.values())

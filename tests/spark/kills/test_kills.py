@@ -23,7 +23,7 @@ from tests.spark.kills.killing import IN_TASKS, STEPS, VICTIMS
 KILLS = int(os.environ.get("NADI_SPARK_KILLS", "4"))
 SEED = int(os.environ.get("NADI_SPARK_SEED", str(random.randrange(1_000_000))))
 ALL = [*product((*STEPS, "during a scale"), VICTIMS)]
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
 
 
 def chosen(count: int, chance: random.Random) -> list[tuple[str, str]]:
