@@ -44,7 +44,7 @@ def page(browser: Any) -> Iterator[Any]:
     """A page of its own; a script's error, or something that its policy forbids, fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)  # beside other tests
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)

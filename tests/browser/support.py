@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import threading
 import time
@@ -58,6 +59,7 @@ def writing(
         thread.join()
 
 
+SLACK = 4 if "PYTEST_XDIST_WORKER" in os.environ else 1  # times its mark that anything may take: beside other tests
 Figures = Callable[[str, object], None]  # pytest's record_property: `--junitxml FILE -o junit_family=xunit1` has them
 
 
@@ -70,8 +72,10 @@ class Pace:
     frames_per_s: float
 
     def is_at(self, speed: float) -> bool:
-        """Whether it was shown so much faster: never ahead of its time, and behind as far as a busy machine is."""
-        return speed / 3 < self.shown_s / self.seen_s < speed * 1.2
+        """Whether it was shown so much faster: as far as a busy machine draws the first and the last one in time."""
+        if SLACK == 1:
+            return abs(self.shown_s / speed - self.seen_s) < 0.5
+        return speed / SLACK < self.shown_s / self.seen_s < speed * 1.5
 
 
 # The camera's pictures have their number in sixteen squares (examples/camera/scene.py): it is read off the canvas, so

@@ -16,11 +16,11 @@ import nadi
 from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.server import Server
-from tests.browser.support import Figures, until, writing
+from tests.browser.support import SLACK, Figures, until, writing
 from tests.controller.rest.test_http import fill
 
 COUNT = 1_000
-FIRST_PAINT_MS, INTERACTION_MS = 1_000, 100
+FIRST_PAINT_MS, INTERACTION_MS = 1_000 * SLACK, 100 * SLACK
 SEEN = """new MutationObserver((_, watch) => {
     if (!document.querySelector(".scroller a.cells:not([hidden])")) return;
     watch.disconnect();

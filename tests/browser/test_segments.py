@@ -10,10 +10,10 @@ import pytest
 from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import fill_stream
-from tests.browser.support import Figures, until
+from tests.browser.support import SLACK, Figures, until
 
 COUNT = 10_000
-FIRST_PAINT_MS, INTERACTION_MS = 1_000, 100
+FIRST_PAINT_MS, INTERACTION_MS = 1_000 * SLACK, 100 * SLACK
 PAINTED = """
     const frame = () => new Promise((done) => requestAnimationFrame(done));
     const painted = async () => {  // what is to be drawn is drawn in the next frame, which then is seen

@@ -32,6 +32,14 @@ def run_until_stopped(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     uvloop.run(main())
 
 
+def end_calmly() -> None:
+    """To be called where a task that was cancelled puts its things in order: in early versions of Python 3.11 no
+    timeout in it ends as one otherwise, but as another cancellation."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
 class Line:
     """`async with`: what `told` returns is printed on standard error, on one line of a terminal, or each half minute
     elsewhere, if it has changed; and at the end."""

@@ -100,7 +100,7 @@ async def _receive(
     chosen: tuple[Form, Key],
     quiet: bool,
 ) -> None:
-    from nadi.cli.ingest.running import Line
+    from nadi.cli.ingest.running import Line, end_calmly
     from nadi.client.aio import StreamManager
     from nadi.ingest.syslog.events import Making
     from nadi.ingest.syslog.receiver import Receiver
@@ -116,6 +116,7 @@ async def _receive(
                     say(f"listening for syslog over {name} at {f'[{host}]' if ':' in host else host}:{port}")
                 await receiver.run()
             finally:
+                end_calmly()
                 await receiver.close()
                 await _close(writer, receiver)
 
