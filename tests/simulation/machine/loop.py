@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import heapq
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any, Never, Protocol, TypeVar
 
 from .outside import nothing_from_outside
 from .process import Process, current
 
 T = TypeVar("T")
+_COLLECTED_EACH_S = 60.0
 
 
 class StuckError(Exception):
@@ -49,6 +52,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._held: dict[Process, list[asyncio.Handle]] = {}
         self._outside = contextvars.Context()
         self._is_over = False
+        self._collected = 0.0
         self.failures: list[BaseException] = []  # of callbacks, which nobody waits for
         self.set_exception_handler(self._failed)
 
@@ -67,6 +71,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if timeout is None:
             raise StuckError(f"at {self.now:.3f} s nobody waits for a timer")
         self.now += timeout
+        if self.now >= self._collected + _COLLECTED_EACH_S:
+            self._collected = self.now
+            gc.collect()
         return []
 
     def _process_events(self, events: list[Never]) -> None:
@@ -211,10 +218,27 @@ def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
     return handle
 
 
+@contextmanager
+def _collected_in_time() -> Iterator[None]:
+    """Garbage is collected by the simulation's time alone. What is collected may start tasks, as an asynchronous
+    generator does that nobody has ended; by itself Python collects when it has made so many objects, and it had made
+    some before the simulation began."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()  # what was there before isn't looked at each time
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
 def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
     """What `main` gives, in a loop of its own; raises what a callback raised."""
     loop = SimulatedLoop()
-    with nothing_from_outside(lambda: loop.now):
+    with nothing_from_outside(lambda: loop.now), _collected_in_time():
         try:
             result = loop.run_until_complete(main(loop))
             if loop.failures:

@@ -9,6 +9,7 @@ import os
 import random
 import time
 import uuid
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -226,6 +227,35 @@ def test_nobody_wakes_a_dead_one() -> None:
 
     run(main)
     assert not done
+
+
+def test_garbage_is_collected_when_the_simulations_clock_says_so() -> None:
+    """Not when so many objects were made, which a process has made some of before a simulation begins."""
+    ended: list[float] = []
+
+    async def main(loop: SimulatedLoop) -> None:
+        async def numbers() -> AsyncIterator[int]:
+            try:
+                yield 1
+            finally:
+                ended.append(loop.now)
+
+        async def abandon() -> None:
+            left = numbers()
+            await anext(left)
+            itself: list[object] = [left]
+            itself.append(itself)
+
+        await abandon()
+        made = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+        await asyncio.sleep(1.0)
+        assert made
+        assert not ended
+        await asyncio.sleep(100.0)
+
+    run(main)
+    assert ended == [101.0]
+    assert gc.isenabled()
 
 
 def test_of_a_killed_process_nothing_is_told_either(caplog: pytest.LogCaptureFixture) -> None:
