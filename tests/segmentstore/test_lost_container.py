@@ -86,6 +86,34 @@ def test_an_append_that_is_refused_ends_the_container(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (wire.GetStreamSegmentInfo(1, THERE, ""), wire.StreamSegmentInfo),
+        (wire.CreateSegment(1, THERE, 0, 0, ""), wire.SegmentAlreadyExists),
+        (wire.SealSegment(1, f"{THERE}0", ""), wire.NoSuchSegment),
+        (wire.DeleteSegment(1, f"{THERE}0", ""), wire.NoSuchSegment),
+    ],
+)
+def test_who_may_have_lost_it_says_nothing_of_what_is_there(
+    command: wire.Command, answer: type[wire.Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor of what isn't. One that was cut off from the store said that a table exists which had been deleted since."""
+
+    async def test() -> None:
+        async with owned_stores(tmp_path) as stores:
+            await writer_on(stores)
+            peer = await connect(stores.one.address)
+            told = await peer.ask(command)
+            assert isinstance(told, answer), told
+            for parts in stores.parts_of_one:
+                monkeypatch.setattr(parts, "may_answer", lambda: False)
+            with pytest.raises(ConnectionResetError):
+                raise AssertionError(await peer.ask(command))
+
+    run(test())
+
+
 def fenced(log: DurableLog, patch: pytest.MonkeyPatch) -> None:
     """From now on the log refuses, though who asks believes to own it."""
 

@@ -51,6 +51,10 @@ def tell_of_room(number: int, *, full: bool) -> None:
 
 
 def unsure(answers: Answers) -> Answers:
-    """The same, but for what was only read: it may not be true any more, if another server has the container."""
+    """The same, of requests that changed nothing: what they were told of the state may not be true any more, if another
+    server has the container. That something is there already, or isn't, is told of the state too."""
     refused = UnavailableError("another server may have this container by now: try again")
-    return [(request, None, error or again(refused)) for request, _, error in answers]
+    return [
+        (request, None, error if isinstance(error, UnavailableError) else again(refused))
+        for request, _, error in answers
+    ]
