@@ -36,6 +36,7 @@ def test_lengths_are_of_all_kinds() -> None:
     assert [len(events.make(number)) for number in range(mixed.LENGTHS)] == events.lengths
 
 
+@pytest.mark.slow
 def test_transactions_are_committed_and_found(tmp_path: Path) -> None:
     found = values(transactions.transactions(tmp_path, rate=20, seconds=1.0, warm_s=0.2))
     assert 10 < found["transactions of 10 events, committed"] <= 21
@@ -43,6 +44,7 @@ def test_transactions_are_committed_and_found(tmp_path: Path) -> None:
     assert found["a transaction's CPU, server"] > 0
 
 
+@pytest.mark.slow
 def test_busy_streams_are_compared_with_themselves_alone(tmp_path: Path) -> None:
     found = values(busy.busy_streams(tmp_path, 60, busy=20, seconds=1.0, warm_s=0.2))
     assert found["p95 among all, of that alone"] > 0
@@ -52,6 +54,7 @@ def test_busy_streams_are_compared_with_themselves_alone(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.slow
 def test_a_long_run_tells_each_minute_and_a_verdict(tmp_path: Path) -> None:
     said: list[str] = []
     found = values(long.long(tmp_path, 2, minute_s=1.0, say=said.append))
@@ -71,6 +74,7 @@ def test_what_drifts_is_told() -> None:
     assert long.verdict([*steady[:2], minute(4.0, 100.0)]) == "drifts: p99 to 2.0 times of the first third"
 
 
+@pytest.mark.slow
 def test_full_load_is_followed_by_a_steady_rate(tmp_path: Path) -> None:
     found = values(settle.settle(tmp_path, steady_s=1.5, load_s=0.5))
     assert all(value > 0 for value in found.values())

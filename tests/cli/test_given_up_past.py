@@ -22,6 +22,8 @@ HOLD = "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,checkpoint_interval_s=
 MOVE = "chunk_flush_age_s=0.1,storage_writer_tick_s=0.02,checkpoint_interval_s=3600"
 NAME = "container-0/000000000007/0000000000000000-1"
 
+pytestmark = pytest.mark.slow
+
 
 def write(folder: Path, what: str, count: int, limits: str) -> None:
     """Acknowledged events, ten in a frame, which only the log tells of; the server is killed."""

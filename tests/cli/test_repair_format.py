@@ -12,6 +12,8 @@ import nadi
 from nadi.segmentstore.datafolder import FORMAT, container_folders, container_number, stored_containers, told_by_names
 from tests.cli.test_check_and_repair import command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("containers", [1, 3])
 def test_a_format_that_is_gone_is_made_anew_by_the_names_of_segments(tmp_path: Path, containers: int) -> None:

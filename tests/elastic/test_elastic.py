@@ -21,6 +21,7 @@ def followed(folder: Path, rates: list[int], settings: Settings) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or_out_of_order(tmp_path: Path) -> None:
     outcome = followed(

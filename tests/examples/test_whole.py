@@ -46,6 +46,7 @@ def test_the_page_has_a_command_for_each_example() -> None:
     assert folders == {command.rpartition(".")[2] for command in SHORT if "." in command} | {"smart_meters"}
 
 
+@pytest.mark.slow
 def test_an_example_runs_as_printed(tmp_path: Path) -> None:
     run(QUICK, tmp_path)
 

@@ -148,6 +148,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_spark_s_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:

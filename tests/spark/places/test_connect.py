@@ -31,6 +31,7 @@ def is_there(module: str) -> bool:
 
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(400),
     pytest.mark.skipif(not all(map(is_there, NEEDED)), reason="Spark Connect's client needs pyspark[connect]"),
@@ -112,7 +113,6 @@ def test_the_example_of_the_guide(
     assert run("-c", f"{example}\nprint(rows.count())") == ["100"]
 
 
-@pytest.mark.slow
 def test_a_program_that_is_a_client_of_spark_connect(
     remote: str, server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path
 ) -> None:
