@@ -27,7 +27,7 @@ def png(red: int, side: int = 16) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
+def until(page: Any, condition: str, limit_s: float = 60.0) -> None:
     """Wait for a condition in JavaScript. Playwright's own way needs eval, which the page's policy forbids."""
     ends = time.monotonic() + limit_s
     while not page.evaluate(condition):
