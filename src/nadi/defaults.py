@@ -24,3 +24,6 @@ DEFAULT_TRACES = "none"
 # how long a delegation token is valid, and the claim of a bearer token that holds the permissions
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"
+
+# containers of a folder or a cluster: a damaged folder's number is found by trying all of them
+MOST_CONTAINERS = 1_000

@@ -74,6 +74,17 @@ def test_names_that_are_never_the_same_fill_no_list(
     assert page.get_by_label("A line for each").locator("option").count() < 100
 
 
+def test_texts_that_are_never_the_same_are_no_lines(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    """A line for each would be as many lines as events."""
+    events = (json.dumps({"request": f"r{i}", "path": f"/{i % 3}", "ms": i}).encode() for i in range(100))
+    played(page, server, manager, scope, *events)
+    assert page.get_by_label("A line for each").input_value() == "path"
+    page.wait_for_timeout(300)
+    assert "of ms: 100 values" in label_of_chart(page)
+
+
 def test_json_is_shown_as_it_was_written(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
     written = '{"b": 12345678901234567890, "2": 1.0, "1": [1e5, {}], "b": "{\\"a\\": [,}"}'
     played(page, server, manager, scope, written.encode())
@@ -123,6 +134,13 @@ def test_the_next_event_is_the_next_one_also_at_the_same_moment(
         until(page, f"document.querySelector('pre').textContent.includes('<{i}>')")
     page.keyboard.press(".")
     page.get_by_text("The end.").wait_for()
+
+
+def test_a_sealed_stream_is_not_live(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+    played(page, server, manager, scope, b'{"n": 1}')
+    page.keyboard.press("l")
+    page.wait_for_timeout(200)
+    assert page.locator(".player").get_attribute("data-mode") == "paused"
 
 
 def test_a_hidden_page_holds_no_connection_and_goes_on_playing_where_it_was(

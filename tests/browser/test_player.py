@@ -116,3 +116,52 @@ def test_what_is_played_can_be_bookmarked(
     assert (
         manager.bookmarks("recorded").get("scene").cut.positions != manager.cuts("recorded", "camera").head().positions
     )
+
+
+def test_what_has_ended_is_played_once_more(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    opened(page, server, "camera", "?slice=all")
+    page.get_by_label("Speed").select_option("16")
+    page.get_by_text("The end.").wait_for()
+    count, at = frames(page), page.locator(".clock").inner_text()
+    page.keyboard.press(" ")
+    until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count + 3}")
+    assert page.locator(".clock").inner_text() < at
+
+
+def test_live_is_of_the_whole_stream(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    """Or else what is played on from there would be at the end of a slice that nobody watches."""
+    opened(page, server, "camera", "?slice=all")
+    mode(page, "playing")
+    assert page.get_by_label("What to play").input_value() == "slice:all"
+    page.keyboard.press("l")
+    mode(page, "live")
+    assert page.get_by_label("What to play").input_value() == ""
+    page.keyboard.press(" ")
+    mode(page, "paused")
+    page.keyboard.press(" ")
+    mode(page, "live")
+
+
+def test_a_stretch_is_played_as_a_slice_is(
+    page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str
+) -> None:
+    began_ms = manager.segment_history("recorded", "camera")[0].created_ms
+    opened(page, server, "camera", f"?from={began_ms + 1_000}&to={began_ms + 4_000}")
+    page.get_by_text("The end.").wait_for()
+    assert page.get_by_label("What to play").input_value() == "stretch"
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_timeout(300)
+    assert page.locator(".player").get_attribute("data-mode") == "paused"
+    count = frames(page)
+    page.get_by_label("What to play").select_option("")
+    until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count + 3}")
+
+
+def test_a_list_that_somebody_has_open_stays(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    opened(page, server, "camera", "?slice=all")
+    mode(page, "playing")
+    page.evaluate("window.first = document.querySelector('[aria-label=\"What to play\"] optgroup')")
+    with page.expect_response(lambda response: "/slices?" in response.url):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to it
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.first.isConnected")

@@ -40,6 +40,52 @@ def test_the_tail_is_shown_as_text_json_and_pictures_and_never_as_markup(
     assert page.evaluate("window.hacked") is None
 
 
+def test_what_the_tail_leaves_out_is_counted(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    opened(page, server, scope)
+    page.get_by_text("Nothing has come").wait_for()
+    fill_stream(manager, scope, "meters", [b"event %d" % i for i in range(170)])
+    told = """[...document.querySelectorAll(".events .event")].reduce((sum, one) =>
+        sum + (one.matches(".gap") ? parseInt(one.textContent) : 1), 0)"""
+    page.get_by_text("event 169").wait_for()
+    assert page.evaluate(told) == 170
+    page.get_by_role("button", name="Hold").click()
+    fill_stream(manager, scope, "meters", [b"held"] * 5)
+    until(page, "document.querySelector('[role=status].grow').textContent.match(/(\\d+) not shown/)?.[1] >= 5")
+    page.get_by_role("button", name="Hold").click()
+    page.get_by_text("more came while it was held.").wait_for()
+    assert page.evaluate(told) == 175
+
+
+def test_a_place_whose_time_is_not_known_is_said(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    manager.bookmarks(scope).create("lost", manager.cuts(scope, "meters").tail())
+
+    def timeless(route: Any) -> None:
+        found = route.fetch().json()
+        route.fulfill(json=[one | {"time": None} for one in found])
+
+    page.route("**/bookmarks?*", timeless)
+    opened(page, server, scope)
+    page.get_by_role("link", name="lost", exact=True).click()
+    page.get_by_text("When the stream stood there isn't known.").wait_for()
+
+
+def test_a_chosen_stretch_is_played_by_its_key(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    opened(page, server, scope)
+    page.locator("canvas.over").hover(position={"x": 300, "y": 150})
+    page.mouse.down()
+    page.mouse.move(700, 300)
+    page.mouse.up()
+    page.get_by_role("link", name="Play it").wait_for()
+    page.keyboard.press(" ")
+    until(page, "/from=\\d+&to=\\d+/.test(location.hash)")
+
+
 def test_a_bookmark_is_made_by_pointing_renamed_and_deleted(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:

@@ -163,6 +163,15 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("cache = 'c'", "cache is for a server of a cluster"),
         ("data = 'd'\nstore = 'file:///s'", "data is for a data folder"),
         ("tier2-option = ['a=b']", "tier2-option is for a store of chunks"),
+        ("containers = 0", "containers can't be 0: it is a whole number from 1 to 1000"),
+        ("containers = -3", "containers can't be -3: it is a whole number from 1 to 1000"),
+        ("containers = 1000000000", "containers can't be 1000000000: it is a whole number from 1 to 1000"),
+        (f"port = {'9' * 5_000}", "is not TOML: "),
+        ("bearer-issuer = 'https://login.example'", "bearer-issuer is for bearer tokens: give --bearer-keys, too"),
+        ("bearer-claim = 'rights'\nusers-file = 'u'", "bearer-claim is for bearer tokens: give --bearer-keys, too"),
+        ("token-lifetime = 60", "token-lifetime is for servers whose users log in: give --users-file, too"),
+        ("signing-key = 'k'", "signing-key is for servers whose users log in: give --users-file, too"),
+        ("port = 9091", "port and --rest-port are both 9091: give one of them another port"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--print-config",)], ids=["start", "print"])
@@ -183,13 +192,25 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         assert f"the settings in {file} can't be read: " in run("--config", str(file), code=2)
     (tmp_path / "latin.toml").write_bytes(b'data = "\xe4"')
     assert "is not TOML: " in run("--config", str(tmp_path / "latin.toml"), code=2)
-    (tmp_path / "large.toml").write_bytes(b"#" * (1 << 20) + b"\n")
+    (tmp_path / "large.toml").write_bytes(b"#" * (1 << 16) + b"\n")
     assert "isn't a file of settings" in run("--config", str(tmp_path / "large.toml"), code=2)
 
 
 def test_what_only_a_start_found_is_found_before_one(tmp_path: Path) -> None:
     assert "--insecure-public" in run("--host", "0.0.0.0", "--print-config", code=2)
     assert "--tls-cert and --tls-key" in run("--tls-cert", "c", "--print-config", code=2)
+
+
+@pytest.mark.parametrize("name", ["tier2", "store", "log-max", "host", "advertised-host", "bearer-keys"])
+def test_what_is_empty_is_not_taken_for_left_out(name: str) -> None:
+    """As of a variable that isn't set: chunks would be where nobody looks for them."""
+    assert f"error: --{name} is empty: leave it out instead" in run(f"--{name}", "", "--print-config", code=2)
+
+
+def test_one_port_is_not_for_two_doors() -> None:
+    assert "--port and --store-port are both 12345" in run("--port", "12345", "--print-config", code=2)
+    assert "--port and --rest-port are both 7" in run("--port", "7", "--rest-port", "7", "--print-config", code=2)
+    run("--port", "0", "--rest-port", "0", "--print-config")
 
 
 def test_the_guide_has_the_table() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from nadi.defaults import MOST_CONTAINERS
 from nadi.errors import (
     DamagedStateError,
     DataFolderError,
@@ -39,7 +40,6 @@ TIER2 = "tier2"
 ELSEWHERE = "tier2.json"  # says where tier 2 is, if it isn't in the folder: `tier2.whereabouts`
 _FILE = "format"
 _CLUSTER = "cluster.json"  # as `nadi.engines.identity` calls it
-_COUNTS = 1_000  # of containers that are considered
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
@@ -219,7 +219,8 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
     def is_possible(others: int) -> bool:
         return all(container_number(name, others) == number for number, some in names.items() for name in some)
 
-    if not count or not is_possible(count) or any(is_possible(others) for others in range(count + 1, _COUNTS)):
+    others = range(count + 1, MOST_CONTAINERS + 1)
+    if not count or not is_possible(count) or any(map(is_possible, others)):
         return None
     return count
 

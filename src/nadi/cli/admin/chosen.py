@@ -6,6 +6,7 @@ a file's values are put where it looks for defaults, before it looks at the othe
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +30,13 @@ class Chosen:
     def __init__(self, context: typer.Context, command: Callable[..., None], given: Mapping[str, Any]) -> None:
         self._command, self._file = command, given["config"]
         self.values = {name: given[name] for name in self._by_name()}
+        self._usual = {name: one.default for name, one in inspect.signature(command).parameters.items()}
         self._sources = {
             name: source.name for name in self.values if (source := context.get_parameter_source(name)) is not None
         }
+        for setting in self._by_name().values():
+            if self.values[setting.name] == "" and not setting.may_be_empty:
+                raise InvalidArgumentError(f"{self.told(setting.name)} is empty: leave it out instead")
 
     def rank(self, name: str) -> int:
         """What comes first has more; 0: nobody has chosen it."""
@@ -50,9 +55,9 @@ class Chosen:
         self._sources[name] = self._sources[other]
 
     def check_absent(self, names: Iterable[str], why: str) -> None:
-        """InvalidArgumentError if any of these was chosen; why: what is said of it."""
+        """InvalidArgumentError if any of these was chosen, to be other than usual; why: what is said of it."""
         for name in names:
-            if self.values[name]:
+            if self.values[name] not in ([], self._usual[name]):
                 raise InvalidArgumentError(f"{self.told(name)} {why}")
 
     @contextmanager

@@ -10,7 +10,7 @@ import typer
 from nadi.cli.admin.storing import STORE_HELP, StoreOptions, store_options
 from nadi.cli.printing import errors_told, say
 from nadi.cli.session import TrustStore
-from nadi.defaults import DEFAULT_REST_PORT
+from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def migrate(
     to_data: Annotated[Path | None, typer.Option(help="There: a folder that is empty, or isn't there yet.")] = None,
     containers: Annotated[
         int | None,
-        typer.Option(help="How many the target is to have, for good. [default: 8; 1 for a folder]", min=1),
+        typer.Option(
+            help="How many the target is to have, for good. [default: 8; 1 for a folder]", min=1, max=MOST_CONTAINERS
+        ),
     ] = None,
     store_option: StoreOptions = None,
     rest: Annotated[

@@ -21,7 +21,7 @@ from typing import Any
 from nadi.errors import InvalidArgumentError
 
 _USUAL = re.compile(r"\s*\[default: ([^\]]*)\]")
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 16  # of larger ones it may take minutes to say that they are none
 _NOT_IN_A_FILE = ("config", "print_config")
 
 
@@ -134,7 +134,7 @@ def read_settings(file: Path, settings: Mapping[str, Setting]) -> dict[str, Any]
         raise InvalidArgumentError(f"{file} has more than {_MOST_BYTES:,} bytes: it isn't a file of settings")
     try:
         found = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, or a number of thousands of digits
         raise InvalidArgumentError(f"{file} is not TOML: {error}") from error
     for key, value in found.items():
         if key not in settings:

@@ -35,6 +35,7 @@ from nadi.defaults import (
     DEFAULT_STORE_PORT,
     DEFAULT_TOKEN_LIFETIME_S,
     DEFAULT_TRACES,
+    MOST_CONTAINERS,
 )
 from nadi.errors import InvalidArgumentError, NadiError
 
@@ -47,6 +48,8 @@ _port: Any = {"min": 0, "max": 65535}
 _WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
 _OF_A_CLUSTER = ("cache", "log", "log_option", "log_profile", "tls_authority", "store_option")
 _OF_ONE_SERVER = ("tier2", "tier2_option", "log_max")
+_OF_BEARERS = ("bearer_issuer", "bearer_audience", "bearer_claim")
+_PORTS = ("port", "store_port", "rest_port")
 
 
 @contextmanager
@@ -92,7 +95,11 @@ def up(
     ] = None,
     containers: Annotated[
         int | None,
-        typer.Option(help="Segment containers of a new folder, or cluster; can't be changed later. [default: 1, or 8]"),
+        typer.Option(
+            help="Segment containers of a new folder, or cluster; can't be changed later. [default: 1, or 8]",
+            min=1,
+            max=MOST_CONTAINERS,
+        ),
     ] = None,
     scaling: Annotated[
         str,
@@ -259,6 +266,11 @@ def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
         profile_of(effective["scaling"])
     security, doors = _security(effective), _doors(effective)
     doors["security"] = security
+    if security.bearer_keys is None:
+        absent(_OF_BEARERS, "is for bearer tokens: give --bearer-keys, too")
+    if not security.asks:
+        absent(["signing_key", "token_lifetime"], "is for servers whose users log in: give --users-file, too")
+    _check_ports(chosen, effective)
     data, store, workers, cache = (effective[name] for name in ("data", "store", "workers", "cache"))
     if store is None and workers is not None:
         absent(_without(_OF_A_CLUSTER, "log_profile", "cache"), "is for a server of a cluster")
@@ -290,6 +302,16 @@ def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
         "profile": effective["log_profile"],
     }
     return lambda: serving.serve_store(store, settings)
+
+
+def _check_ports(chosen: Chosen, effective: dict[str, Any]) -> None:
+    taken: dict[int, str] = {}
+    for name in _PORTS:
+        port = effective[name]
+        other = taken.setdefault(port, name)
+        if other != name and port:
+            both = f"{chosen.told(other)} and {chosen.told(name)}"
+            raise InvalidArgumentError(f"{both} are both {port}: give one of them another port")
 
 
 def _without(names: tuple[str, ...], *others: str) -> list[str]:

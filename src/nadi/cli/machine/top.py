@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _SERVERS = ["server", "state", "containers", "bytes/s", "controller"]
 _STREAMS = ["stream", "segments", "events/s", "bytes/s", "kept bytes", "hot keys"]
 _GROUPS = ["group", "stream", "bytes", "events", "seconds", "readers", "segments", "unassigned"]
-_COUNTS = "streams", "reader groups", "transactions", "workflows"
 _FEWEST_ROWS = 3
 _OTHER_LINES = 10  # headings and lines between tables
 

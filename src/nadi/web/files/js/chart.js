@@ -15,7 +15,7 @@ const HUES = { light: ["#0b6b70", "#c2571a", "#6a4bb0", "#2557b3", "#b3261e", "#
 export function chartView() {
   const canvas = el("canvas.fill", { role: "img", "aria-label": "Line chart" });
   const field = el("select.field", { "aria-label": "Field", onchange: () => { chosen = field.value; rebuild(); } });
-  const by = el("select.field", { "aria-label": "A line for each", onchange: () => { split = by.value; rebuild(); } });
+  const by = el("select.field", { "aria-label": "A line for each", onchange: () => { split = by.value; isSplit = true; rebuild(); } });
   const note = el("span.quiet");
   let events = [];
   let chars = 0;
@@ -23,6 +23,7 @@ export function chartView() {
   let lines = new Map();
   let chosen = null;
   let split = "";
+  let isSplit = false; // by somebody, not by what came
   const fields = new Map(); // path: whether it changes
   const texts = new Map(); // path: values seen
   let known = 0;
@@ -41,8 +42,10 @@ export function chartView() {
       chars = events.reduce((sum, event) => sum + event.text.length, 0);
       rebuild();
     }
-    if (known !== fields.size + texts.size) offer();
+    if (known !== fields.size + texts.size || (split && !isFew(split))) offer();
   }
+
+  const isFew = (name) => texts.get(name).size <= LINES * 4;
 
   function learn(value) {
     for (const name of Object.keys(numbersOf(value))) if (fields.size < 64) fields.set(name, true);
@@ -61,11 +64,11 @@ export function chartView() {
     chosen ??= names.find((name) => !TIMES.test(name)) ?? names[0] ?? null;
     fill(field, names.map((name) => el("option", { value: name }, name || "the number")));
     field.value = chosen ?? "";
-    const groups = [...texts.entries()].filter(([, seen]) => seen.size <= LINES * 4).map(([name]) => name);
+    const groups = [...texts.keys()].filter(isFew);
     const was = split;
-    if (!split && by.options.length <= 1 && groups.length) split = groups[0];
+    if (!groups.includes(split)) split = isSplit ? "" : (groups[0] ?? "");
     fill(by, el("option", { value: "" }, "one line"), groups.map((name) => el("option", { value: name }, `by ${name}`)));
-    by.value = groups.includes(split) ? split : "";
+    by.value = split;
     by.hidden = !groups.length;
     if (was !== split || !points.length) rebuild();
   }

@@ -27,6 +27,7 @@ export function playback(from, goesOn, signal) {
   let seeking = 0;
   let text = "";
   let passed = 0;
+  let isOver = false; // it was played to its end, and not moved since
   let lastEvent = null; // that was shown, since it was moved
 
   const now = () => {
@@ -41,6 +42,7 @@ export function playback(from, goesOn, signal) {
     clearTimeout(seeking);
     round?.abort();
     round = new AbortController();
+    isOver = false;
     return round.signal;
   }
   signal.addEventListener("abort", () => round?.abort());
@@ -84,7 +86,7 @@ export function playback(from, goesOn, signal) {
         }, seen), over);
         if (over.aborted) return;
         if (last === null) continue;
-        if (last === "end") return source.slice || source.end || !goesOn() ? become("paused", "The end.") : live();
+        if (last === "end") return source.slice || source.end || !goesOn() ? end() : live();
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
@@ -96,6 +98,11 @@ export function playback(from, goesOn, signal) {
       set(at);
       wait = Math.min(wait * 2, 5000);
     }
+  }
+
+  function end() {
+    isOver = true;
+    become("paused", "The end.");
   }
 
   async function live() {
@@ -190,6 +197,7 @@ export function playback(from, goesOn, signal) {
       if (mode === "playing") play();
     },
     get mode() { return mode; },
+    get isOver() { return isOver; },
     get speed() { return speed; },
     get text() { return text; },
     get passed() { return passed; },

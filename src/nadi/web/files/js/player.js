@@ -21,6 +21,10 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   let isChosen = false; // by somebody, not by what came
   let begun = false;
   let seen = 0;
+  let begins = 0; // what is played, and where it ends: null where more may come
+  let ends = null;
+  let offered = "";
+  const stretch = query.get("from") && query.get("to") ? { from: moment(query.get("from")), to: moment(query.get("to")) } : null;
 
   const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
   const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
@@ -34,8 +38,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   const time = el("span.clock", { "aria-label": "Time played" });
   const told = el("span.quiet.told", { role: "status" });
   const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
-  const toggle = button("play", "Play (Space)", deck.toggle, ".main.play");
-  const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: deck.live }, "Live");
+  const toggle = button("play", "Play (Space)", press, ".main.play");
+  const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: live }, "Live");
   const speed = el("select.field", { "aria-label": "Speed", onchange: () => deck.setSpeed(Number(speed.value)) }, SPEEDS.map((one) => el("option", { value: one }, `×${one}`)));
   speed.value = 1;
   const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
@@ -79,9 +83,13 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   }, signal);
 
   function offer() {
-    const value = source.value;
+    const names = JSON.stringify([known.slices, known.bookmarks].map((found) => found.map((one) => one.name)));
+    if (names === offered) return; // a list that somebody has open stays so
+    offered = names;
+    const { value } = source;
     const option = (kind) => (one) => el("option", { value: `${kind}:${one.name}` }, one.name);
     fill(source, el("option", { value: "" }, "The whole stream"),
+      stretch && el("option", { value: "stretch" }, "The stretch chosen"),
       known.slices.length ? el("optgroup", { label: "Slices" }, known.slices.map(option("slice"))) : null,
       known.bookmarks.length ? el("optgroup", { label: "From a bookmark" }, known.bookmarks.map(option("bookmark"))) : null);
     source.value = value;
@@ -96,24 +104,27 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     if (named) {
       source.value = named;
       pick(named, true);
-    } else if (query.get("from")) {
-      const to = moment(query.get("to"));
-      deck.setSource(to ? { end: new Date(to).toISOString() } : {});
-      start(Math.max(moment(query.get("from")), known.head.time ?? 0));
-    } else if (known.isSealed) start(known.head.time ?? 0);
+    } else if (stretch) {
+      offer();
+      source.value = "stretch";
+      pick("stretch", true);
+    } else if (query.get("from")) start(Math.max(moment(query.get("from")), known.head.time ?? 0));
+    else if (known.isSealed) start(known.head.time ?? 0);
     else deck.live();
   }
 
   function pick(value, plays) {
     const [kind, name] = value.split(/:(.*)/);
+    ends = null;
+    if (kind === "stretch") {
+      deck.setSource({ end: new Date(stretch.to).toISOString() });
+      return within(Math.max(stretch.from, known.head?.time ?? 0), stretch.to);
+    }
     if (kind === "slice") {
       const one = known.slices.find((found) => found.name === name);
       deck.setSource({ slice: name });
       if (one?.start.time !== null && one?.start.time !== undefined) {
-        const room = Math.max((one.end.time - one.start.time) * 0.06, 500);
-        bar.see(one.start.time - room, one.end.time + room);
-        bar.choose({ from: one.start.time, to: one.end.time });
-        return start(one.start.time);
+        return within(one.start.time, one.end.time);
       }
       return start(0);
     }
@@ -124,6 +135,14 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     }
     deck.setSource({});
     return plays && start(known.head?.time ?? 0);
+  }
+
+  function within(from, to) {
+    const room = Math.max((to - from) * 0.06, 500);
+    bar.see(from - room, to + room);
+    bar.choose({ from, to });
+    ends = to;
+    return start(from);
   }
 
   const marked = (name) => known.bookmarks.find((found) => found.name === name)?.time ?? 0;
@@ -138,15 +157,31 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   }
 
   function start(ms) {
+    begins = ms;
     deck.pause();
     deck.seek(ms);
     deck.play();
   }
 
+  function press() {
+    if (deck.isOver) start(begins); // once more
+    else deck.toggle();
+  }
+
+  function live() { // which is the whole stream, and not what was chosen of it
+    if (known.isSealed) return;
+    source.value = "";
+    ends = null;
+    deck.setSource({});
+    bar.choose(null);
+    deck.live();
+  }
+
   function jump(way, times = 1) {
     const to = deck.now() + way * times * JUMP_S * 1000 * Math.max(deck.speed, 0.1);
     const all = bar.bounds();
-    if (to >= all.to && !known.isSealed) return deck.live();
+    if (ends !== null) return seek(Math.max(begins, Math.min(to, ends)));
+    if (to >= all.to && !known.isSealed) return live();
     return seek(Math.max(known.head?.time ?? all.from, Math.min(to, all.to))); // before its head there is nothing
   }
 
@@ -219,7 +254,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   tick();
 
   return {
-    " ": deck.toggle, l: deck.live, b: bookmark, ".": deck.step, "[": () => faster(-1), "]": () => faster(1),
+    " ": press, l: live, b: bookmark, ".": deck.step, "[": () => faster(-1), "]": () => faster(1),
     ArrowLeft: (event) => jump(-1, event.shiftKey ? 10 : 1), ArrowRight: (event) => jump(1, event.shiftKey ? 10 : 1),
   };
 }

@@ -88,14 +88,17 @@ export function streamView(main, { scope, stream, signal }) {
     const isMoment = found.from === found.to;
     const button = (text, act, extra = "") => el(`button.button${extra}`, { type: "button", onclick: act }, text);
     return fill(chosenBar, el("span.mono", {}, isMoment ? clock(found.from, { millis: true }) : `${clock(found.from)} to ${clock(found.to)}, ${span(found.to - found.from)}`), el("span.grow"),
-      el("a.button", { href: `${path`#/play/${scope}/${stream}`}?from=${found.from}${isMoment ? "" : `&to=${found.to}`}` }, isMoment ? "Play from here" : "Play it"),
+      el("a.button", { href: playOf(found) }, isMoment ? "Play from here" : "Play it"),
       isMoment ? button("Bookmark…", () => makeBookmark(model, found.from)) : button("Slice…", () => makeSlice(model, found)),
       isMoment ? null : button("Zoom", () => { view.see(found.from, found.to); choose(null); }),
       isMoment ? button("Truncate before…", () => truncate(model, found.from), ".danger") : null,
       button("Never mind", () => choose(null), ".plain"));
   }
 
+  const playOf = ({ from, to }) => `${path`#/play/${scope}/${stream}`}?from=${from}${from === to ? "" : `&to=${to}`}`;
+
   function see(kind, one) {
+    if ([one.time, one.start?.time, one.end?.time].includes(null)) return note("When the stream stood there isn't known.");
     if (kind === "bookmark") {
       if (!view.inView(one.time)) view.see(one.time - 30000, one.time + 30000);
       choose({ from: one.time, to: one.time });
@@ -119,7 +122,7 @@ export function streamView(main, { scope, stream, signal }) {
   return {
     b: () => makeBookmark(model, chosen && chosen.from === chosen.to ? chosen.from : null),
     Escape: () => choose(null),
-    " ": () => (location.hash = path`#/play/${scope}/${stream}` + (chosen ? `?from=${chosen.from}` : "")),
+    " ": () => (location.hash = chosen ? playOf(chosen) : path`#/play/${scope}/${stream}`),
     l: () => view.all(),
   };
 }

@@ -7,6 +7,7 @@ import { shown } from "./payload.js";
 import { overHttp } from "./source.js";
 
 const KEPT = 300; // events on the page
+const AT_ONCE = 60; // of one batch
 
 export function tailPanel(data, signal) {
   const list = el("div.events", { role: "log", "aria-label": "Events as they come", tabIndex: 0 });
@@ -16,27 +17,37 @@ export function tailPanel(data, signal) {
   let isHeld = false;
   let come = 0;
   let passed = 0;
+  let held = 0; // that came while it was held
   let state = "";
   const recent = []; // [ms, count] of the last seconds
 
   function toggle() {
     isHeld = !isHeld;
     hold.setAttribute("aria-pressed", isHeld);
-    if (!isHeld) list.scrollTop = list.scrollHeight;
+    if (isHeld) return;
+    if (held) list.append(gap(`${count(held)} more came while it was held.`));
+    held = 0;
+    list.scrollTop = list.scrollHeight;
   }
 
   function add(batch) {
     const number = batch.events.length + batch.passed;
     come += number;
     recent.push([Date.now(), number]);
-    passed += batch.passed;
-    tell();
-    if (isHeld) return;
-    const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
     const wanted = find.value;
-    const nodes = batch.events.filter((one) => !wanted || one.text?.includes(wanted)).slice(-60).map(node);
-    const dropped = batch.passed || batch.isBehind;
-    if (dropped && !wanted) nodes.unshift(el("div.event.gap", {}, batch.isBehind ? "More came than can be shown: it goes on at the tail." : `${count(batch.passed)} more came in between.`));
+    const found = batch.events.filter((one) => !wanted || one.text?.includes(wanted));
+    const left = isHeld ? batch.events.length : Math.max(found.length - AT_ONCE, 0);
+    passed += batch.passed + left;
+    tell();
+    if (isHeld) {
+      held += number;
+      return;
+    }
+    const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
+    const nodes = found.slice(-AT_ONCE).map(node);
+    const dropped = left + (wanted ? 0 : batch.passed);
+    if (batch.isBehind && !wanted) nodes.unshift(gap("More came than can be shown: it goes on at the tail."));
+    else if (dropped) nodes.unshift(gap(`${count(dropped)} more came in between.`));
     list.append(...nodes);
     while (list.childElementCount > KEPT) list.firstChild.remove();
     if (isAtEnd) list.scrollTop = list.scrollHeight;
@@ -54,6 +65,8 @@ export function tailPanel(data, signal) {
   return el("div.panel", {}, el("div.head", {}, el("h2", {}, "Tail"), told, find,
     el("button.button", { type: "button", onclick: () => list.replaceChildren() }, "Clear"), hold), list);
 }
+
+const gap = (text) => el("div.event.gap", {}, text);
 
 function node(event) {
   return el("div.event", {}, el("time", {}, clock(event.time, { date: false, millis: true })), el("span.where", { title: `offset ${event.offset}` }, segment(event.segment)), shown(event));
