@@ -24,7 +24,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   let begins = 0; // what is played, and where it ends: null where more may come
   let ends = null;
   let offered = "";
-  const stretch = query.get("from") && query.get("to") ? { from: moment(query.get("from")), to: moment(query.get("to")) } : null;
+  const asked = { from: moment(query.get("from") ?? ""), to: moment(query.get("to") ?? "") };
+  const stretch = asked.from && asked.to ? asked : null;
 
   const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
   const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
@@ -108,7 +109,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       offer();
       source.value = "stretch";
       pick("stretch", true);
-    } else if (query.get("from")) start(Math.max(moment(query.get("from")), known.head.time ?? 0));
+    } else if (query.get("from")) start(Math.max(asked.from, known.head.time ?? 0));
     else if (known.isSealed) start(known.head.time ?? 0);
     else deck.live();
   }
@@ -118,7 +119,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     ends = null;
     if (kind === "stretch") {
       deck.setSource({ end: new Date(stretch.to).toISOString() });
-      return within(Math.max(stretch.from, known.head?.time ?? 0), stretch.to);
+      const from = Math.max(stretch.from, known.head?.time ?? 0);
+      return within(from, Math.max(from, stretch.to));
     }
     if (kind === "slice") {
       const one = known.slices.find((found) => found.name === name);
