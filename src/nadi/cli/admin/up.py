@@ -210,6 +210,8 @@ def up(
         effective = _effective(chosen)
         _check_logs_and_traces(chosen, effective)
         start = _checked(chosen, effective)
+        _check_logins(chosen, _security(effective))
+        _check_ports(chosen, effective)
         if print_config:
             _print(chosen, effective)
             return
@@ -266,11 +268,6 @@ def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
         profile_of(effective["scaling"])
     security, doors = _security(effective), _doors(effective)
     doors["security"] = security
-    if security.bearer_keys is None:
-        absent(_OF_BEARERS, "is for bearer tokens: give --bearer-keys, too")
-    if not security.asks:
-        absent(["signing_key", "token_lifetime"], "is for servers whose users log in: give --users-file, too")
-    _check_ports(chosen, effective)
     data, store, workers, cache = (effective[name] for name in ("data", "store", "workers", "cache"))
     if store is None and workers is not None:
         absent(_without(_OF_A_CLUSTER, "log_profile", "cache"), "is for a server of a cluster")
@@ -302,6 +299,14 @@ def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
         "profile": effective["log_profile"],
     }
     return lambda: serving.serve_store(store, settings)
+
+
+def _check_logins(chosen: Chosen, security: ServerSecurity) -> None:
+    if security.bearer_keys is None:
+        chosen.check_absent(_OF_BEARERS, "is for bearer tokens: give --bearer-keys, too")
+    if not security.asks:
+        why = "is for servers whose users log in: give --users-file, too"
+        chosen.check_absent(["signing_key", "token_lifetime"], why)
 
 
 def _check_ports(chosen: Chosen, effective: dict[str, Any]) -> None:
