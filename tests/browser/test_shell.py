@@ -13,6 +13,7 @@ from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import fill_stream
 from tests.access.support import PASSWORD, guarded
+from tests.browser.support import writing
 
 VIEWS = ("", "#/stream/{scope}/meters", "#/play/{scope}/meters")
 
@@ -34,6 +35,24 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(page: Any, t
         page.wait_for_timeout(6000)  # the tail waits five seconds at most between two tries
         fill_stream(manager, "sc", "meters", [b"it is back"])
         page.get_by_role("log").get_by_text("it is back").wait_for()
+
+
+def test_what_is_played_goes_on_when_the_server_is_back(page: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "meters")
+        with writing(manager, "sc", "meters", lambda i: bytes(2_000) + b"%d" % i):
+            page.wait_for_timeout(4_000)
+        page.goto(f"http://127.0.0.1:{port}/#/play/sc/meters?from=1")
+        page.get_by_label("Speed").select_option("0.1")
+        page.locator(".player[data-mode=playing]").wait_for()
+        server.kill()
+        page.get_by_text("Waiting for the server…").wait_for()
+    with nadi.embedded(tmp_path, rest_port=port):
+        page.get_by_text("Waiting for the server…").wait_for(state="detached")
+        assert page.locator(".player").get_attribute("data-mode") == "playing"
 
 
 def test_who_one_is_is_asked_for_and_sent_by_the_page_alone(page: Any, tmp_path: Path) -> None:

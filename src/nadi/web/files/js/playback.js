@@ -59,7 +59,9 @@ export function playback(from, goesOn, signal) {
     next = batch.next ?? null;
     passed += batch.passed;
     if (batch.events.length) lastEvent = batch.events[batch.events.length - 1];
-    if (batch.isBehind || batch.passed) changed.tell();
+    const isBack = mode === "playing" && text !== ""; // whoever was waited for
+    if (isBack) text = "";
+    if (isBack || batch.isBehind || batch.passed) changed.tell();
     events.tell(batch.events, batch);
   }
 
