@@ -21,17 +21,22 @@ INGEST_REMEMBERED_S = 24 * 3600.0  # an Idempotency-Key is looked for in segment
 INGEST_HORIZON_S = 600.0  # how old the answer may be where these begin
 INGEST_SETUPS = 5_000  # of writers on one connection: a server takes 20,000
 IDEMPOTENCY_KEY_MAX_CHARS = 255
+KEY_FIELD_MAX_NAMES = 32  # of fields within each other
+OTLP_EVENTS_MAX_BYTES = 32 * _MIB  # of a request's records as events: each has what its resource says, again
 OTLP_DEPTH_MAX = 32  # lists and maps within each other, in a value of a log record
 
 # --- from files ----------------------------------------------------------------------------------
 INGEST_LINE_MAX_BYTES = 4 * _MIB  # of an event; a longer line is cut into several
 INGEST_READ_BYTES = _MIB  # of a file at a time
-INGEST_FILES = 2_000  # open at a time; others wait
+INGEST_FILES = 2_000  # open at a time; others wait until some of these have been quiet for a while
+INGEST_FILES_LEFT = 200  # of those that the process may open, for all else
 INGEST_FILES_AT_ONCE = 8  # being read and written, each with some MiB in memory
 INGEST_LOOK_S = 0.25  # how often a file is looked at for more,
 INGEST_SCAN_S = 1.0  # and folders for other files
 INGEST_KEEP_S = 1.0  # how often positions are kept; what is written since is known to the segments
+INGEST_END_S = 5.0  # for the last positions, once it is stopped
 INGEST_QUIET_S = 10.0  # after which a file that another has replaced gets no more: its last line ends where it does
+INGEST_SEEN_S = 24 * 3600.0  # how often it is kept that a file is still there
 INGEST_PLACES_KEPT_S = 30 * 24 * 3600.0  # of files that nobody has seen since
 
 # --- from syslog ---------------------------------------------------------------------------------

@@ -91,11 +91,13 @@ async def _follow(
     from_end: bool,
     quiet: bool,
 ) -> None:
+    from nadi.access.listener import raise_file_limit
     from nadi.cli.ingest.running import Line
     from nadi.client.aio import StreamManager
     from nadi.ingest.files.follower import Follower
     from nadi.ingest.files.places import Places, alone
 
+    raise_file_limit()
     name = name or socket.gethostname()
     with alone(controller, *stream, name):
         async with StreamManager(controller, trust_store=trust_store) as manager:

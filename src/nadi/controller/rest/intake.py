@@ -63,42 +63,59 @@ def takes_data(path: str) -> bool:
 
 
 @asynccontextmanager
-async def taken(request: Request, places: Places) -> AsyncIterator[Sent]:
-    """The whole request, which has its place until it is worked on. InvalidArgumentError, or HTTPException, where its
+async def taken(request: Request, places: Places, *, grows: bool = False) -> AsyncIterator[Sent]:
+    """The whole request, which has its place until it is worked on: before it is read if it is large, and after that if
+    it is little but becomes large, for it is packed, or `grows` as it is understood. InvalidArgumentError, or HTTPException, where its
     body isn't what may come."""
-    told = request.headers.get("content-length")
-    address = request.client.host if request.client is not None else ""
+    told = None if "transfer-encoding" in request.headers else request.headers.get("content-length")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    is_little = told is not None and int(told) <= INGEST_LITTLE_BYTES
     async with AsyncExitStack() as held:
-        if told is None or int(told) > INGEST_LITTLE_BYTES:
-            try:
-                async with asyncio.timeout(INGEST_PLACE_S):
-                    await held.enter_async_context(places.of(address))
-            except TimeoutError:
-                raise HTTPException(
-                    503, "as much data as may be is on its way: send this again soon", {"Retry-After": "1"}
-                ) from None
-        body = _unpacked(await _body(request), request.headers.get("content-encoding", "identity").strip().lower())
+        if is_little:
+            data = await _body(request)
+            if coding != "identity" or grows:
+                await held.enter_async_context(_place(request, places))
+        else:
+            await held.enter_async_context(_place(request, places))
+            data = await _body(request)
+        body = bytes(data) if coding == "identity" else await asyncio.to_thread(_unpacked, data, coding)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         query = dict(request.query_params)
         yield Sent(media, request.headers, query, body, request.headers.get("authorization"))
 
 
+@asynccontextmanager
+async def _place(request: Request, places: Places) -> AsyncIterator[None]:
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(INGEST_PLACE_S):
+                await held.enter_async_context(places.of(request.client.host if request.client is not None else ""))
+        except TimeoutError:
+            raise HTTPException(
+                503, "as much data as may be is on its way: send this again soon", {"Retry-After": "1"}
+            ) from None
+        yield
+
+
 async def _body(request: Request) -> bytearray:
-    data, timeout_s = bytearray(), REST_BODY_TIMEOUT_S + INGEST_BODY_MAX_BYTES / FRAME_LEAST_BYTES_S
+    """What comes of it has more time for the rest; what stands still has its place for a short while alone."""
+    data, start_s = bytearray(), asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(REST_BODY_TIMEOUT_S) as limit:
             async for chunk in request.stream():
                 data += chunk
+                limit.reschedule(start_s + REST_BODY_TIMEOUT_S + len(data) / FRAME_LEAST_BYTES_S)
     except TimeoutError as error:
-        raise InvalidArgumentError(f"the body did not come within {timeout_s:.0f} s") from error
+        allowed_s = REST_BODY_TIMEOUT_S + len(data) / FRAME_LEAST_BYTES_S
+        raise InvalidArgumentError(
+            f"only {len(data):,} bytes of the body came within {allowed_s:.0f} s: send less at a time"
+        ) from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
     return data
 
 
 def _unpacked(body: bytearray, coding: str) -> bytes:
-    if coding == "identity":
-        return bytes(body)
     if coding not in ("gzip", "x-gzip"):
         raise HTTPException(415, f"a body may be packed by gzip, not by {coding[:40]}")
     parser = zlib.decompressobj(zlib.MAX_WBITS | 16)

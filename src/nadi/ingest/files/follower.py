@@ -1,14 +1,15 @@
 """Follower: finds files, knows them again, and has each read by a Tail.
 
-A file is one that is known if its inode and its beginning are those of a place. If a place's own file is gone, or was
-emptied, another that begins so and is long enough is the copy that rotation made of it, and goes on from there. A file
-whose whole content is the beginning of another's beside it is such a copy in the making, and waits. All others are new.
+A file is one that is known if its inode, its beginning, and what is before its place are those of a place. If a place's
+own file is gone, or was emptied, another that is so and is long enough is the copy that rotation made of it, and goes
+on from there. A file whose whole content is the beginning of another's beside it is such a copy in the making, and
+waits. All others are new. Files that were written to longest ago are begun first, for rotation makes them so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import resource
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,18 +18,27 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedWriter
-from nadi.ingest.files.disk import FileId, OpenFile, identity, matching, siblings_in
+from nadi.ingest.files.disk import FileId, OpenFile, Seen, State, add_seen, identity, matching, siblings_in
+from nadi.ingest.files.known import Known
 from nadi.ingest.files.places import Place, Places, patiently
 from nadi.ingest.files.tail import End, Progress, Reading, Tail
-from nadi.limits import INGEST_FILES, INGEST_FILES_AT_ONCE, INGEST_KEEP_S, INGEST_SCAN_S
+from nadi.limits import (
+    INGEST_END_S,
+    INGEST_FILES,
+    INGEST_FILES_AT_ONCE,
+    INGEST_FILES_LEFT,
+    INGEST_KEEP_S,
+    INGEST_LOOK_S,
+    INGEST_SCAN_S,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What is on disk: the files that match, and those beside the places' files that nothing else names."""
+    """What is on disk. found: what matches; all: also what is beside the places' files."""
 
-    found: dict[FileId, str]
-    beside: dict[FileId, str]
+    found: dict[FileId, Seen]
+    all: dict[FileId, Seen]
 
 
 class Follower:
@@ -52,77 +62,116 @@ class Follower:
         self._patterns, self._places, self._reading, self._from_end = patterns, places, reading, from_end
         self._shape = StreamShape(stores_of(manager), scope, stream)
         self._slots = asyncio.Semaphore(INGEST_FILES_AT_ONCE)
-        self._known: dict[bytes, Place] = {}  # those that no tail reads
-        self._over: dict[FileId, int] = {}  # files that are over, and how long they were
+        self._most_files = _most_files()
+        self._known = Known()
+        self._done: dict[FileId, State] = {}  # files that nothing is to be read of, as they were then,
+        self._others: dict[FileId, State] = {}  # and such as are no place's, as long as there are no other places
+        self._copies: dict[FileId, tuple[State, Tail]] = {}  # of what
         self._tails: dict[FileId, Tail] = {}
         self._tasks: dict[asyncio.Task[End | None], Tail] = {}
 
     async def run(self) -> None:
-        self._known = {place.id: place for place in await self._places.load()}
-        keeping = asyncio.create_task(self._keep())
+        for place in await self._places.load():
+            self._known.add(place)
+        keeping, watching = asyncio.create_task(self._keep()), asyncio.create_task(self._watch())
         try:
             while True:
                 await self._look()
-                await self._settle(INGEST_SCAN_S)
+                await self._settle(INGEST_SCAN_S, keeping, watching)
                 if self._reading.once and not self._tasks and not self.waiting_files:
                     return
         finally:
-            keeping.cancel()
-            for task in self._tasks:
+            tasks = [keeping, watching, *self._tasks]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(keeping, *self._tasks, return_exceptions=True)
-            await self._keep_all()
-            for tail in self._tails.values():
-                tail.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                async with asyncio.timeout(INGEST_END_S):  # a server that is away: the segments know the rest
+                    await self._keep_all()
+            except TimeoutError:
+                pass
+            finally:
+                for tail in self._tails.values():
+                    tail.close()
 
-    async def _settle(self, timeout_s: float) -> None:
-        """Wait, and see which files are done."""
-        tasks = list(self._tasks)
-        if not tasks:
-            if not self._reading.once:
-                await asyncio.sleep(timeout_s)
+    async def _settle(self, timeout_s: float, *work: asyncio.Task[None]) -> None:
+        """Wait, and see which files are done. work: never is."""
+        if self._reading.once and not self._tasks:
             return
-        done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            tail = self._tasks.pop(task)
-            await self._end(tail, task.result())
-        if not self._reading.once:
-            await asyncio.sleep(timeout_s if done else 0)
+        done, _ = await asyncio.wait([*self._tasks, *work], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in work:
+            if task in done:
+                task.result()
+        await self._end([(self._tasks.pop(task), task.result()) for task in list(self._tasks) if task in done])
+        if done and not self._reading.once:
+            await asyncio.sleep(timeout_s)
 
-    async def _end(self, tail: Tail, end: End | None) -> None:
-        del self._tails[tail.file.id]
-        if end is not End.EMPTIED:
-            self._over[tail.file.id] = tail.file.size
-        if end is End.OVER and tail.file.is_deleted:
-            self._over.pop(tail.file.id, None)
-            await self._places.forget(tail.place)
-        else:
-            await self._places.keep(tail.place)
-            self._known[tail.place.id] = tail.place
-        tail.close()
+    async def _end(self, ended: list[tuple[Tail, End | None]]) -> None:
+        gone = [tail.place for tail, end in ended if end is End.OVER and tail.file.is_deleted]
+        left = [tail.place for tail, _ in ended if tail.place not in gone]
+        for tail, end in ended:
+            del self._tails[tail.file.id]
+            if end is not End.EMPTIED and tail.seen is not None:
+                self._done[tail.file.id] = tail.seen
+            tail.close()
+        if ended:
+            self._others.clear()
+        for place in left:
+            self._known.add(place)
+        await self._places.keep(left)
+        await self._places.forget(gone)
 
     # --- which files there are ---------------------------------------------------------------
 
     async def _look(self) -> None:
-        folders = {os.path.dirname(place.path) for place in self._known.values()}
-        scan = await asyncio.to_thread(_scan, self._patterns, folders)
-        for tail in self._tails.values():
-            tail.is_replaced = await asyncio.to_thread(identity, tail.place.path) != tail.file.id
+        scan = await asyncio.to_thread(_scan, self._patterns, self._known.folders)
+        await asyncio.to_thread(_look_at_names, list(self._tails.values()))
         was_begun = self._places.were_begun
-        files = await asyncio.to_thread(self._opened, scan)
+        waiting = self._to_look_at(scan)
+        while waiting and (room := self._most_files - len(self._tails)) > 0:
+            few, waiting = waiting[:room], waiting[room:]
+            await self._look_at(few, scan, from_end=self._from_end and not was_begun)
+        self.waiting_files = len(waiting)
+        for tail in self._tails.values():
+            tail.gives_way = bool(waiting)
+        if not was_begun:
+            await self._places.begin()
+        await self._note(scan)
+
+    def _to_look_at(self, scan: _Scan) -> list[tuple[FileId, Seen]]:
+        """The files that nothing reads yet, oldest first; empty ones aren't anything yet."""
+        wanted = [
+            (file_id, seen)
+            for file_id, seen in scan.all.items()
+            if file_id not in self._tails
+            and seen.state.size
+            and seen.state not in (self._done.get(file_id), self._others.get(file_id))
+        ]
+        return sorted(wanted, key=lambda one: one[1].state.changed_ns)
+
+    async def _look_at(self, some: list[tuple[FileId, Seen]], scan: _Scan, *, from_end: bool) -> None:
+        files = await asyncio.to_thread(_opened, some)
         try:
-            await self._begin_known(files, self._place_at)
-            there = {file.id for file in files} | self._tails.keys()
-            await self._begin_known(files, lambda file: self._place_of_copy(file, there))
-            for file in [file for file in files if file.id in scan.found]:
-                if file.is_worth_knowing() and not await asyncio.to_thread(self._may_be_a_copy, file):
-                    files.remove(file)
-                    await self._begin(file, await self._new(file, from_end=self._from_end and not was_begun))
+            await self._begin_known(files, self._known.at)
+            await self._begin_known(files, lambda file: self._known.copied_to(file, scan.all))
+            new = await asyncio.to_thread(self._new_ones, [file for file in files if file.id in scan.found])
+            for file, place in zip(new, await self._new_places(new, from_end=from_end), strict=True):
+                files.remove(file)
+                await self._begin(file, place)
+            self._others.update((file.id, file.state) for file in files if file.id not in scan.found)
         finally:
             for file in files:
                 file.close()
-        if not was_begun:
-            await self._places.begin()
+
+    async def _note(self, scan: _Scan) -> None:
+        """Which files there still are, and what isn't there any more."""
+        there = scan.all.keys()
+        for noted in (self._done, self._others, self._copies):
+            for file_id in noted.keys() - there:
+                del noted[file_id]
+        seen, gone = self._known.seen(there)
+        await self._places.keep(seen)
+        await self._places.forget(gone)
 
     async def _begin_known(self, files: list[OpenFile], place_of: Callable[[OpenFile], Place | None]) -> None:
         for file in list(files):
@@ -130,77 +179,45 @@ class Follower:
                 files.remove(file)
                 await self._begin(file, place)
 
-    def _opened(self, scan: _Scan) -> list[OpenFile]:
-        """The files that nothing reads yet; empty ones aren't anything yet."""
-        opened: list[OpenFile] = []
-        self.waiting_files = 0
-        for file_id, path in (*scan.found.items(), *scan.beside.items()):
-            if file_id in self._tails:
-                continue
-            if len(self._tails) + len(opened) >= INGEST_FILES:
-                self.waiting_files += 1
-                continue
-            try:
-                file = OpenFile(path)
-            except OSError:
-                continue  # gone again, or not to be read
-            if file.size and file.id == file_id and self._over.get(file_id) != file.size:
-                opened.append(file)
-            else:
-                file.close()
-        return opened
-
-    def _place_at(self, file: OpenFile) -> Place | None:
-        """The place of this very file."""
-        for place in self._known.values():
-            if place.file == file.id and file.size >= place.offset and file.begins_so(place.head):
-                return place
-        return None
-
-    def _place_of_copy(self, file: OpenFile, there: Iterable[FileId]) -> Place | None:
-        """The place of a file that is gone, or was emptied, and of which this is the copy."""
-        for place in self._known.values():
-            is_beside = os.path.dirname(place.path) == os.path.dirname(file.path)
-            is_like_it = is_beside and file.size >= place.offset and file.begins_so(place.head)
-            if is_like_it and file.id != place.file and (place.file not in there or not self._is_itself(place)):
-                return place
-        return None
-
-    def _is_itself(self, place: Place) -> bool:
-        try:
-            file = OpenFile(place.path)
-        except OSError:
-            return False
-        try:
-            return file.id == place.file and file.size >= place.offset and file.begins_so(place.head)
-        finally:
-            file.close()
+    def _new_ones(self, files: list[OpenFile]) -> list[OpenFile]:
+        """Those that are no copies of others, which are longer, or have the plainer names."""
+        new: list[OpenFile] = []
+        for file in sorted(files, key=lambda file: (-file.size, len(file.path), file.path)):
+            if file.is_worth_knowing() and not self._may_be_a_copy(file) and not any(map(file.is_copy_of, new)):
+                new.append(file)
+        return [file for file in files if file in new]
 
     def _may_be_a_copy(self, file: OpenFile) -> bool:
         """Whether it is the copy of a file beside it that is about to be emptied, or has been just now."""
-        folder = os.path.dirname(file.path)
+        state, original = self._copies.get(file.id, (None, None))
+        if original in self._tails.values() and state == file.state:
+            return True
         for tail in self._tails.values():
-            if os.path.dirname(tail.file.path) == folder and (
-                file.is_beginning_of(tail.file) or (file.begins_so(tail.place.head) and tail.was_emptied)
+            if file.is_copy_of(tail.file) or (
+                file.folder == tail.file.folder and file.begins_so(tail.place.head) and tail.was_emptied
             ):
+                self._copies[file.id] = file.state, tail
                 return True
         return False
 
-    async def _new(self, file: OpenFile, *, from_end: bool) -> Place:
-        head = file.head()
-        epoch = await patiently(self._shape.newest_epoch)
-        place = Place(uuid.uuid4().bytes, *file.id, file.path, file.path, head.size, head.digest, epoch)
-        if from_end:
-            place.offset = await asyncio.to_thread(_last_line_end, file)
-        await self._places.keep(place)
-        return place
+    async def _new_places(self, files: list[OpenFile], *, from_end: bool) -> list[Place]:
+        epoch = await patiently(self._shape.newest_epoch) if files else 0
+        places = []
+        for file in files:
+            head, id_ = file.head(), uuid.uuid4().bytes
+            place = Place(id_, *file.id, file.path, file.folder, file.path, head.size, head.digest, epoch)
+            if from_end:
+                place.offset = await asyncio.to_thread(_last_line_end, file)
+            places.append(place)
+        await self._places.keep(places)
+        return places
 
     async def _begin(self, file: OpenFile, place: Place) -> None:
-        self._known.pop(place.id, None)
-        self._over.pop(file.id, None)
+        self._known.remove(place)
+        self._done.pop(file.id, None)
         if place.file != file.id:
-            place.is_of(file.id, place.path, place.head)
-            await self._places.keep(place)
+            place.goes_on_in(file)
+            await self._places.keep([place])
         before = [tail for tail in self._tails.values() if tail.place.path == place.path]
         writer = NumberedWriter(self._shape, place.id, since_epoch=place.epoch)
         work = self._reading, self._places.keep, self._slots, self.progress
@@ -210,7 +227,14 @@ class Follower:
         self.progress.files += 1
         self._tasks[asyncio.create_task(tail.run())] = tail
 
-    # --- keeping places ------------------------------------------------------------------------
+    # --- while files are read -------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Wake those that have something to do."""
+        while True:
+            await asyncio.sleep(INGEST_LOOK_S)
+            for tail in await asyncio.to_thread(_due, list(self._tails.values())):
+                tail.bell.set()
 
     async def _keep(self) -> None:
         while True:
@@ -218,19 +242,47 @@ class Follower:
             await self._keep_all()
 
     async def _keep_all(self) -> None:
-        for tail in list(self._tails.values()):
-            if tail.is_dirty:
-                tail.is_dirty = False
-                await self._places.keep(tail.place)
+        dirty = [tail for tail in self._tails.values() if tail.is_dirty]
+        for tail in dirty:
+            tail.is_dirty = False
+        await self._places.keep([tail.place for tail in dirty])
+
+
+def _most_files() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = INGEST_FILES if allowed == resource.RLIM_INFINITY else allowed - INGEST_FILES_LEFT
+    return max(1, min(INGEST_FILES, left))
 
 
 def _scan(patterns: Sequence[str], folders: Iterable[str]) -> _Scan:
-    found, beside = matching(patterns), dict[FileId, str]()
+    found = matching(patterns)
+    all_ = dict(found)
     for folder in folders:
-        for path in siblings_in(folder or "."):
-            if (known := identity(path)) is not None and known not in found:
-                beside[known] = path
-    return _Scan(found, beside)
+        add_seen(all_, siblings_in(folder))
+    return _Scan(found, all_)
+
+
+def _opened(some: Iterable[tuple[FileId, Seen]]) -> list[OpenFile]:
+    opened: list[OpenFile] = []
+    for file_id, seen in some:
+        try:
+            file = OpenFile(seen.path)
+        except OSError:
+            continue  # gone again, or not to be read
+        if file.size and file.id == file_id:
+            opened.append(file)
+        else:
+            file.close()
+    return opened
+
+
+def _look_at_names(tails: Iterable[Tail]) -> None:
+    for tail in tails:
+        tail.is_replaced = identity(tail.place.path) != tail.file.id
+
+
+def _due(tails: Iterable[Tail]) -> list[Tail]:
+    return [tail for tail in tails if tail.is_due()]
 
 
 def _last_line_end(file: OpenFile) -> int:

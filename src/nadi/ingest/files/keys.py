@@ -37,7 +37,7 @@ def by_field(path: str) -> KeyOf:
             found: Any = msgspec.json.decode(event)
             for name in names:
                 found = found[name]
-        except (msgspec.DecodeError, KeyError, TypeError, IndexError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, IndexError, RecursionError):
             return None
         if isinstance(found, str):
             return found or None

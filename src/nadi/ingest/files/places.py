@@ -12,37 +12,42 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from nadi.backoff import Backoff
-from nadi.client.aio import KeyValueTable, KeyValueTableConfiguration, StreamManager, TableKey
-from nadi.errors import ClosedError, ConflictError, UnavailableError
-from nadi.ingest.files.disk import FileId, Head
-from nadi.limits import INGEST_PLACES_KEPT_S
+from nadi.client.aio import KeyValueTable, KeyValueTableConfiguration, Put, Remove, StreamManager, TableKey, Version
+from nadi.errors import ClosedError, ConditionFailedError, ConflictError, UnavailableError
+from nadi.ingest.files.disk import FileId, Head, OpenFile
 
-_BEGUN = bytes(16)  # the id of what says that a name has been at work before
+_BEGUN, _OWNER = bytes(16), b"\xff" * 16  # in place of ids: whether a name has been at work before, and who is now
+_AT_ONCE = 1_000  # entries in one update, of some 300 bytes each
 T = TypeVar("T")
 
 
 class Place(msgspec.Struct):
-    """Of one file. id: of its writer. key: the routing key of lines that have no other, its first path. offset: all
-    before it is stored. forced: where an event after it was forced to end. epoch: of the stream, when it was found."""
+    """Of one file. id: of its writer. folder: where it really is, if `path` goes through links. key: the routing key of
+    lines that have no other, its first path. offset: all before it is stored; last_…: what is just before it.
+    forced: where an event after it was forced to end. epoch: of the stream, when it was found."""
 
     id: bytes
     device: int
     inode: int
     path: str
+    folder: str
     key: str
     head_bytes: int
     head_digest: str
     epoch: int
     offset: int = 0
+    last_bytes: int = 0
+    last_digest: str = ""
     forced: int = 0
     seen_s: float = 0.0
 
@@ -54,18 +59,32 @@ class Place(msgspec.Struct):
     def head(self) -> Head:
         return Head(self.head_bytes, self.head_digest)
 
-    def is_of(self, file: FileId, path: str, head: Head) -> None:
-        """The file is there now, and begins so."""
-        self.device, self.inode, self.path = file.device, file.inode, path
-        self.head_bytes, self.head_digest = head.size, head.digest
+    def is_in(self, file: OpenFile) -> bool:
+        """Whether it may be one in this file, by how that begins, and by what it has just before it."""
+        if file.size < self.offset or not file.begins_so(self.head):
+            return False
+        return not self.last_bytes or file.has_before(self.offset, Head(self.last_bytes, self.last_digest))
+
+    def goes_on_in(self, file: OpenFile) -> None:
+        """The file has another's content now, of which it is the copy."""
+        self.device, self.inode, self.folder = *file.id, file.folder
+
+    def is_at(self, offset: int, last: Head) -> None:
+        """All before it is stored."""
+        self.offset, self.last_bytes, self.last_digest = offset, last.size, last.digest
 
 
 class Places:
-    """Those that one name has in one stream. Calls wait until the server is there."""
+    """Those that one name has in one stream. Calls wait until the server is there.
+
+    Whoever opens them last has them: each change is conditional on that, in one update with it. ConflictError from any
+    call says that somebody else has them now, who may know of files that this one doesn't.
+    """
 
     def __init__(self, table: KeyValueTable, name: str) -> None:
-        self._table, self._name = table, hashlib.sha256(name.encode()).digest()[:16]
-        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._table, self._said, self._name = table, name, hashlib.sha256(name.encode()).digest()[:16]
+        self._me, self._version = uuid.uuid4().bytes, Version(0, 0)
+        self._turn = asyncio.Lock()
         self.were_begun = False
 
     @classmethod
@@ -73,42 +92,61 @@ class Places:
         table = f"ingest-{stream}"
         config = KeyValueTableConfiguration(partitions=1, primary_key_bytes=16, secondary_key_bytes=16)
         await patiently(lambda: manager.create_key_value_table(scope, table, config))
-        return cls(await patiently(lambda: manager.key_value_table(scope, table)), name)
+        places = cls(await patiently(lambda: manager.key_value_table(scope, table)), name)
+        owner = TableKey(places._name, _OWNER)
+        places._version = await patiently(lambda: places._table.put(owner, places._me))
+        return places
 
     async def load(self) -> list[Place]:
-        """All of them, without those of files that nobody has seen for long."""
-
         async def load() -> list[Place]:
             found = []
             async for entry in self._table.entries(primary=self._name):
                 if entry.key.secondary == _BEGUN:
                     self.were_begun = True
-                else:
+                elif entry.key.secondary != _OWNER:
                     found.append(msgspec.msgpack.decode(entry.value, type=Place))
             return found
 
-        places = await patiently(load)
-        oldest = time.time() - INGEST_PLACES_KEPT_S
-        for place in places:
-            if place.seen_s < oldest:
-                await self.forget(place)
-        return [place for place in places if place.seen_s >= oldest]
+        return await patiently(load)
 
     async def begin(self) -> None:
         """From now on a file that isn't known is a new one."""
-        await patiently(lambda: self._table.put(TableKey(self._name, _BEGUN), b""))
+        await self._change([Put(TableKey(self._name, _BEGUN), b"")])
         self.were_begun = True
 
-    async def keep(self, place: Place) -> None:
-        turn = self._turns.get(place.id)
-        if turn is None:
-            turn = self._turns[place.id] = asyncio.Lock()
-        async with turn:  # an older state that is sent again mustn't come after a newer one
-            place.seen_s = time.time()
-            await patiently(lambda: self._table.put(TableKey(self._name, place.id), msgspec.msgpack.encode(place)))
+    async def keep(self, places: Sequence[Place]) -> None:
+        for at in range(0, len(places), _AT_ONCE):
+            few = places[at : at + _AT_ONCE]
+            for place in few:
+                place.seen_s = time.time()
+            await self._change([Put(TableKey(self._name, one.id), msgspec.msgpack.encode(one)) for one in few])
 
-    async def forget(self, place: Place) -> None:
-        await patiently(lambda: self._table.remove(TableKey(self._name, place.id)))
+    async def forget(self, places: Sequence[Place]) -> None:
+        keys = [TableKey(self._name, place.id) for place in places]
+        for at in range(0, len(keys), _AT_ONCE):
+            await self._change([])
+            removals = list(map(Remove, keys[at : at + _AT_ONCE]))
+            await patiently(partial(self._table.update, removals))
+
+    async def _change(self, puts: list[Put]) -> None:
+        async with self._turn:  # an older state that is sent again mustn't come after a newer one
+            await patiently(lambda: self._try(puts))
+
+    async def _try(self, puts: list[Put]) -> None:
+        owner = TableKey(self._name, _OWNER)
+        try:
+            version, *_ = await self._table.update([Put(owner, self._me, self._version), *puts])
+            assert version is not None, "what was put has a version"
+            self._version = version
+        except ConditionFailedError:
+            found = await self._table.get(owner)
+            if found is None or found.value != self._me:
+                raise ConflictError(
+                    f"another nadi ingest was started by the name {self._said!r}, on this machine or another, and goes "
+                    "on from here: give one of them another --name"
+                ) from None
+            self._version = found.version
+            raise UnavailableError("the answer to a change of positions was lost") from None
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:

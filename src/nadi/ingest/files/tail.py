@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.ingest.files.disk import HEAD_BYTES, OpenFile
+from nadi.ingest.files.disk import HEAD_BYTES, Head, OpenFile, State
 from nadi.ingest.files.keys import KeyOf
 from nadi.ingest.files.lines import Cut, Cutter
 from nadi.ingest.files.places import Place
-from nadi.limits import INGEST_LOOK_S, INGEST_QUIET_S, INGEST_READ_BYTES
+from nadi.limits import INGEST_QUIET_S, INGEST_READ_BYTES
 from nadi.model.keyspace import key_position
 
 
@@ -27,6 +27,7 @@ class End(enum.Enum):
 
     EMPTIED = "it was truncated, or is another one"
     OVER = "another has its name, and nothing comes any more"
+    AT_REST = "nothing comes, and others wait to be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Progress:
 
 
 class Tail:
-    """`run` it. keep: stores the place at once. slots: how many files are worked on at a time."""
+    """`run` it, and ring its bell while it is due. keep: stores the place at once. slots: how many files are worked on
+    at a time."""
 
     def __init__(
         self,
@@ -62,13 +64,16 @@ class Tail:
         place: Place,
         writer: NumberedWriter,
         reading: Reading,
-        keep: Callable[[Place], Awaitable[None]],
+        keep: Callable[[Sequence[Place]], Awaitable[None]],
         slots: asyncio.Semaphore,
         progress: Progress,
         after: Tail | None = None,
     ) -> None:
         self.file, self.place = file, place
         self.is_replaced = False  # another file has its name, or none
+        self.gives_way = False  # others wait
+        self.seen: State | None = None  # the file's, when it was read last
+        self.bell = asyncio.Event()  # there is something to do
         self.drained = asyncio.Event()  # all that it had was written once
         self.is_dirty = False  # the place is further than what is kept
         self._writer, self._reading, self._keep, self._slots = writer, reading, keep, slots
@@ -77,6 +82,7 @@ class Tail:
         self._position = key_position(place.key)
         self._grown_at = time.monotonic()
         self._head_grew = False
+        self._recent = file.read(place.offset - place.last_bytes, place.last_bytes)
 
     async def run(self) -> End | None:
         """None: all there was at the moment was written, where nothing more is wanted."""
@@ -92,20 +98,31 @@ class Tail:
                     self._grown_at = time.monotonic()
                     if self._head_grew:
                         # kept first: what is stored of a file is never more than what it is known by, up to a kilobyte
-                        await self._keep(self.place)
+                        await self._keep([self.place])
                         self._head_grew = False
+                    self._recent += data
                     await self._write(self._cutter.feed(data))
                     if len(data) == INGEST_READ_BYTES:
                         continue
             end = await self._at_the_end()
             if end is not None or (self._reading.once and self.drained.is_set()):
                 return end
-            await asyncio.sleep(INGEST_LOOK_S)
+            await self.bell.wait()
+            self.bell.clear()
 
     @property
     def was_emptied(self) -> bool:
         """Whether it isn't the file any more that it was."""
-        return self.file.size < self.place.offset or not self.file.begins_so(self.place.head)
+        return not self.place.is_in(self.file)
+
+    def is_due(self) -> bool:
+        """Whether there may be something to do: its bell is rung then."""
+        if self.is_replaced or self.gives_way or self._cutter.has_whole:
+            return True
+        try:
+            return self.file.state != self.seen
+        except OSError:
+            return True  # which reading says
 
     def close(self) -> None:
         self._writer.close()
@@ -120,29 +137,35 @@ class Tail:
         if is_over and (self._cutter.has_rest or self._cutter.has_whole):
             await self._force(self._cutter.at, rest=True)
         self.drained.set()
-        return End.OVER if is_over else None
+        if is_over:
+            return End.OVER
+        return End.AT_REST if self.gives_way and idle_s > INGEST_QUIET_S else None
 
     async def _force(self, end: int, *, rest: bool) -> None:
         """End an event though more might come: first it is kept where, so that it ends there for good."""
         self.place.forced = end
-        await self._keep(self.place)
+        await self._keep([self.place])
         await self._write(self._cutter.flush(rest=rest))
 
     def _read(self) -> bytes | None:
         """What follows; None if it isn't this file any more."""
         file, place, at = self.file, self.place, self._cutter.at
-        size = file.size
-        if size < at or not file.begins_so(place.head):
+        state = file.state
+        size = state.size
+        if state == self.seen and size == at:
+            return b""
+        if size < at or not place.is_in(file):
             return None
         if place.head_bytes < min(size, HEAD_BYTES):
             head = file.head()
-            if not file.begins_so(place.head):
+            if not place.is_in(file):
                 return None
             place.head_bytes, place.head_digest = head.size, head.digest
             self._head_grew = True
         data = file.read(at, min(INGEST_READ_BYTES, size - at))
-        if not file.begins_so(place.head):
+        if not place.is_in(file):
             return None
+        self.seen = state
         self._progress.unread[place.id] = max(0, size - at - len(data))
         return data
 
@@ -152,10 +175,16 @@ class Tail:
             await self._writer.write(events)
             self._progress.lines += len(cuts)
             self._progress.size += self._cutter.done - self.place.offset
-            self.place.offset = self._cutter.done
+            self.place.is_at(self._cutter.done, self._last())
             self.is_dirty = True
         self._progress.split_lines += self._cutter.split_lines
         self._cutter.split_lines = 0
+
+    def _last(self) -> Head:
+        """What is just before the place, as it was read."""
+        waiting = self._cutter.at - self._cutter.done
+        self._recent = self._recent[-(HEAD_BYTES + waiting) :]
+        return Head.of(self._recent[: len(self._recent) - waiting][-HEAD_BYTES:])
 
     def _position_of(self, event: bytes) -> float:
         key = self._reading.key_of(event) if self._reading.key_of is not None else None

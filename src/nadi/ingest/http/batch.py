@@ -19,7 +19,7 @@ from nadi.controller.rest.intake import Sent
 from nadi.controller.rest.own.ingest import ARROW, CLOUD_EVENT, CLOUD_EVENTS, NDJSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.http.cloud_events import batched, from_binary, structured
-from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES
+from nadi.limits import INGEST_EVENTS_MAX, KEY_FIELD_MAX_NAMES, MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 KEY_HEADER = "nadi-routing-key"
 _JSON_LINES = {NDJSON, "application/jsonl", "application/x-jsonlines", "application/jsonlines"}
 _PARAMETERS = {"key", "key-field"}
+_TOO_MANY = "{:,} events in one request: send {:,} at most"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """keys: one for all, one for each, or None."""
 
-    events: list[bytes] | pa.Array
-    keys: str | list[str | None] | pa.Array | None
+    events: list[bytes] | pa.ChunkedArray
+    keys: str | list[str | None] | pa.ChunkedArray | None  # in Arrow, a dictionary: each key once
 
     def __len__(self) -> int:
         return len(self.events)
@@ -47,7 +48,7 @@ def batch_of(sent: Sent) -> Batch:
     key, field = sent.query.get("key", sent.headers.get(KEY_HEADER)), sent.query.get("key-field")
     batch = _batch(sent, key, field)
     if len(batch) > INGEST_EVENTS_MAX:
-        raise InvalidArgumentError(f"{len(batch):,} events in one request: send {INGEST_EVENTS_MAX:,} at most")
+        raise InvalidArgumentError(_TOO_MANY.format(len(batch), INGEST_EVENTS_MAX))
     return batch
 
 
@@ -59,7 +60,10 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
     if sent.media in _JSON_LINES:
         return _lines(sent.body, key, field)
     if sent.media == ARROW:
-        return _arrow(sent.body, key)
+        from nadi.ingest.http.arrow import columns_of  # most requests need no Arrow
+
+        events, keys = columns_of(sent.body, has_key=key is not None)
+        return Batch(events, key if keys is None else keys)
     readers: dict[str, Callable[[bytes], list[tuple[bytes, str | None]]]] = {
         CLOUD_EVENT: structured,
         CLOUD_EVENTS: batched,
@@ -83,12 +87,13 @@ def _checked(event: bytes) -> bytes:
 
 
 def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
+    count = body.count(b"\n") + (not body.endswith(b"\n"))
+    if body and count > INGEST_EVENTS_MAX:
+        raise InvalidArgumentError(_TOO_MANY.format(count, INGEST_EVENTS_MAX))
     lines = body.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     lines = [line[:-1] if line.endswith(b"\r") else line for line in lines] if b"\r" in body else lines
-    if len(lines) > INGEST_EVENTS_MAX:
-        return Batch(lines, key)  # which is refused for that
     keyed = field is not None
     decode: Callable[[bytes], Any] = msgspec.json.Decoder(_fields(field) if keyed else Any).decode
     keys: list[str | None] = []
@@ -107,8 +112,17 @@ def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
 def _fields(path: str | None) -> Any:
     """A type that decodes nothing but the field at a path, such as `device.id`."""
     kind: Any = Any
-    for name in reversed((path or "").split(".")):
-        kind = msgspec.defstruct("Line", [("found", kind)], rename={"found": name})
+    names = (path or "").split(".")
+    if not all(names) or len(names) > KEY_FIELD_MAX_NAMES:
+        raise InvalidArgumentError(
+            f"the key-field {(path or '')[:60]!r} is no field: write it as id, or device.id, of "
+            f"{KEY_FIELD_MAX_NAMES} names at most"
+        )
+    for name in reversed(names):
+        try:
+            kind = msgspec.defstruct("Line", [("found", kind)], rename={"found": name})
+        except ValueError as error:
+            raise InvalidArgumentError(f"there is no key-field {name[:60]!r}: {error}") from None
     return kind
 
 
@@ -120,22 +134,3 @@ def _text(found: Any, number: int, field: str | None) -> str:
     if isinstance(found, bool | int | float):
         return msgspec.json.encode(found).decode()
     raise InvalidArgumentError(f"line {number:,}: its {field} is no key: it is to be a string or a number")
-
-
-def _arrow(body: bytes, key: str | None) -> Batch:
-    import pyarrow as pa  # most requests need none
-
-    try:
-        table = pa.ipc.open_stream(body).read_all()
-        table.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise InvalidArgumentError(f"the body is not an Arrow IPC stream: {error}") from None
-    wanted = {"event", "key"} if key is None else {"event"}
-    if unknown := sorted(set(table.column_names) - wanted):
-        raise InvalidArgumentError(f"the column {unknown[0][:40]!r} has no meaning here: there are event and key")
-    if table.column_names.count("event") != 1 or table.column_names.count("key") > 1:
-        raise InvalidArgumentError("the body has no column `event`, of binaries or strings, or several")
-    events = table.column("event")
-    if pa.types.is_string(events.type) or pa.types.is_large_string(events.type):
-        events = events.cast(pa.large_binary())
-    return Batch(events, table.column("key") if "key" in table.column_names else key)

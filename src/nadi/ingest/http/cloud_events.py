@@ -34,7 +34,7 @@ def batched(body: bytes) -> list[tuple[bytes, str | None]]:
 def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
     """Attributes that are headers, and data that is the body: put together as one event."""
     event: dict[str, Any] = {
-        name.removeprefix(_PREFIX): unquote(value) for name, value in sent.headers.items() if name.startswith(_PREFIX)
+        _attribute(name): unquote(value) for name, value in sent.headers.items() if name.startswith(_PREFIX)
     }
     if sent.media:
         event["datacontenttype"] = sent.headers["content-type"]
@@ -46,6 +46,16 @@ def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
         event["data_base64"] = base64.b64encode(sent.body).decode()
     encoded = msgspec.json.encode(event)
     return [(encoded, _key(_decoded(encoded, dict[str, msgspec.Raw]), "the event"))]
+
+
+def _attribute(header: str) -> str:
+    name = header.removeprefix(_PREFIX)
+    if not (name.isascii() and name.isalnum()) or name in ("data", "datacontenttype"):
+        raise InvalidArgumentError(
+            f"the header {header[:40]!r} is none of a CloudEvent: attributes are letters and digits, its data is the "
+            "body, and of the Content-Type that this has"
+        )
+    return name
 
 
 def _decoded(body: bytes, kind: Any, what: str = "the body") -> Any:

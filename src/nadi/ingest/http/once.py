@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
@@ -20,21 +21,36 @@ from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
 from nadi.client.segments.stores import SegmentStores
 from nadi.controller.rest.intake import Sent
 from nadi.controller.state.metadata import StreamName
-from nadi.errors import ConflictError, NadiError
+from nadi.errors import ConflictError, InvalidArgumentError, NadiError
 from nadi.ingest.http.batch import KEY_HEADER, Batch
-from nadi.limits import INGEST_ANSWER_S, INGEST_HORIZON_S, INGEST_REMEMBERED_S, INGEST_SETUPS, INGEST_STREAMS
+from nadi.limits import (
+    INGEST_ANSWER_S,
+    INGEST_BODY_MAX_BYTES,
+    INGEST_HORIZON_S,
+    INGEST_REMEMBERED_S,
+    INGEST_SETUPS,
+    INGEST_STREAMS,
+)
 from nadi.model.keyspace import key_position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
     """A request's events with the number that stands for it; those without a key go where `name` does, all together."""
     number, spare = _fingerprint(sent), key_position(name)
     events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
+    if (size := sum(map(len, events))) > INGEST_BODY_MAX_BYTES:  # those of a segment are one append
+        raise InvalidArgumentError(
+            f"the events have {size:,} bytes, and with an Idempotency-Key at most {INGEST_BODY_MAX_BYTES:,}: send "
+            "fewer at a time"
+        )
     keys = batch.keys
     if keys is None or isinstance(keys, str):
         position = spare if keys is None else key_position(keys)
         return [NumberedEvent(number, position, event) for event in events]
-    each: Iterable[str | None] = keys if isinstance(keys, list) else keys.to_pylist()
+    each = keys if isinstance(keys, list) else _each(keys)
     known: dict[str | None, float] = {None: spare}
     found = []
     for event, key in zip(events, each, strict=True):
@@ -42,6 +58,13 @@ def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
             known[key] = key_position(key)
         found.append(NumberedEvent(number, known[key], event))
     return found
+
+
+def _each(keys: pa.ChunkedArray) -> Iterator[str | None]:
+    for chunk in keys.chunks:
+        names = chunk.dictionary.to_pylist()
+        for index in chunk.indices.to_pylist():
+            yield None if index is None else names[index]
 
 
 def _fingerprint(sent: Sent) -> int:

@@ -20,7 +20,7 @@ from nadi.controller.rest.own.ingest import PROTOBUF
 from nadi.controller.rest.replies import JSON
 from nadi.errors import InvalidArgumentError
 from nadi.ingest.http.batch import Batch
-from nadi.limits import INGEST_EVENTS_MAX, OTLP_DEPTH_MAX
+from nadi.limits import INGEST_EVENTS_MAX, OTLP_DEPTH_MAX, OTLP_EVENTS_MAX_BYTES
 
 _SERVICE = "service.name"
 _PLAIN = ("stringValue", "boolValue", "doubleValue", "intValue", "bytesValue")
@@ -36,11 +36,18 @@ def records_of(sent: Sent) -> Batch:
         raise HTTPException(415, f"send OTLP as Content-Type: {PROTOBUF} or {JSON}")
     events: list[bytes] = []
     keys: list[str | None] = []
+    size = 0
     for key, record in _records(request):
         events.append(msgspec.json.encode(record))
         keys.append(key)
+        size += len(events[-1])
         if len(events) > INGEST_EVENTS_MAX:
             raise InvalidArgumentError(f"more than {INGEST_EVENTS_MAX:,} records in one request: send fewer at a time")
+        if size > OTLP_EVENTS_MAX_BYTES:
+            raise InvalidArgumentError(
+                f"the records have more than {OTLP_EVENTS_MAX_BYTES:,} bytes, each with its resource and scope: send "
+                "fewer at a time"
+            )
     return Batch(events, keys)
 
 

@@ -101,7 +101,7 @@ def _needs_of_logs(call: Call) -> Need:
 )
 async def write_logs(call: Call) -> Response:
     """Write OpenTelemetry's log records, as OTLP over HTTP sends them."""
-    async with taken(call.request, call.api.data_places) as sent:
+    async with taken(call.request, call.api.data_places, grows=True) as sent:
         with _sealed_is_a_conflict():
             await _intake(call).logs(_stream_of_logs(call), sent)
     if sent.media == PROTOBUF:
