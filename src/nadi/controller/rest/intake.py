@@ -65,8 +65,8 @@ def takes_data(path: str) -> bool:
 @asynccontextmanager
 async def taken(request: Request, places: Places, *, grows: bool = False) -> AsyncIterator[Sent]:
     """The whole request, which has its place until it is worked on: before it is read if it is large, and after that if
-    it is little but becomes large, for it is packed, or `grows` as it is understood. InvalidArgumentError, or HTTPException, where its
-    body isn't what may come."""
+    it is little but becomes large, for it is packed, or `grows` as it is understood. InvalidArgumentError, or
+    HTTPException, where its body isn't what may come."""
     told = None if "transfer-encoding" in request.headers else request.headers.get("content-length")
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     is_little = told is not None and int(told) <= INGEST_LITTLE_BYTES

@@ -52,9 +52,7 @@ class Known:
                 if now - place.seen_s > INGEST_SEEN_S:
                     seen.append(place)
         new = {place.id for place in seen}
-        gone = [
-            one for one in self._places.values() if now - one.seen_s > INGEST_PLACES_KEPT_S and one.id not in new
-        ]
+        gone = [one for one in self._places.values() if now - one.seen_s > INGEST_PLACES_KEPT_S and one.id not in new]
         for place in gone:
             self.remove(place)
         return seen, gone
