@@ -189,14 +189,15 @@ class Follower:
 
     def _may_be_a_copy(self, file: OpenFile) -> bool:
         """Whether it is the copy of a file beside it that is about to be emptied, or has been just now."""
-        state, original = self._copies.get(file.id, (None, None))
-        if original in self._tails.values() and state == file.state:
+        state, tails = file.state, list(self._tails.values())
+        seen, original = self._copies.get(file.id, (None, None))
+        if seen == state and original in tails:
             return True
-        for tail in self._tails.values():
-            if file.is_copy_of(tail.file) or (
-                file.folder == tail.file.folder and file.begins_so(tail.place.head) and tail.was_emptied
-            ):
-                self._copies[file.id] = file.state, tail
+        for tail in tails:
+            if file.is_copy_of(tail.file):
+                self._copies[file.id] = state, tail
+                return True
+            if file.folder == tail.file.folder and file.begins_so(tail.place.head) and tail.was_emptied:
                 return True
         return False
 
@@ -205,7 +206,7 @@ class Follower:
         places = []
         for file in files:
             head, id_ = file.head(), uuid.uuid4().bytes
-            place = Place(id_, *file.id, file.path, file.folder, file.path, head.size, head.digest, epoch)
+            place = Place(id_, *file.id, file.path, file.path, head.size, head.digest, epoch)
             if from_end:
                 place.offset = await asyncio.to_thread(_last_line_end, file)
             places.append(place)

@@ -24,7 +24,7 @@ import msgspec
 from nadi.backoff import Backoff
 from nadi.client.aio import KeyValueTable, KeyValueTableConfiguration, Put, Remove, StreamManager, TableKey, Version
 from nadi.errors import ClosedError, ConditionFailedError, ConflictError, UnavailableError
-from nadi.ingest.files.disk import FileId, Head, OpenFile
+from nadi.ingest.files.disk import FileId, Head, OpenFile, folder_of
 
 _BEGUN, _OWNER = bytes(16), b"\xff" * 16  # in place of ids: whether a name has been at work before, and who is now
 _AT_ONCE = 1_000  # entries in one update, of some 300 bytes each
@@ -32,15 +32,14 @@ T = TypeVar("T")
 
 
 class Place(msgspec.Struct):
-    """Of one file. id: of its writer. folder: where it really is, if `path` goes through links. key: the routing key of
-    lines that have no other, its first path. offset: all before it is stored; last_…: what is just before it.
-    forced: where an event after it was forced to end. epoch: of the stream, when it was found."""
+    """Of one file. id: of its writer. key: the routing key of lines that have no other, its first path. offset: all
+    before it is stored; last_…: what is just before it. forced: where an event after it was forced to end. epoch: of
+    the stream, when it was found. folder: where the file really is, if `path` goes through links."""
 
     id: bytes
     device: int
     inode: int
     path: str
-    folder: str
     key: str
     head_bytes: int
     head_digest: str
@@ -50,6 +49,12 @@ class Place(msgspec.Struct):
     last_digest: str = ""
     forced: int = 0
     seen_s: float = 0.0
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.folder:  # kept by an older version, or new
+            self.path = os.path.abspath(self.path)
+            self.folder = folder_of(self.path)
 
     @property
     def file(self) -> FileId:

@@ -139,7 +139,8 @@ class Tail:
         self.drained.set()
         if is_over:
             return End.OVER
-        return End.AT_REST if self.gives_way and idle_s > INGEST_QUIET_S else None
+        gives_way = self.gives_way and idle_s > INGEST_QUIET_S and not self._cutter.has_whole
+        return End.AT_REST if gives_way else None
 
     async def _force(self, end: int, *, rest: bool) -> None:
         """End an event though more might come: first it is kept where, so that it ends there for good."""

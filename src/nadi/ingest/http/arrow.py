@@ -17,7 +17,7 @@ from nadi.limits import INGEST_BODY_MAX_BYTES, INGEST_EVENTS_MAX
 
 _EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # kinds of messages: Message.fbs of the Arrow format
+_DICTIONARY_BATCH = 2  # a kind of message: Message.fbs of the Arrow format
 _Columns = tuple[pa.ChunkedArray, pa.ChunkedArray | None]
 
 
