@@ -1,4 +1,7 @@
-"""kill -9 of the ingester, and of the server, while files rotate: each line once, and in order in each file."""
+"""kill -9 of the ingester, and of the server, while files rotate: each line once, and in order in each file.
+
+NADI_INGEST_KILLS says how many times in the slow run, which prints its figures with `pytest -rP`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,18 @@ from tests.ingest.files.logs import Logging, check_once_and_in_order
 
 COMMAND = [sys.executable, "-c", "from nadi.cli.app import main; main()", "ingest", "in", "logs", "--quiet"]
 
+MANY = int(os.environ.get("NADI_INGEST_KILLS", "50"))
+
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [10, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600 + 20 * MANY)
 def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
     logs, stopped = tmp_path / "logs", threading.Event()
     logs.mkdir()
     loggings = [Logging(logs, f"l{i}", random.Random(i), copies=i % 2 == 1) for i in range(4)]
+    server_kills, start_s = 0, time.monotonic()
 
     def log() -> None:
         while not stopped.wait(0.005):
@@ -52,6 +58,7 @@ def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
                 time.sleep(chance.uniform(0.5, 2.0))  # a kill at any moment of its work is what is tried
                 if chance.random() < 0.3:
                     server.restart()
+                    server_kills += 1
                     time.sleep(chance.uniform(0, 1.0))
                 if number % 5 == 4:
                     current = [segment.segment_id for segment in manager.current_segments("in", "logs")]
@@ -70,4 +77,9 @@ def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
             logging.close()
         written = {logging.name: logging.written for logging in loggings}
         check_once_and_in_order(manager, "logs", written, key=lambda number: number % 10)
-    assert sum(logging.rotations for logging in loggings) > kills
+    rotations = sum(logging.rotations for logging in loggings)
+    print(
+        f"{sum(written.values()):,} lines in {rotations + len(loggings)} files, {rotations} rotations, kill -9 of the "
+        f"ingester {kills} times, of the server {server_kills} times, {time.monotonic() - start_s:.0f} s"
+    )
+    assert rotations > kills

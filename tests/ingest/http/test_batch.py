@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import struct
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,8 @@ from nadi.limits import INGEST_EVENTS_MAX
 from nadi.wire.rpc import logs_pb2
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/meters", "type": "reading", "data": {"wh": 3}}
+
+CE = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/x", "ce-type": "t"}
 
 
 def sent(body: bytes, media: str = "application/x-ndjson", headers: dict[str, str] | None = None, **query: str) -> Sent:
@@ -31,9 +35,9 @@ def pairs(batch: Batch) -> list[tuple[bytes, str | None]]:
     return list(zip(events, keys, strict=True))
 
 
-def arrow(**columns: pa.Array) -> bytes:
+def arrow(options: pa.ipc.IpcWriteOptions | None = None, **columns: pa.Array) -> bytes:
     table, sink = pa.table(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
@@ -60,6 +64,72 @@ def test_arrow() -> None:
     assert pairs(batch_of(sent(both, "application/vnd.apache.arrow.stream"))) == [(b"x", "k"), (b"y", None)]
     alone = arrow(event=pa.array(["ä"]))
     assert pairs(batch_of(sent(alone, "application/vnd.apache.arrow.stream", key="k"))) == [("ä".encode(), "k")]
+
+
+ARROW = "application/vnd.apache.arrow.stream"
+BINARIES = [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()]
+TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_arrow_of_all_types_that_are_taken(compression: str | None) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    for kind in BINARIES:
+        body = arrow(options, event=pa.array([b"xy", b"zz"], kind))
+        assert pairs(batch_of(sent(body, ARROW))) == [(b"xy", None), (b"zz", None)]
+    for kind in TEXTS:
+        body = arrow(options, event=pa.array(["ä", ""], kind), key=pa.array([None, "k" * 30], kind))
+        assert pairs(batch_of(sent(body, ARROW))) == [("ä".encode(), None), (b"", "k" * 30)]
+    body = arrow(options, event=pa.array([b"x"]), key=pa.nulls(1))
+    assert pairs(batch_of(sent(body, ARROW))) == [(b"x", None)]
+
+
+def _views_of_the_same_bytes() -> pa.Array:
+    text = b"x" * 1_000_000
+    view = struct.pack("<i4sii", len(text), text[:4], 0, 0)
+    return pa.Array.from_buffers(pa.string_view(), 100, [None, pa.py_buffer(view * 100), pa.py_buffer(text)])
+
+
+def test_arrow_that_is_larger_than_it_looks() -> None:
+    zeros = arrow(pa.ipc.IpcWriteOptions(compression="zstd"), event=pa.array([bytes(1 << 20)] * 64))
+    assert len(zeros) < 1 << 20
+    for body in (zeros, arrow(event=_views_of_the_same_bytes())):
+        with pytest.raises(InvalidArgumentError, match="the columns have more than 8,388,608 bytes"):
+            batch_of(sent(body, ARROW))
+    rows = pa.Array.from_buffers(pa.binary(0), 1 << 30, [None, pa.py_buffer(b"")])
+    with pytest.raises(InvalidArgumentError, match="events in one request"):
+        batch_of(sent(arrow(event=rows), ARROW))
+
+
+def test_arrow_that_is_damaged() -> None:
+    """Whatever is changed in it: it is refused, or read."""
+    key = pa.array(["k" * 30, None, "b"])
+    views = {"event": pa.array(["a" * 40, "b", "c"], pa.string_view()), "key": key.cast(pa.string_view())}
+    bodies = [arrow(event=pa.array([b"x", b"", b"z" * 20]), key=key), arrow(**views)]
+    bodies.append(arrow(pa.ipc.IpcWriteOptions(compression="lz4"), event=pa.array([b"x" * 90]), key=key[:1]))
+    chance, read = random.Random(3), 0
+    for _ in range(1500):
+        body = bytearray(chance.choice(bodies))
+        at, size = chance.randrange(len(body)), chance.choice([1, 1, 4])
+        body[at : at + size] = chance.choice([b"\xff" * size, bytes(size), chance.randbytes(size), b""])
+        try:
+            read += bool(pairs(batch_of(sent(bytes(body), ARROW))))
+        except InvalidArgumentError:
+            pass
+    assert read
+
+
+def test_arrow_whose_null_keys_have_views_of_nothing() -> None:
+    """Nobody checks these, and a cast that follows them ends the process."""
+    views = b"".join([struct.pack("<i12s", 1, b"k"), struct.pack("<i4sii", 1 << 30, b"xxxx", 77, 1 << 30)])
+    key = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(views)])
+    body = arrow(event=pa.array([b"x", b"y"]), key=key)
+    with pytest.raises(InvalidArgumentError, match="the columns have more than"):
+        batch_of(sent(body, ARROW))
+    views = b"".join([struct.pack("<i12s", 1, b"k"), struct.pack("<i4sii", 100, b"xxxx", 77, 1 << 30)])
+    key = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(views)])
+    body = arrow(event=pa.array([b"x", b"y"]), key=key)
+    assert pairs(batch_of(sent(body, ARROW))) == [(b"x", "k"), (b"y", None)]
 
 
 def test_cloud_events() -> None:
@@ -97,6 +167,16 @@ def test_cloud_events() -> None:
         (sent(b"x", "application/vnd.apache.arrow.stream"), "not an Arrow IPC stream"),
         (sent(arrow(x=pa.array([b"x"])), "application/vnd.apache.arrow.stream"), "column 'x' has no meaning"),
         (sent(arrow(key=pa.array(["x"])), "application/vnd.apache.arrow.stream"), "no column `event`"),
+        (sent(arrow(event=pa.array([1])), ARROW), "events are binaries or strings, not int64"),
+        (sent(arrow(event=pa.array([b"x", None])), ARROW), "1 of the events are null"),
+        (sent(arrow(event=pa.array([b"x"]), key=pa.array([1])), ARROW), "routing keys are strings, not int64"),
+        (sent(arrow(event=pa.array([b"x"]).dictionary_encode()), ARROW), "not dictionaries"),
+        (sent(b"{}", key_field=""), "the key-field '' is no field"),
+        (sent(b"{}", key_field="a..b"), "is no field"),
+        (sent(b"{}", key_field="a" + ".a" * 5000), "of 32 names at most"),
+        (sent(b"{}", key_field='a"b'), "there is no key-field"),
+        (sent(b"{}", "application/json", {**CE, "ce-data": "x"}), "the header 'ce-data' is none of a CloudEvent"),
+        (sent(b"{}", "application/json", {**CE, "ce-a-b": "x"}), "the header 'ce-a-b' is none of a CloudEvent"),
         (sent(b"{}", "application/cloudevents+json"), "it has no specversion"),
         (sent(b'[{"id": "1"}]', "application/cloudevents-batch+json"), "event 1 is no CloudEvent"),
         (sent(json.dumps({**EVENT, "specversion": "0.3"}).encode(), "application/cloudevents+json"), "1.0 is taken"),
@@ -147,6 +227,14 @@ LOGS = {
         }
     ]
 }
+
+
+def test_log_records_that_become_more_than_they_were() -> None:
+    """Each has what its resource says, again."""
+    resource = {"attributes": [{"key": "k", "value": {"stringValue": "x" * 50_000}}]}
+    logs = {"resource": resource, "scopeLogs": [{"logRecords": [{}] * 1000}]}
+    with pytest.raises(InvalidArgumentError, match="more than 33,554,432 bytes, each with its resource"):
+        records_of(sent(json.dumps({"resourceLogs": [logs]}).encode(), "application/json"))
 
 
 def _protobuf() -> bytes:

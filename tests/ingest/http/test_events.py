@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import itertools
 import json
 import socket
@@ -11,15 +12,17 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import pyarrow as pa
 import pytest
 
 import nadi
-from nadi.limits import INGEST_BODY_MAX_BYTES
+from nadi.limits import INGEST_BODY_MAX_BYTES, INGEST_LARGE_AT_ONCE, INGEST_LITTLE_BYTES
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.security import ServerSecurity
 from tests.access.support import PASSWORD, certificate, guarded, user
@@ -113,6 +116,65 @@ def test_what_is_refused(rest: httpx.Client, manager: nadi.StreamManager, stream
     manager.seal_stream("in", stream)
     refused(409, "sealed")
     refused(409, "sealed", headers={"idempotency-key": "k"})
+
+
+def test_with_a_key_events_are_one_append(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    resource = {"attributes": [{"key": "k", "value": {"stringValue": "x" * 100_000}}]}
+    body = {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": [{}] * 100}]}]}
+    to = {"nadi-stream": f"in/{stream}"}
+    response = rest.post("/v1/logs", json=body, headers={**to, "idempotency-key": "k"})
+    assert response.status_code == 400, response.text
+    assert "with an Idempotency-Key at most 8,388,608" in response.json()["error"]
+    assert stored(manager, stream) == []
+    assert rest.post("/v1/logs", json=body, headers=to).status_code == 200
+    assert len(stored(manager, stream)) == 100
+
+
+def test_arrow_is_stored(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    for kind in (pa.string(), pa.string_view()):
+        table, sink = pa.table({"event": pa.array(["a", "b"], kind), "key": pa.array(["k", None], kind)}), io.BytesIO()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        for key in ({}, {"idempotency-key": str(kind)}):
+            headers = {"content-type": "application/vnd.apache.arrow.stream", **key}
+            assert rest.post(path(stream), content=sink.getvalue(), headers=headers).json() == {"written": 2}
+    assert sorted(stored(manager, stream)) == [b"a"] * 4 + [b"b"] * 4
+
+
+# --- places ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def all_places_taken(folder: Path, limits: str) -> Iterator[httpx.Client]:
+    """By bodies that are large, and don't come, to a server with these limits and the stream `in/places`."""
+    with ExitStack() as held:
+        server = held.enter_context(nadi.embedded(folder, rest_port=0, environment={"NADI_LIMITS": limits}))
+        rest = held.enter_context(httpx.Client(base_url=server.rest_uri, timeout=60))
+        manager = held.enter_context(nadi.StreamManager(server.controller_uri))
+        manager.create_scope("in")
+        manager.create_stream("in", "places")
+        for _ in range(INGEST_LARGE_AT_ONCE):
+            peer = held.enter_context(socket.create_connection((rest.base_url.host, rest.base_url.port)))
+            head = f"POST {path('places')} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+            peer.sendall(head.encode() + bytes(70_000))
+        while rest.post(path("places"), content=bytes(100_000)).status_code != 503:
+            pass
+        yield rest
+
+
+def test_what_is_little_but_becomes_large_needs_a_place(tmp_path: Path) -> None:
+    packed = gzip.compress(bytes(INGEST_BODY_MAX_BYTES))
+    assert len(packed) < INGEST_LITTLE_BYTES
+    with all_places_taken(tmp_path, "ingest_place_s=0.2,rest_body_timeout_s=60") as rest:
+        assert rest.post(path("places"), content=b"x").status_code == 200
+        assert rest.post(path("places"), content=packed, headers={"content-encoding": "gzip"}).status_code == 503
+        assert rest.post("/v1/logs", json={}, headers={"nadi-stream": "in/places"}).status_code == 503
+
+
+def test_what_does_not_come_has_its_place_for_a_short_while(tmp_path: Path) -> None:
+    """And not for as long as the largest body might take."""
+    with all_places_taken(tmp_path, "ingest_place_s=5,rest_body_timeout_s=8") as rest:
+        assert rest.post(path("places"), content=bytes(100_000)).status_code == 200
 
 
 def test_a_stream_made_anew_is_written_to(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:

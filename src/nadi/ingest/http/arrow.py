@@ -1,13 +1,14 @@
 """Arrow in requests: the column `event` of an IPC stream, and its column `key`, in types that a writer takes.
 
-All is checked by its sizes before anything is as large as these say: buffers may be compressed, views and dictionaries
-name the same bytes over and over, and rows of no width cost nothing.
+All is checked by its sizes before anything is as large as these say: buffers may be compressed, views name the same
+bytes over and over, and rows of no width cost nothing. Dictionaries aren't taken: each of a stream's batches may have
+one of its own that has all of those before it, which nobody can measure but by reading them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,29 +16,33 @@ import pyarrow as pa
 from nadi.errors import InvalidArgumentError
 from nadi.limits import INGEST_BODY_MAX_BYTES, INGEST_EVENTS_MAX
 
-_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_VIEWS = (pa.types.is_string_view, pa.types.is_binary_view)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_DICTIONARY_BATCH = 2  # a kind of message: Message.fbs of the Arrow format
-_Columns = tuple[pa.ChunkedArray, pa.ChunkedArray | None]
+_COLUMNS = "the columns have more than {:,} bytes: send fewer events"
 
 
-def columns_of(body: bytes, *, has_key: bool) -> _Columns:
+def columns_of(body: bytes, *, has_key: bool) -> tuple[list[bytes] | pa.ChunkedArray, list[str | None] | None]:
     """Its events, and their keys if it has any. has_key: the request says which key they all have.
 
     InvalidArgumentError says what is wrong.
     """
     try:
         if sum(_buffer_sizes(body)) > INGEST_BODY_MAX_BYTES:
-            raise InvalidArgumentError(f"the columns have more than {INGEST_BODY_MAX_BYTES:,} bytes: send fewer events")
+            raise InvalidArgumentError(_COLUMNS.format(INGEST_BODY_MAX_BYTES))
         with pa.ipc.open_stream(body) as reader:
             _check(reader.schema, has_key=has_key)
             table = reader.read_all()
         if len(table) > INGEST_EVENTS_MAX:
             raise InvalidArgumentError(f"{len(table):,} events in one request: send {INGEST_EVENTS_MAX:,} at most")
         table.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, struct.error) as error:
+        for column in table.columns:
+            _check_views(column)
+    except InvalidArgumentError:
+        raise
+    except (ValueError, NotImplementedError, OSError, struct.error) as error:  # of names that are not UTF-8, say
         raise InvalidArgumentError(f"the body is not an Arrow IPC stream: {error}") from None
-    return _events(table.column("event")), _keys(table.column("key")) if "key" in table.column_names else None
+    return _events(table.column("event")), table.column("key").to_pylist() if "key" in table.column_names else None
 
 
 def _check(schema: pa.Schema, *, has_key: bool) -> None:
@@ -47,48 +52,36 @@ def _check(schema: pa.Schema, *, has_key: bool) -> None:
     if schema.names.count("event") != 1 or schema.names.count("key") > 1:
         raise InvalidArgumentError("the body has no column `event`, of binaries or strings, or several")
     kind = schema.field("event").type
-    if not any(is_kind(kind) for is_kind in (*_EVENTS, *_TEXTS, pa.types.is_binary_view)):
+    if not _is_of(kind, *_BYTES, *_TEXTS, pa.types.is_binary_view):
         raise InvalidArgumentError(f"events are binaries or strings, not {kind}: cast or encode them first")
-    if "key" in schema.names:
-        kind = schema.field("key").type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not any(is_kind(kind) for is_kind in (*_TEXTS, pa.types.is_null)):
-            raise InvalidArgumentError(f"routing keys are strings, not {kind}: cast them first")
+    if "key" in schema.names and not _is_of(kind := schema.field("key").type, *_TEXTS, pa.types.is_null):
+        raise InvalidArgumentError(f"routing keys are strings, not {kind}: cast them first")
 
 
-def _events(events: pa.ChunkedArray) -> pa.ChunkedArray:
+def _is_of(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _events(events: pa.ChunkedArray) -> list[bytes] | pa.ChunkedArray:
     if events.null_count:
         raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
-    _check_views(events)
-    return events if any(is_kind(events.type) for is_kind in _EVENTS) else _plain(events).cast(pa.large_binary())
-
-
-def _keys(keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As a dictionary: each key once."""
-    _check_views(keys)
-    if pa.types.is_dictionary(keys.type):
-        return keys.unify_dictionaries()
-    return _plain(keys).dictionary_encode()
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_string_view(column.type):
-        return column.cast(pa.large_string())
-    if pa.types.is_null(column.type):
-        return column.cast(pa.string())
-    return column
+    if _is_of(events.type, *_BYTES):
+        return events
+    if _is_of(events.type, *_VIEWS):  # one by one, as keys: a cast follows also what is null, which nobody has checked
+        return [event.encode() if isinstance(event, str) else event for event in events.to_pylist()]
+    return events.cast(pa.large_binary())
 
 
 def _check_views(column: pa.ChunkedArray) -> None:
     """Views may have any number of texts in the same bytes."""
-    if not (pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)):
+    if not _is_of(column.type, *_VIEWS):
         return
     size = 0
     for chunk in column.chunks:
         views = np.frombuffer(chunk.buffers()[1] or b"", np.int32)
-        size += int(views[::4][chunk.offset : chunk.offset + len(chunk)].sum(dtype=np.int64))
+        size += int(views[::4][chunk.offset : chunk.offset + len(chunk)].clip(0).sum(dtype=np.int64))
     if size > INGEST_BODY_MAX_BYTES:
-        raise InvalidArgumentError(f"the columns have more than {INGEST_BODY_MAX_BYTES:,} bytes: send fewer events")
+        raise InvalidArgumentError(_COLUMNS.format(INGEST_BODY_MAX_BYTES))
 
 
 # --- what buffers have once they are unpacked: pyarrow says it only when they are ------------------
@@ -96,22 +89,20 @@ def _check_views(column: pa.ChunkedArray) -> None:
 
 def _buffer_sizes(body: bytes) -> Iterator[int]:
     for message in pa.ipc.MessageReader.open_stream(body):
-        if message.type in ("record batch", "dictionary"):
-            yield from _of_message(message.metadata, message.body)
+        if message.type == "dictionary":
+            raise InvalidArgumentError("columns are binaries or strings, not dictionaries: cast them first")
+        if message.type == "record batch":
+            yield from _of_batch(message.metadata, message.body)
 
 
-def _of_message(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
+def _of_batch(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
     """Of a compressed buffer, the size that it begins with, by which its room is measured; -1 there if it isn't."""
     head = memoryview(metadata)
     table = _follow(head, 0)
-    kind, at = _field(head, table, 1), _field(head, table, 2)
-    assert kind is not None, "pyarrow verifies what it gives out"
-    assert at is not None, "pyarrow verifies what it gives out"
+    at = _field(head, table, 2)
+    if at is None:
+        raise struct.error("a batch has no head")
     batch = _follow(head, at)
-    if head[kind] == _DICTIONARY_BATCH:
-        data = _field(head, batch, 1)
-        assert data is not None
-        batch = _follow(head, data)
     buffers, compression = _field(head, batch, 2), _field(head, batch, 3)
     if buffers is None:
         return

@@ -35,7 +35,7 @@ class Batch:
     """keys: one for all, one for each, or None."""
 
     events: list[bytes] | pa.ChunkedArray
-    keys: str | list[str | None] | pa.ChunkedArray | None  # in Arrow, a dictionary: each key once
+    keys: str | list[str | None] | None
 
     def __len__(self) -> int:
         return len(self.events)

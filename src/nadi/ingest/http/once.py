@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
@@ -33,9 +31,6 @@ from nadi.limits import (
 )
 from nadi.model.keyspace import key_position
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
     """A request's events with the number that stands for it; those without a key go where `name` does, all together."""
@@ -50,21 +45,13 @@ def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
     if keys is None or isinstance(keys, str):
         position = spare if keys is None else key_position(keys)
         return [NumberedEvent(number, position, event) for event in events]
-    each = keys if isinstance(keys, list) else _each(keys)
     known: dict[str | None, float] = {None: spare}
     found = []
-    for event, key in zip(events, each, strict=True):
+    for event, key in zip(events, keys, strict=True):
         if key is not None and key not in known:
             known[key] = key_position(key)
         found.append(NumberedEvent(number, known[key], event))
     return found
-
-
-def _each(keys: pa.ChunkedArray) -> Iterator[str | None]:
-    for chunk in keys.chunks:
-        names = chunk.dictionary.to_pylist()
-        for index in chunk.indices.to_pylist():
-            yield None if index is None else names[index]
 
 
 def _fingerprint(sent: Sent) -> int:
