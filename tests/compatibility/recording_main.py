@@ -16,7 +16,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,10 +106,18 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return inner
 
         async def handle(requests: Any, context: Any) -> Any:
+            came = False
+
+            async def noted() -> AsyncIterator[bytes]:
+                nonlocal came
+                async for request in requests:
+                    came = True
+                    yield request
+
             try:
-                reply = await inner.stream_unary(requests, context)
-            except BaseException:
-                self._served.add_rpc(rpc, _code_name(context.code()))
+                reply = await inner.stream_unary(noted(), context)
+            except BaseException:  # whoever goes before the request came has cancelled it, whatever the answer to that is
+                self._served.add_rpc(rpc, _code_name(context.code()) if came else "CANCELLED")
                 raise
             self._served.add_rpc(rpc, record.outcome_of(reply))
             if isinstance(reply, pb.NodeUri):

@@ -24,7 +24,13 @@ class ParquetWriter:
     def __init__(self, file: Path, about: dict[str, str]) -> None:
         metadata = {f"nadi.{name}": text for name, text in about.items()}
         self._schema = pa.schema(list(_COLUMNS.items()), metadata)
-        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd", use_dictionary=["segment_id", "key"])
+        self._writer = pq.ParquetWriter(
+            file,
+            self._schema,
+            compression="zstd",
+            use_dictionary=["segment_id", "key"],
+            write_page_checksum=True,
+        )
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = 0
 
@@ -54,7 +60,7 @@ class ParquetReader:
     def __init__(self, file: Path) -> None:
         self._size = file.stat().st_size
         try:
-            self._file = pq.ParquetFile(file, buffer_size=MIB, pre_buffer=False)
+            self._file = pq.ParquetFile(file, buffer_size=MIB, pre_buffer=False, page_checksum_verification=True)
         except pa.ArrowException as error:
             raise InvalidArgumentError(f"{file} can't be read as Parquet: {error}") from None
         schema = self._file.schema_arrow
