@@ -35,6 +35,7 @@ def wide(manager: StreamManager) -> str:
     return "wide"
 
 
+@pytest.mark.slow  # its times are measured
 def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_around_in(
     page: Any, server: EmbeddedServer, wide: str, record_property: Figures
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_stream_of_ten_thousand_segments_is_seen_at_once_and_quick_to_look_aro
     assert statistics.median(took) < INTERACTION_MS, took
 
 
+@pytest.mark.slow  # as above
 def test_a_history_of_ten_thousand_segments_is_drawn_quickly(
     page: Any, server: EmbeddedServer, record_property: Figures
 ) -> None:
