@@ -61,6 +61,27 @@ def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
     mode(page, "paused")
 
 
+def test_what_is_played_to_its_end_stays_and_goes_on_live(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
+    """Each event once, whether it was played, came while the tail was looked for, or after that."""
+    with manager.create_writer(scope, "meters") as writer:
+        for number in range(3):
+            writer.write_event(b'{"number": %d}' % number, routing_key="a")
+        writer.flush()
+        page.goto(f"{server.rest_uri}/#/play/{scope}/meters?from=1")
+        mode(page, "live")
+        page.wait_for_timeout(500)
+        assert page.locator(".view").get_attribute("data-events") == "3"
+        page.get_by_role("button", name="JSON").click()
+        assert page.locator(".key", has_text='"number"').first.is_visible()
+        writer.write_event(b'{"number": 3}', routing_key="a")
+        writer.flush()
+        until(page, "Number(document.querySelector('.view').dataset.events) > 3")
+        page.wait_for_timeout(300)
+        assert page.locator(".view").get_attribute("data-events") == "4"
+
+
 def test_eight_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
     opened(page, server, "camera", "?slice=all")
     page.get_by_label("Speed").select_option("8")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import fill_stream
@@ -21,7 +19,6 @@ def opened(page: Any, server: EmbeddedServer, scope: str) -> None:
     until(page, "document.querySelector('.facts').textContent.includes('of 2')")
 
 
-@pytest.mark.slow  # as `test_moments_that_are_none_are_left_out`
 def test_the_tail_is_shown_as_text_json_and_pictures_and_never_as_markup(
     page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:

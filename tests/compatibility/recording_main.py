@@ -116,7 +116,7 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
             try:
                 reply = await inner.stream_unary(noted(), context)
-            except BaseException:  # whoever goes before the request came has cancelled it, whatever the answer to that is
+            except BaseException:  # whoever goes before the request came has cancelled it, whatever is answered
                 self._served.add_rpc(rpc, _code_name(context.code()) if came else "CANCELLED")
                 raise
             self._served.add_rpc(rpc, record.outcome_of(reply))

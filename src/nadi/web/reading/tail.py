@@ -1,8 +1,8 @@
 """A stream's events as they come, for somebody who looks on: what is too much for that is counted, or passed over.
 
 Batches go out as often as their sizes let a browser show them. If more comes than a browser is given, a batch has the
-latest of it. If more comes than is worth reading for that, or whoever looks on was slow to take a batch, it goes on at
-the tail.
+latest of it. If more comes than is worth reading for that, or did while whoever looks on was slow to take a batch, it
+goes on at the tail.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.web.bodies import Batch, EventSeen
 from nadi.web.reading.payloads import pause_s, seen, size_of
-
-_SLOW_S = 2.0  # for taking a batch: what waits by then is no longer the tail
 
 
 async def tail(
@@ -71,8 +69,6 @@ class _Latest:
         """Wait until there is a batch to give, at the latest when somebody must hear something; False at the end."""
         if self._is_over:
             return False
-        if self._given_s and time.monotonic() - self._given_s > _SLOW_S:
-            self.is_behind = True
         ends_s = self._given_s + self._pause_s
         while not self._is_over and not self.is_behind:
             left_s = PAGE_BEAT_S if not self._events else ends_s - time.monotonic()

@@ -29,6 +29,7 @@ export function playback(from, goesOn, signal) {
   let passed = 0;
   let isOver = false; // it was played to its end, and not moved since
   let lastEvent = null; // that was shown, since it was moved
+  const reachedIn = new Map(); // of each segment the offset of the last event that was told, since it was moved
 
   const now = () => {
     if (mode !== "playing") return mode === "live" ? Math.max(told.ms, told.ms + (performance.now() - told.at)) : told.ms;
@@ -53,11 +54,21 @@ export function playback(from, goesOn, signal) {
     changed.tell();
   }
 
+  function keep(found) {
+    for (const one of found) reachedIn.set(one.segment, one.offset);
+  }
+
+  function clear() {
+    reachedIn.clear();
+    cleared.tell();
+  }
+
   function take(batch) {
     set(batch.at);
     given = batch.at;
     next = batch.next ?? null;
     passed += batch.passed;
+    keep(batch.events);
     if (batch.events.length) lastEvent = batch.events[batch.events.length - 1];
     const isBack = mode === "playing" && text !== ""; // whoever was waited for
     if (isBack) text = "";
@@ -74,6 +85,7 @@ export function playback(from, goesOn, signal) {
   async function play() {
     const over = stop();
     set(reached());
+    const begins = told.ms;
     passed = 0;
     become("playing");
     let wait = 500;
@@ -88,7 +100,7 @@ export function playback(from, goesOn, signal) {
         }, seen), over);
         if (over.aborted) return;
         if (last === null) continue;
-        if (last === "end") return source.slice || source.end || !goesOn() ? end() : live();
+        if (last === "end") return source.slice || source.end || !goesOn() ? end() : live(begins);
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
@@ -107,20 +119,34 @@ export function playback(from, goesOn, signal) {
     become("paused", "The end.");
   }
 
-  async function live() {
+  // since: it goes on from what was played, from that time to the end; null: it begins anew.
+  function live(since = null) {
     const over = stop();
     passed = 0;
     set(serverNow());
     become("live");
-    cleared.tell();
-    try { // what came just before, so that one doesn't begin with nothing
-      const before = await from.first(new URLSearchParams({ from: Math.round(serverNow()) - BEFORE_MS, most: AT_ONCE }), over);
-      events.tell(before.events, before);
-    } catch {
-      // the tail tells what is wrong
+    if (since === null) clear();
+    const isNew = (one) => !(one.offset <= reachedIn.get(one.segment));
+    let before = null; // what came just before the tail was found, so that one doesn't begin with nothing
+    async function first() {
+      try {
+        const ms = Math.round(Math.max(serverNow() - BEFORE_MS, since ?? 0));
+        const batch = await from.first(new URLSearchParams({ from: ms, most: AT_ONCE }), over);
+        batch.events = batch.events.filter(isNew);
+        if (over.aborted) return;
+        keep(batch.events);
+        events.tell(batch.events, batch);
+      } catch {
+        // the tail tells what is wrong
+      }
     }
-    if (over.aborted) return;
-    follow(from.tail, take, (words) => {
+    follow(from.tail, async (batch) => {
+      before ??= first();
+      await before;
+      if (over.aborted) return;
+      batch.events = batch.events.filter(isNew);
+      take(batch);
+    }, (words) => {
       if (over.aborted || mode !== "live") return;
       text = words;
       changed.tell();
@@ -151,6 +177,7 @@ export function playback(from, goesOn, signal) {
         return changed.tell();
       }
       lastEvent = batch.events[0];
+      keep(batch.events);
       if (after) set((given = lastEvent.time));
       events.tell(batch.events, batch);
       changed.tell();
@@ -170,7 +197,7 @@ export function playback(from, goesOn, signal) {
     next = null;
     mode = was === "playing" ? "playing" : "paused";
     text = "";
-    cleared.tell();
+    clear();
     changed.tell();
     seeking = setTimeout(() => { // while somebody drags, only where that rests is asked for
       if (signal.aborted || mode === "live") return;

@@ -15,6 +15,7 @@ export function tailPanel(data, signal) {
   const find = el("input.field", { type: "search", placeholder: "Only with this text", "aria-label": "Only events with this text", size: 16 });
   const hold = el("button.button", { type: "button", "aria-pressed": "false", onclick: toggle }, "Hold");
   let isHeld = false;
+  let isFound = false; // so that what comes from now on is shown
   let come = 0;
   let passed = 0;
   let held = 0; // that came while it was held
@@ -32,6 +33,7 @@ export function tailPanel(data, signal) {
 
   function add(batch) {
     const number = batch.events.length + batch.passed;
+    isFound = true;
     come += number;
     recent.push([Date.now(), number]);
     const wanted = find.value;
@@ -56,7 +58,7 @@ export function tailPanel(data, signal) {
   function tell() {
     while (recent.length && recent[0][0] < Date.now() - 3000) recent.shift();
     const rate = recent.reduce((sum, one) => sum + one[1], 0) / 3;
-    say(told, state || (come ? `${short(rate)} events/s${passed ? `, ${count(passed)} not shown` : ""}` : "Nothing has come since the page was opened."));
+    say(told, state || (come ? `${short(rate)} events/s${passed ? `, ${count(passed)} not shown` : ""}` : isFound ? "Nothing has come since the page was opened." : "Looking for the tail…"));
   }
 
   follow(overHttp(data).tail, add, (text) => { state = text; tell(); }, signal);
