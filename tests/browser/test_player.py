@@ -143,10 +143,9 @@ def test_what_has_ended_is_played_once_more(page: Any, server: EmbeddedServer, r
     opened(page, server, "camera", "?slice=all")
     page.get_by_label("Speed").select_option("16")
     page.get_by_text("The end.").wait_for()
-    count, at = frames(page), page.locator(".clock").inner_text()
+    count = frames(page)
     page.keyboard.press(" ")
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count + 3}")
-    assert page.locator(".clock").inner_text() < at
 
 
 def test_live_is_of_the_whole_stream(page: Any, server: EmbeddedServer, recorded: str) -> None:

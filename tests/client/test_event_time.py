@@ -363,7 +363,8 @@ def test_cuts_for_a_time_before_the_head_are_the_head(manager: StreamManager) ->
 
 
 @pytest.mark.parametrize(
-    ("scanned", "entry", "usual"), [(100, 200, 20), (1_000, 200, 100), (1 << 18, 1 << 20, 1 << 12)]
+    ("scanned", "entry", "usual"),
+    [pytest.param(100, 200, 20, marks=pytest.mark.slow), (1_000, 200, 100), (1 << 18, 1 << 20, 1 << 12)],
 )
 async def test_a_long_mark_stream_is_searched(
     server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int, usual: int

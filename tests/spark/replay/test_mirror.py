@@ -149,14 +149,9 @@ def test_options_that_make_no_sense(given: dict[str, str], told: str) -> None:
         ReadOptions.from_spark({"scope": "home", "stream": "a", **given}, Use.READ_STREAM)
 
 
+@pytest.mark.slow  # a minute each
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "provider",
-    [
-        "HDFSBackedStateStoreProvider",
-        pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
 def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, provider: str) -> None:
     name, written = f"known-{provider[:4].lower()}", 0
     world.manager.create_stream("home", name, 2)

@@ -28,6 +28,7 @@ from nadi.limits import (
     INGEST_PLACE_S,
     REST_BODY_TIMEOUT_S,
 )
+from nadi.runtime import REAL
 
 LOGS_PATH = "/v1/logs"
 _PATHS = re.compile(r"/v1/scopes/[^/?]+/streams/[^/?]+/events|/v1/logs")
@@ -78,7 +79,7 @@ async def taken(request: Request, places: Places, *, grows: bool = False) -> Asy
         else:
             await held.enter_async_context(_place(request, places))
             data = await _body(request)
-        body = bytes(data) if coding == "identity" else await asyncio.to_thread(_unpacked, data, coding)
+        body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         query = dict(request.query_params)
         yield Sent(media, request.headers, query, body, request.headers.get("authorization"))
