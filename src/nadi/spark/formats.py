@@ -9,20 +9,20 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, Dat
 from pyspark.sql.types import StructType
 
 from nadi.client.places.moments import is_moment
+from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import client_of
 from nadi.spark.options.columns import schema_of
 from nadi.spark.options.names import NO_ENDING_MOMENT, NO_TABLES
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.value_format import Target, ValueOptions
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
 from nadi.spark.reading.plan import streams_of
 from nadi.spark.reading.rows import arrow_schema
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.values.types import arrow_columns, spark_schema
+from nadi.spark.schemas import arrow_columns, spark_schema
 from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
 from nadi.spark.writing.sink import BatchWriter, Columns, StreamWriter
@@ -112,8 +112,8 @@ class Source:
 
 def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
     """The options with what values are encoded as; InvalidArgumentError if the rows don't have them."""
-    from nadi.spark.values.encoding import check_column
-    from nadi.spark.values.target import target_of
+    from nadi.client.values.encoding import check_column
+    from nadi.client.values.target import target_of
 
     client = client_of(options.controller)
     target = client.run(target_of(client.manager, value, options.scope, [options.stream]))
@@ -125,7 +125,7 @@ def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructTyp
 
 def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool]) -> ReadOptions:
     """The options with what events are parsed as; without it if no version of the schema is the one that is wanted."""
-    from nadi.spark.values.target import target_of
+    from nadi.client.values.target import target_of
 
     manager, value = client_of(options.controller).manager, options.value
     assert value is not None

@@ -10,9 +10,9 @@ import fastavro
 import pytest
 
 from nadi.client.serializers import Avro
-from nadi.spark.values import avro
-from nadi.spark.values.avro_blocks import block_reader
-from nadi.spark.values.types import of_avro, plain
+from nadi.client.values import avro
+from nadi.client.values.avro_blocks import block_reader
+from nadi.client.values.types import of_avro, plain
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["int", "null"]}]}
 FIELDS: list[dict[str, Any]] = [

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.client.values import arrow, avro, documents, protobuf
+from nadi.client.values.columns import Decoded
+from nadi.client.values.ddl import of_ddl
+from nadi.client.values.types import is_json, plain
 from nadi.errors import SerializationError
-from nadi.spark.values import arrow, avro, documents, protobuf
-from nadi.spark.values.columns import Decoded
-from nadi.spark.values.ddl import of_ddl
-from nadi.spark.values.types import is_json, plain
 from tests.client.serializers.test_avro import made, records
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -16,9 +16,10 @@ import pytest
 from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 
 from nadi.client.serializers.structs import precise_schema
+from nadi.client.values.ddl import of_ddl
+from nadi.client.values.types import of_avro, of_json_schema, of_protobuf, plain
 from nadi.errors import InvalidArgumentError
-from nadi.spark.values.ddl import of_ddl
-from nadi.spark.values.types import of_avro, of_json_schema, of_protobuf, plain, spark_schema
+from nadi.spark.schemas import spark_schema
 
 
 def spark(kind: pa.DataType) -> str:

@@ -13,9 +13,9 @@ from google.protobuf import any_pb2, timestamp_pb2
 from pyspark.sql.types import StructType
 
 from nadi.client.serializers import Arrow, Avro, Compatibility, Json, Msgpack, Protobuf, Struct
+from nadi.client.values import parser
 from nadi.errors import InvalidArgumentError, SerializationError, StreamNotFoundError
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.values import parser
 from pyspark_nadi import DefaultSource
 
 from ..queries import Home
@@ -307,7 +307,7 @@ def test_a_stream_that_isnt_there_has_no_schema_either(home: Home) -> None:
 
 def test_a_package_that_isnt_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    for name in ("nadi.spark.values.avro", "nadi.client.serializers.avro"):
+    for name in ("nadi.client.values.avro", "nadi.client.serializers.avro"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(InvalidArgumentError, match=r"'value_format' is 'avro', .*pip install 'nadi\[avro\]'"):
         source(home, "plain", value_format="avro").schema()
@@ -318,9 +318,9 @@ def test_nothing_is_imported_that_another_format_needs(value_format: str) -> Non
     own = {"avro": {"fastavro", "avro"}, "protobuf": {"google.protobuf.json_format"}}.get(value_format, set())
     others = {"fastavro", "avro", "google.protobuf.json_format", "pandas"} - own
     code = (
-        "import sys, nadi.spark.formats, nadi.spark.values.parser\n"
-        f"assert 'nadi.spark.values.{value_format}' not in sys.modules\n"
-        f"nadi.spark.values.parser.module_of({value_format!r})\n"
+        "import sys, nadi.spark.formats, nadi.client.values.parser\n"
+        f"assert 'nadi.client.values.{value_format}' not in sys.modules\n"
+        f"nadi.client.values.parser.module_of({value_format!r})\n"
         f"print([name for name in {sorted(others)} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

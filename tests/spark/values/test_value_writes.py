@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
+from nadi.client.values.types import plain
 from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
-from nadi.spark.values.types import arrow_columns, plain, spark_schema
+from nadi.spark.schemas import arrow_columns, spark_schema
 
 from ..queries import Home
 

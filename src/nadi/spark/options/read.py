@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from nadi.client.control.arguments import is_number
 from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
+from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
@@ -19,8 +21,8 @@ from nadi.spark.options.columns import METADATA_SCHEMAS, USUAL, USUAL_UNIT, colu
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.value_format import Target, ValueOptions, value_options_of
-from nadi.spark.options.values import flag, is_number, needed, number
+from nadi.spark.options.value_format import value_options_of
+from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names

@@ -8,40 +8,13 @@ ValueOptions(format='json', mode='PERMISSIVE', ddl='wh long', version=None)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import pyarrow as pa
-
+from nadi.client.values.options import DOCUMENTS, DROP, FAIL, FORMATS, PERMISSIVE, ValueOptions
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCHEMA_MAX_VERSIONS
 from nadi.spark.options.values import number
 
-FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
-DOCUMENTS = ("json", "msgpack")  # which need no schema of the stream's
-PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # as Spark's own readers call them
 _OTHERS = ("value_schema", "value_version", "value_mode")
-
-
-@dataclass(frozen=True, slots=True)
-class ValueOptions:
-    """format: of the events. mode: what becomes of those that can't be read. ddl: the fields to read, in Spark's DDL;
-    None: those of the stream's schema, its newest version or `version`."""
-
-    format: str
-    mode: str = PERMISSIVE
-    ddl: str | None = None
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What events are read as, found when the read is planned. kind: the Arrow type of values; definition: that of the
-    schema in the store, and schema_id its number there, None if the options gave it."""
-
-    options: ValueOptions
-    kind: pa.DataType
-    definition: bytes | None = None
-    schema_id: int | None = None
 
 
 def value_options_of(options: Mapping[str, str]) -> ValueOptions | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nadi.client.control.arguments import is_number
 from nadi.errors import InvalidArgumentError
 
 
@@ -21,14 +22,6 @@ def needed(options: Mapping[str, str], name: str, shown: str = "") -> str:
         shown = shown or name
         raise InvalidArgumentError(f"the option {shown!r} is missing: say .option({shown!r}, ...)")
     return value
-
-
-_MOST_DIGITS = 30  # Python refuses to look at thousands
-
-
-def is_number(text: str) -> bool:
-    """Whether it is a whole number that can be looked at."""
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

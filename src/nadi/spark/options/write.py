@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError
 from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.naming import check_name
 from nadi.spark.options.creation import NO_CREATION, Creation, creation_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.value_format import Target, ValueOptions, value_options_of
+from nadi.spark.options.value_format import value_options_of
 from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from nadi.client.values.types import plain
 from nadi.limits import MIB
 from nadi.model.event import EventBlock, EventPlaces
 from nadi.spark.connections import Client, begin_task, client_of
@@ -18,10 +19,9 @@ from nadi.spark.reading.direct.blocks import segment_blocks, segment_places
 from nadi.spark.reading.event_times import EventTimes
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.tasks import Piece
-from nadi.spark.values.types import plain
 
 if TYPE_CHECKING:
-    from nadi.spark.values.parser import ValueParser
+    from nadi.client.values.parser import ValueParser
 
 TYPES = {
     "event": pa.binary(),
@@ -83,9 +83,10 @@ def _held(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
 def _parser_of(options: ReadOptions, client: Client, stream: str) -> ValueParser | None:
     if options.target is None:
         return None
-    from nadi.spark.values.parser import ValueParser  # and the serializers: most reads do without
+    from nadi.client.values.parser import ValueParser  # and the serializers: most reads do without
 
-    return ValueParser(client, options.scope, stream, options.target)
+    schemas = client.manager.schemas(options.scope, stream)
+    return ValueParser(schemas, client.run, f"{options.scope}/{stream}", options.target)
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:

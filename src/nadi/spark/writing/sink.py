@@ -107,7 +107,7 @@ def _events(
     """The events of batches that have any, and their keys."""
     encode = None
     if options.target is not None:
-        from nadi.spark.values.encoding import encoder  # and the format's library: most writes do without
+        from nadi.client.values.encoding import encoder  # and the format's library: most writes do without
 
         encode = encoder(options.target)
     for batch in batches:

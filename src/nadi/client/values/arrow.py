@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from nadi.client.serializers.arrow import Arrow, resolved, schema_of
 from nadi.client.serializers.arrow_limits import check_batch, has_free_values
-from nadi.spark.values.columns import MISFITS, Decoded, cast, told
-from nadi.spark.values.types import plain
+from nadi.client.values.columns import MISFITS, Decoded, cast, told
+from nadi.client.values.types import plain
 
 
 def type_of(definition: bytes) -> pa.DataType:

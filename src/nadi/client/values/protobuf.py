@@ -19,8 +19,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from nadi.client.serializers.protobuf import message_type
 from nadi.client.serializers.protobuf_fields import differences
-from nadi.spark.values.columns import Decoded, decoded
-from nadi.spark.values.types import is_json, of_protobuf
+from nadi.client.values.columns import Decoded, decoded
+from nadi.client.values.types import is_json, of_protobuf
 
 
 def type_of(definition: bytes) -> pa.DataType:

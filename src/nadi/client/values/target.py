@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from nadi.client.aio import StreamManager
 from nadi.client.serializers.registry import SchemaVersion
+from nadi.client.values.ddl import of_ddl
+from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
+from nadi.client.values.types import plain
 from nadi.errors import InvalidArgumentError
-from nadi.spark.options.value_format import DOCUMENTS, Target, ValueOptions
-from nadi.spark.values.ddl import of_ddl
-from nadi.spark.values.types import plain
 
 _READ_AS = {"json-schema": "json or msgpack"}
 
@@ -35,7 +35,7 @@ def module_of(value_format: str) -> ModuleType:
     """The format's module; InvalidArgumentError if what it needs isn't installed."""
     name = "documents" if value_format in DOCUMENTS else value_format
     try:
-        return import_module(f"nadi.spark.values.{name}")
+        return import_module(f"nadi.client.values.{name}")
     except ImportError as error:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nadi.spark.values.columns import MISFITS, cast
-from nadi.spark.values.types import is_json, plain
+from nadi.client.values.columns import MISFITS, cast
+from nadi.client.values.types import is_json, plain
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_BYTES = (1 << 31) - 1  # of a block: Arrow counts the bytes of strings in 32 bits

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from nadi.client.serializers.avro import Avro
 from nadi.client.serializers.avro_limits import limits
-from nadi.spark.values.avro_blocks import block_reader
-from nadi.spark.values.columns import Decoded, decoded, native
-from nadi.spark.values.types import of_avro
+from nadi.client.values.avro_blocks import block_reader
+from nadi.client.values.columns import Decoded, decoded, native
+from nadi.client.values.types import of_avro
 
 
 def type_of(definition: bytes) -> pa.DataType:

@@ -7,29 +7,36 @@ which schema a number stands for is asked anew by each task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
+from nadi.client.serializers.registry import SchemaGroup
+from nadi.client.values.columns import Decoded
+from nadi.client.values.options import DOCUMENTS, DROP, FAIL, PERMISSIVE, Target
+from nadi.client.values.target import module_of, stored_name
+from nadi.client.values.types import plain
 from nadi.errors import SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
-from nadi.spark.connections import Client
-from nadi.spark.options.value_format import DOCUMENTS, DROP, FAIL, PERMISSIVE, Target
-from nadi.spark.values.columns import Decoded
-from nadi.spark.values.target import module_of, stored_name
-from nadi.spark.values.types import plain
 from nadi.throttled_log import SeldomWarning
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Decode = Callable[[Sequence[bytes]], Decoded]
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _warn = SeldomWarning(log, "%d batches had events that can't be read: %s, can't be read as %s: %s")
 _NONE = -1  # of events that name no schema
 _decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the schema from being read
+
+
+class Run(Protocol):
+    """Has the client's loop do something, and waits for it."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,10 @@ class Parsed:
 
 
 class ValueParser:
-    """Reads the events of one stream's segments, within one task."""
+    """Reads the events of one stream's segments, within one task. stream: its name with its scope."""
 
-    def __init__(self, client: Client, scope: str, stream: str, target: Target) -> None:
-        self._client, self._target = client, target
-        self._scope, self._stream = scope, stream
+    def __init__(self, schemas: SchemaGroup, run: Run, stream: str, target: Target) -> None:
+        self._schemas, self._run, self._stream, self._target = schemas, run, stream, target
         self._known: dict[int, Decode | str] = {}
 
     def parse(self, events: pa.Array, segment_id: int, offsets: Numbers) -> Parsed:
@@ -70,8 +76,8 @@ class ValueParser:
     def _tell(self, found: Decoded, segment_id: int, offsets: Numbers) -> None:
         """Raise or log what is wrong with the first of the events."""
         first = min(found.wrong)
-        stream, offset = f"{self._scope}/{self._stream}", int(offsets[first])
-        where = f"an event of stream {stream}, in segment {segment_id} at offset {offset:,}"
+        offset = int(offsets[first])
+        where = f"an event of stream {self._stream}, in segment {segment_id} at offset {offset:,}"
         read, why = self._target.options.format, found.wrong[first]
         if self._target.options.mode != FAIL:
             _warn(where, read, why)
@@ -99,13 +105,12 @@ class ValueParser:
             return _kept(
                 (target.kind, target.options.format), lambda: _document_decoder(target.kind, target.options.format)
             )
-        group = self._client.manager.schemas(self._scope, self._stream)
         try:
-            version = self._client.run(group.version(number))
+            version = self._run(self._schemas.version(number))
             key = (target.kind, target.definition, version.format, version.digest)
             if key in _decoders:
                 return _decoders[key]
-            definition = self._client.run(group.definition(version))
+            definition = self._run(self._schemas.definition(version))
         except UnknownSchemaError:
             return f"its schema, {number}, isn't in the store"
         if version.format != stored_name(target.options.format):

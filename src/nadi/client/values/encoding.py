@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
+from nadi.client.values.columns import MISFITS, told
+from nadi.client.values.options import Target
+from nadi.client.values.target import module_of
+from nadi.client.values.types import is_json, plain
 from nadi.errors import InvalidArgumentError, SerializationError
-from nadi.spark.options.value_format import Target
-from nadi.spark.values.columns import MISFITS, told
-from nadi.spark.values.target import module_of
-from nadi.spark.values.types import is_json, plain
 
 
 def check_column(given: pa.DataType, target: Target, name: str) -> None:

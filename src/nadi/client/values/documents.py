@@ -16,9 +16,9 @@ import msgspec
 import pyarrow as pa
 
 from nadi.client.serializers.json_schema import differences
-from nadi.spark.values.columns import Decoded, decoded, native
-from nadi.spark.values.document_types import type_of_schema
-from nadi.spark.values.types import DEFAULT, is_json, of_json_schema
+from nadi.client.values.columns import Decoded, decoded, native
+from nadi.client.values.document_types import type_of_schema
+from nadi.client.values.types import DEFAULT, is_json, of_json_schema
 
 Encoding = Literal["json", "msgpack"]
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from nadi.spark.values.types import ABSENT, is_json, is_uuid, plain
+from nadi.client.values.types import ABSENT, is_json, is_uuid, plain
 
 # (structs, some of them None; their type; a field's number) -> that field's values
 Fields = Callable[[Sequence[Any], pa.DataType, int], list[Any]]

@@ -13,15 +13,12 @@ JSON. `plain` is what such a column is in Arrow and in Spark: with nulls everywh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from nadi.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 DEFAULT = b"default"  # a field's default in its metadata, as JSON
 ABSENT = b"absent"  # in the metadata of a field that is left out where it would be null
@@ -87,21 +84,6 @@ def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
         return _plain_leaf(kind.storage_type)
     texts = (types.is_string, types.is_large_string, types.is_null, types.is_time)
     return pa.string() if any(test(kind) for test in texts) else None
-
-
-def spark_schema(columns: pa.Schema) -> StructType:
-    """Spark's schema of columns whose types are plain."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    found: StructType = from_arrow_schema(columns, prefer_timestamp_ntz=True)
-    return found
-
-
-def arrow_columns(schema: StructType) -> pa.Schema:
-    """The columns of Spark's rows, as its tasks hand them over."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
