@@ -11,7 +11,7 @@ import pytest
 import nadi.client as blocking
 from nadi.client import aio
 from nadi.client.blocking.face import Face, same
-from nadi.client.blocking.loop_thread import LoopThread
+from nadi.client.control.loop_thread import LoopThread
 from nadi.client.serializers import Json
 
 # What the asyncio face alone has: files are another interface; a plain call waits for room by itself where threads are.

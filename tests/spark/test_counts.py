@@ -12,6 +12,7 @@ import pytest
 
 import nadi
 from nadi.client.manager.streams import stores_of
+from nadi.client.scan.pieces import Piece
 from nadi.client.segments.connection import SegmentStoreConnection
 from nadi.client.segments.located import locate_chunks
 from nadi.errors import DamagedDataError, InvalidArgumentError, NadiError, NotFoundError
@@ -23,7 +24,6 @@ from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.direct import reach, source
 from nadi.spark.reading.rows import read_pieces
-from nadi.spark.reading.tasks import Piece
 
 from .queries import Home, Query
 

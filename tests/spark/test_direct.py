@@ -15,17 +15,18 @@ import pytest
 
 import nadi
 from nadi.client.manager.streams import stores_of
+from nadi.client.scan.connection import Connection
+from nadi.client.scan.pieces import Piece
 from nadi.client.segments.located import locate_chunks
 from nadi.client.segments.segment_input import read_bytes as from_server
 from nadi.client.segments.stores import REQUESTS
 from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
 from nadi.model.chunks import Located
 from nadi.naming import segment_name
-from nadi.spark.connections import Client, Connection
+from nadi.spark.connections import Client
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.direct import reach, source
-from nadi.spark.reading.direct.blocks import segment_blocks
-from nadi.spark.reading.tasks import Piece
+from nadi.spark.reading.direct.blocks import DirectOrNot
 
 # 256 KiB go to tier 2 at once, less stays in the log
 LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"
@@ -76,7 +77,7 @@ class World:
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
         connection = Connection(self.server.controller_uri)
         options = ReadOptions(controller=connection, scope="home", stream="events", direct=direct, **more)
-        blocks = segment_blocks(options, self.client, Piece("events", 0, start, self.end))
+        blocks = DirectOrNot(options, self.client).blocks(Piece("events", 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 

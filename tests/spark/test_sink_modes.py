@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import nadi
 from nadi.client.manager.streams import stores_of
+from nadi.client.scan.connection import Connection
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
-from nadi.spark.connections import Connection, client_of
+from nadi.spark.connections import client_of
 from nadi.spark.formats import Source
 from nadi.spark.intents import TABLE, SinkRecord, application
 from nadi.spark.options.table import Format

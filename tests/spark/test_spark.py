@@ -14,9 +14,10 @@ import pytest
 
 import nadi
 from nadi.client import ABSENT
+from nadi.client.scan.connection import Connection
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
 from nadi.naming import segment_id
-from nadi.spark.connections import Connection, client_of
+from nadi.spark.connections import client_of
 from nadi.spark.intents import TABLE, SinkRecord
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.write import WriteOptions

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import nadi
+from nadi.client.scan.pieces import Piece
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -25,7 +26,7 @@ from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.reading.tasks import Piece, PiecesPartition
+from nadi.spark.reading.tasks import PiecesPartition
 from pyspark_nadi import DefaultSource
 
 from .conftest import World

@@ -8,47 +8,24 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from nadi.client import aio
-from nadi.client.blocking.loop_thread import LoopThread
-from nadi.client.control.security import Credentials
+from nadi.client.scan import connection as scan
+from nadi.client.scan.connection import Connection
 
-_Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
 _SEEN_S = 1.0
 _tasks = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """Where a controller is and how to authenticate there; whatever isn't given comes from the environment of
-    the process that connects. It is sent to Spark's workers, credentials included."""
-
-    uri: str
-    credentials: Credentials | None = None
-    trust_store: str | None = None
-    validate_host_name: bool = True
-
-
 _clients: dict[tuple[int, Connection], Client] = {}
 
 
-class Client:
-    """The asyncio client and the thread it runs in; `run` from any other thread."""
+class Client(scan.Client):
+    """What a task reads and writes with."""
 
-    def __init__(self, controller: Connection) -> None:
-        self.thread = LoopThread(f"nadi client of {controller.uri} for Spark")
-        self.manager = self.thread.result(
-            aio.StreamManager,
-            controller.uri,
-            credentials=controller.credentials,
-            trust_store=controller.trust_store,
-            validate_host_name=controller.validate_host_name,
-            blocking=True,
-        )
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, "Spark")
         self._seen: dict[tuple[str, str], float] = {}
         self._event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
@@ -60,9 +37,6 @@ class Client:
     def see(self, scope: str, stream: str) -> None:
         """The stream is there now."""
         self._seen[scope, stream] = time.monotonic()
-
-    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        return self.thread.run(work)
 
     async def transaction_writer(self, scope: str, stream: str) -> aio.TransactionalEventWriter:
         """The process's one writer on this stream."""

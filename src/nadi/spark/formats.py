@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, Dat
 from pyspark.sql.types import StructType
 
 from nadi.client.places.moments import is_moment
+from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import client_of
@@ -20,7 +21,6 @@ from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
 from nadi.spark.reading.plan import streams_of
-from nadi.spark.reading.rows import arrow_schema
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.schemas import arrow_columns, spark_schema
 from nadi.spark.writing.creation import ensure_stream

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import nadi
+from nadi.client.scan.connection import Connection
 from nadi.errors import ConflictError, InvalidArgumentError
-from nadi.spark.connections import Connection, client_of
+from nadi.spark.connections import client_of
 from nadi.spark.handover import planning
 from nadi.spark.handover.planning import HandedOverError
 from nadi.spark.handover.record import Handover, State

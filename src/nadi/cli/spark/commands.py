@@ -85,8 +85,9 @@ def list_checkpoints(
     from datetime import UTC, datetime
 
     from nadi.cli.printing import errors_told
+    from nadi.client.scan.connection import Connection
     from nadi.spark.checkpoints.mirror import all_mirrored
-    from nadi.spark.connections import Connection, client_of
+    from nadi.spark.connections import client_of
 
     with errors_told():
         tell_if_nobody_listens(controller)
@@ -111,8 +112,9 @@ def restore_checkpoint(
 ) -> None:
     """Write a mirrored checkpoint into a folder that is not there yet: the query goes on from it."""
     from nadi.cli.printing import errors_told
+    from nadi.client.scan.connection import Connection
     from nadi.spark.checkpoints.mirror import restore
-    from nadi.spark.connections import Connection, client_of
+    from nadi.spark.connections import client_of
 
     with errors_told(OSError):
         tell_if_nobody_listens(controller)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from nadi.client import aio
 from nadi.client.blocking.face import Face, waits
-from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.bytestream.byte_reader import hands_of
 from nadi.client.bytestream.byte_writer import check_lost, is_closed
+from nadi.client.control.loop_thread import LoopThread
 from nadi.errors import ClosedError
 
 if TYPE_CHECKING:

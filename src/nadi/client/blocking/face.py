@@ -18,7 +18,7 @@ from functools import wraps
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
-from nadi.client.blocking.loop_thread import LoopThread
+from nadi.client.control.loop_thread import LoopThread
 from nadi.errors import ClosedError
 
 C = TypeVar("C")

@@ -13,11 +13,11 @@ from nadi.client.blocking.administration import Administration
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking.event_streams import EventStreams
 from nadi.client.blocking.face import Closing, by_hand, described, gives, opens
-from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.blocking.openers import Structures
 from nadi.client.blocking.readergroup import ReaderGroupManager
 from nadi.client.blocking.readers import SliceReader
 from nadi.client.blocking.structures import Table
+from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
 from nadi.defaults import DEFAULT_URI
 

@@ -12,8 +12,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from nadi.client import aio
 from nadi.client.blocking.face import Face, by_hand, described, each, ends, on_loop, opens, overloaded, waits
-from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.control.arguments import check_timeout
+from nadi.client.control.loop_thread import LoopThread
 from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_elsewhere, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, by_hand, described, ends, on_loop, waits
-from nadi.client.blocking.loop_thread import LoopThread
+from nadi.client.control.loop_thread import LoopThread
 from nadi.client.reading.lending import Lending
 from nadi.client.reading.reader import is_closed, lend, look, nothing_for
 from nadi.client.serializers.values import ValueEvent, decoder_of, reader_of, values_of

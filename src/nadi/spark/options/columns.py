@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nadi.client.scan.columns import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL, USUAL_UNIT, VALUE
 from nadi.errors import InvalidArgumentError
 
 TYPES = {  # of all columns there are, as Spark writes them
@@ -18,13 +19,6 @@ TYPES = {  # of all columns there are, as Spark writes them
     "append_time": "timestamp",
     "event_time": "timestamp",
 }
-VALUE = "value"  # its type is that of the events' schema
-USUAL = ("event", "scope", "stream", "segment_id", "offset")
-APPEND_TIME, EVENT_TIME = "append_time", "event_time"
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of the option `eventTimeUnit`
-USUAL_UNIT, NO_UNIT = "ms", "none"
-NEED_EVENTS = ("event", VALUE)  # the others need to know no more than where events lie
-POSITIONS = ("position_before", "position")
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",
     "StreamInfo": "head_stream_cut string, tail_stream_cut string",

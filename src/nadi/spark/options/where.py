@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
+from nadi.client.scan.connection import Connection
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
-from nadi.spark.connections import Connection
 from nadi.spark.options.values import flag, needed
 
 

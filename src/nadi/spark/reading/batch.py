@@ -8,14 +8,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from nadi.client.aio import StreamManager
+from nadi.client.scan.divided import chained, divided
+from nadi.client.scan.pieces import Piece, pieces_of
+from nadi.client.scan.positions import with_positions
 from nadi.errors import InvalidArgumentError
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
-from nadi.spark.reading.divided import chained, divided
-from nadi.spark.reading.positions import with_positions
 from nadi.spark.reading.rows import read_pieces
-from nadi.spark.reading.tasks import Piece, PiecesPartition, partitions_of, pieces_of
+from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 
 
 class BatchReader(DataSourceReader):
@@ -33,10 +34,11 @@ class BatchReader(DataSourceReader):
 
     async def _planned(self) -> list[PiecesPartition]:
         manager, options = client_of(self._options.controller).manager, self._options
+        sizes = options.max_partitions, options.min_partition_bytes
         pieces = await with_positions(manager, options, await _pieces(manager, options))
         if options.ordered:
-            return partitions_of(options, pieces, await chained(manager, options, pieces))
-        return partitions_of(options, await divided(manager, options, pieces))
+            return partitions_of(options, pieces, await chained(manager, options.scope, pieces))
+        return partitions_of(options, await divided(manager, options.scope, pieces, *sizes))
 
 
 async def _pieces(manager: StreamManager, options: ReadOptions) -> list[Piece]:

@@ -20,14 +20,14 @@ from pyspark.sql.streaming.datasource import (
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.scan.divided import divided
+from nadi.client.scan.positions import with_positions
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.naming import parse_segment_name
 from nadi.spark.checkpoints.mirror import CheckpointMirror
 from nadi.spark.connections import Client, batch_of_task, client_of
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.divided import divided
-from nadi.spark.reading.positions import with_positions
 from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         manager, options = client_of(self._options.controller).manager, self._options
         pieces = await with_positions(manager, options, await streams.pieces(start, end))
         if options.ordered is False:
-            pieces = await divided(manager, options, pieces)
+            pieces = await divided(manager, options.scope, pieces, options.max_partitions, options.min_partition_bytes)
         return partitions_of(options, pieces)
 
     def _begun(self) -> tuple[Client, QueryStreams]:

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.event_places import event_places
 from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.scan.pieces import Piece
 from nadi.client.segments.assemble import EventAssembler
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
@@ -23,22 +24,26 @@ from nadi.naming import segment_name
 from nadi.spark.connections import Client
 from nadi.spark.options.read import ALWAYS, NEVER, ReadOptions
 from nadi.spark.reading.direct.source import LEAST_BYTES, ChunkSource
-from nadi.spark.reading.tasks import Piece
 
 
-def segment_blocks(options: ReadOptions, client: Client, piece: Piece) -> AsyncIterator[EventBlock]:
-    """The piece's events; to be iterated over in the client's thread."""
-    name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(client.manager)
-    read = ChunkSource(options.direct).read if _is_direct(options, piece) else read_bytes
-    return read_segment_range(stores, name, piece.start, piece.end, options.on_damage, read=read)
+class DirectOrNot:
+    """A source of rows (`client.scan.rows`)."""
 
+    def __init__(self, options: ReadOptions, client: Client) -> None:
+        self._options, self._client = options, client
 
-def segment_places(options: ReadOptions, client: Client, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
-    """Where the piece's events lie, with the same errors; to be iterated over in the client's thread."""
-    name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(client.manager)
-    if _is_direct(options, piece):
-        return _from_chunks(stores, name, piece, options)
-    return event_places(stores, name, piece.start, piece.end, options.on_damage)
+    def blocks(self, piece: Piece) -> AsyncIterator[EventBlock]:
+        options = self._options
+        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
+        read = ChunkSource(options.direct).read if _is_direct(options, piece) else read_bytes
+        return read_segment_range(stores, name, piece.start, piece.end, options.on_damage, read=read)
+
+    def places(self, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+        options = self._options
+        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
+        if _is_direct(options, piece):
+            return _from_chunks(stores, name, piece, options)
+        return event_places(stores, name, piece.start, piece.end, options.on_damage)
 
 
 def _is_direct(options: ReadOptions, piece: Piece) -> bool:

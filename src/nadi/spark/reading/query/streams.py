@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from nadi.client.aio import StreamManager
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import TAIL
+from nadi.client.scan.pieces import Piece, pieces_of
 from nadi.errors import InvalidStreamCutError, NotFoundError, StreamNotFoundError
 from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
 from nadi.model.streamcut import StreamCut
@@ -29,7 +30,6 @@ from nadi.spark.reading.query.lag import Lag
 from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offset, Offsets
 from nadi.spark.reading.query.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
-from nadi.spark.reading.tasks import Piece, pieces_of
 
 _logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

@@ -17,25 +17,24 @@ from dataclasses import replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
+from nadi.client.scan.columns import POSITIONS
+from nadi.client.scan.pieces import Piece, Wanted
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_number
-from nadi.spark.options.columns import POSITIONS
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.tasks import Piece
 
 _STORED_MOST = 1_000  # bytes of a text that are stored as they are, for packing costs more than it saves
 _HEADER = bytes.fromhex("1f8b08000000000000ff")  # of gzip: no name, no time
 
 
-async def with_positions(manager: StreamManager, options: ReadOptions, pieces: Sequence[Piece]) -> list[Piece]:
+async def with_positions(manager: StreamManager, wanted: Wanted, pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces, each with where the other segments stand in its rows' cuts, if these are wanted."""
-    if not any(name in options.columns for name in POSITIONS):
+    if not any(name in wanted.columns for name in POSITIONS):
         return list(pieces)
     found: list[Piece] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
         mine = [piece for piece in pieces if piece.stream == stream]
-        others = await _others(manager, options.scope, stream, {piece.segment_id for piece in mine})
+        others = await _others(manager, wanted.scope, stream, {piece.segment_id for piece in mine})
         found += [replace(piece, others=others[piece.segment_id]) for piece in mine]
     return found
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
+from nadi.client.scan.connection import Client
+from nadi.client.scan.pieces import Piece
 from nadi.client.segments.located import list_moments
 from nadi.errors import InvalidArgumentError
 from nadi.naming import segment_name
-from nadi.spark.connections import Client
-from nadi.spark.reading.tasks import Piece
 from nadi.wire.moments import Moments, Numbers
 
 _NONE = np.empty(0, np.int64)
@@ -53,5 +53,5 @@ class AppendTimes:
         stores = stores_of(self._client.manager)
         found = self._client.run(list_moments(stores, self._segment, start, self._piece.end))
         if found is None:
-            raise InvalidArgumentError("the option 'columns' names 'append_time', which this server is too old to tell")
+            raise InvalidArgumentError("the column 'append_time' is one that this server is too old to tell")
         return found

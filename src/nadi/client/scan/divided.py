@@ -1,4 +1,4 @@
-"""A batch's pieces, as its tasks are to have them: large ones divided, or all segments of a key together in order."""
+"""Pieces as their readers are to have them: large ones divided, or all segments of a key together in order."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from itertools import pairwise
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import known_ranges
+from nadi.client.scan.pieces import Piece
 from nadi.errors import DamagedDataError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.tasks import Piece
 from nadi.wire import commands as wire
 
-_UNEVEN = 1.25  # a piece that is longer than what a task should have by no more than this stays whole
+_UNEVEN = 1.25  # a piece that is longer than what a reader should have by no more than this stays whole
 
 
-async def divided(manager: StreamManager, options: ReadOptions, pieces: Sequence[Piece]) -> list[Piece]:
-    """Large pieces cut at event boundaries, so that all tasks have about equally much to read."""
+async def divided(
+    manager: StreamManager, scope: str, pieces: Sequence[Piece], most: int, min_bytes: int
+) -> list[Piece]:
+    """Large pieces cut at event boundaries, so that all of at most `most` readers have about equally much to read."""
     total = sum(piece.size_bytes for piece in pieces)
-    size = max(options.min_partition_bytes, -(-total // options.max_partitions))
-    found = await asyncio.gather(*(_divided(manager, options, piece, size) for piece in pieces))
+    size = max(min_bytes, -(-total // most))
+    found = await asyncio.gather(*(_divided(manager, scope, piece, size) for piece in pieces))
     return [one for some in found for one in some]
 
 
-async def _divided(manager: StreamManager, options: ReadOptions, piece: Piece, size: int) -> list[Piece]:
+async def _divided(manager: StreamManager, scope: str, piece: Piece, size: int) -> list[Piece]:
     if piece.size_bytes <= size * _UNEVEN:
         return [piece]
     count = -(-piece.size_bytes // size)
-    name = segment_name(options.scope, piece.stream, piece.segment_id)
+    name = segment_name(scope, piece.stream, piece.segment_id)
     places = [piece.start + piece.size_bytes * number // count for number in range(1, count)]
     asked = (stores_of(manager).ask(wire.LocateOffset(0, name, place, ""), wire.OffsetLocated) for place in places)
     try:
@@ -44,12 +45,12 @@ async def _divided(manager: StreamManager, options: ReadOptions, piece: Piece, s
     return [replace(piece, start=low, end=high) for low, high in pairwise(borders)]
 
 
-async def chained(manager: StreamManager, options: ReadOptions, pieces: Sequence[Piece]) -> list[list[Piece]]:
+async def chained(manager: StreamManager, scope: str, pieces: Sequence[Piece]) -> list[list[Piece]]:
     """The pieces in groups that have no keys in common, each in the order in which its segments followed each other."""
     chains: list[list[Piece]] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
         mine = sorted(piece for piece in pieces if piece.stream == stream)
-        cut = StreamCut(options.scope, stream, {piece.segment_id: 0 for piece in mine})
+        cut = StreamCut(scope, stream, {piece.segment_id: 0 for piece in mine})
         ranges = {one.segment_id: one for one in await known_ranges(stores_of(manager), cut)}
         chains += together(mine, ranges)
     return chains

@@ -1,0 +1,59 @@
+"""One client for each controller in a process, for readers that get their work from elsewhere.
+
+Processes that are forked and reused, as Spark's Python workers are, have one each: a client belongs to the process that
+made it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nadi.client import aio
+from nadi.client.control.loop_thread import LoopThread
+from nadi.client.control.security import Credentials
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a controller is and how to authenticate there; whatever isn't given comes from the environment of
+    the process that connects. It is sent to who reads elsewhere, credentials included."""
+
+    uri: str
+    credentials: Credentials | None = None
+    trust_store: str | None = None
+    validate_host_name: bool = True
+
+
+class Client:
+    """The asyncio client and the thread it runs in; `run` from any other thread. what_for: for the thread's name."""
+
+    def __init__(self, connection: Connection, what_for: str = "scans") -> None:
+        self.thread = LoopThread(f"nadi client of {connection.uri} for {what_for}")
+        self.manager = self.thread.result(
+            aio.StreamManager,
+            connection.uri,
+            credentials=connection.credentials,
+            trust_store=connection.trust_store,
+            validate_host_name=connection.validate_host_name,
+            blocking=True,
+        )
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.thread.run(work)
+
+
+_clients: dict[tuple[int, Connection], Client] = {}
+
+
+def client_of(connection: Connection) -> Client:
+    """This process's client of that controller."""
+    key = (os.getpid(), connection)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = Client(connection)
+    return client
