@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StreamManager,
         Transaction,
     )
+    from nadi.client.scan.scan import scan
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
     from nadi.observe.traces import turn_on_traces
@@ -49,6 +50,7 @@ __all__ = [
     "Transaction",
     "embedded",
     "errors",
+    "scan",
     "turn_on_traces",
 ]
 
@@ -58,6 +60,7 @@ _HOMES = {
     "StreamCut": "nadi.model.streamcut",
     "ServerSecurity": "nadi.standalone",
     "embedded": "nadi.standalone",
+    "scan": "nadi.client.scan.scan",
     "turn_on_traces": "nadi.observe.traces",
 }
 

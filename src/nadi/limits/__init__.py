@@ -390,6 +390,7 @@ SPARK_COMPARED_AT_ONCE = 2_000_000  # hashes that are held while two outputs are
 SPARK_MIRRORED_BYTES = 256 * MIB  # of a checkpoint; a mirror of it holds them in memory
 SPARK_HANDOVER_EVERY_S = 1.0  # how often a query looks whether another is to take over from it
 SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
+SCAN_SPLITS = 10_000  # of one scan, each a few KiB with its pieces
 SPARK_FOLLOWED_STREAMS = 100  # whose segments one loop counts to request executors: a question each, every few seconds
 
 

@@ -73,6 +73,14 @@ class EventBlock:
         both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
         return both.take(int_array(np.arange(1, 2 * count, 2)))
 
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the events as columns: `event`, the payloads, and `offset`."""
+        return pa.record_batch({"event": self.payloads(), "offset": int_array(self.offsets())})
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        batch = self.to_arrow()
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch]).__arrow_c_stream__(requested_schema)
+
 
 @dataclass(frozen=True, slots=True)
 class EventPlaces:

@@ -25,7 +25,7 @@ class Client(scan.Client):
     """What a task reads and writes with."""
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, "Spark")
+        super().__init__(*scan.opened(connection, "Spark"))
         self._seen: dict[tuple[str, str], float] = {}
         self._event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}

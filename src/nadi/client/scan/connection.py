@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from nadi.client import aio
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
+from nadi.client.manager.streams import stores_of
 
 T = TypeVar("T")
 
@@ -30,21 +31,35 @@ class Connection:
 
 
 class Client:
-    """The asyncio client and the thread it runs in; `run` from any other thread. what_for: for the thread's name."""
+    """The asyncio client and the thread it runs in; `run` from any other thread."""
 
-    def __init__(self, connection: Connection, what_for: str = "scans") -> None:
-        self.thread = LoopThread(f"nadi client of {connection.uri} for {what_for}")
-        self.manager = self.thread.result(
-            aio.StreamManager,
-            connection.uri,
-            credentials=connection.credentials,
-            trust_store=connection.trust_store,
-            validate_host_name=connection.validate_host_name,
-            blocking=True,
-        )
+    def __init__(self, thread: LoopThread, manager: aio.StreamManager) -> None:
+        self.thread, self.manager = thread, manager
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.thread.run(work)
+
+
+def opened(connection: Connection, what_for: str) -> tuple[LoopThread, aio.StreamManager]:
+    """A new client. what_for: for the name of its thread."""
+    thread = LoopThread(f"nadi client of {connection.uri} for {what_for}")
+    manager = thread.result(
+        aio.StreamManager,
+        connection.uri,
+        credentials=connection.credentials,
+        trust_store=connection.trust_store,
+        validate_host_name=connection.validate_host_name,
+        blocking=True,
+    )
+    return thread, manager
+
+
+def connection_of(manager: aio.StreamManager) -> Connection:
+    """By which others make a client like this one."""
+    controller = stores_of(manager).controller
+    security = controller.security
+    uri = f"{'tls' if security.tls else 'tcp'}://{controller.address}"
+    return Connection(uri, security.credentials, security.trust_store, security.validate_host_name)
 
 
 _clients: dict[tuple[int, Connection], Client] = {}
@@ -55,5 +70,5 @@ def client_of(connection: Connection) -> Client:
     key = (os.getpid(), connection)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = Client(connection)
+        client = _clients[key] = Client(*opened(connection, "scans"))
     return client

@@ -17,7 +17,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
-_UNEVEN = 1.25  # a piece that is longer than what a reader should have by no more than this stays whole
+UNEVEN = 1.25  # a piece that is longer than what a reader should have by no more than this stays whole
 
 
 async def divided(
@@ -31,7 +31,7 @@ async def divided(
 
 
 async def _divided(manager: StreamManager, scope: str, piece: Piece, size: int) -> list[Piece]:
-    if piece.size_bytes <= size * _UNEVEN:
+    if piece.size_bytes <= size * UNEVEN:
         return [piece]
     count = -(-piece.size_bytes // size)
     name = segment_name(scope, piece.stream, piece.segment_id)

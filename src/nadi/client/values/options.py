@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from nadi.errors import InvalidArgumentError
+
 FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
 DOCUMENTS = ("json", "msgpack")  # which need no schema of the stream's
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # as Spark's own readers call them
@@ -31,3 +33,33 @@ class Target:
     kind: pa.DataType
     definition: bytes | None = None
     schema_id: int | None = None
+
+
+def value_options(
+    value_format: str | None, value_schema: str | None, value_version: int | None, value_mode: str | None
+) -> ValueOptions | None:
+    """What is said of values; None if events aren't to be parsed. InvalidArgumentError for what is unknown, or would
+    have no effect."""
+    others = {"value_schema": value_schema, "value_version": value_version, "value_mode": value_mode}
+    if value_format is None:
+        for name, value in others.items():
+            if value is not None:
+                raise InvalidArgumentError(f"the option {name!r} has no effect without 'value_format'")
+        return None
+    found, mode = value_format.lower(), (value_mode or PERMISSIVE).upper()
+    if found not in FORMATS:
+        raise InvalidArgumentError(
+            f"the option 'value_format' is {value_format[:40]!r}: it must be {', '.join(FORMATS)}"
+        )
+    if value_schema is not None and found not in DOCUMENTS:
+        raise InvalidArgumentError(
+            f"the option 'value_schema' has no effect with 'value_format' = {found}: its schema is the stream's, "
+            "of which 'value_version' names a version"
+        )
+    if value_schema is not None and value_version is not None:
+        raise InvalidArgumentError("the options 'value_schema' and 'value_version' exclude each other")
+    if mode not in (PERMISSIVE, DROP, FAIL):
+        raise InvalidArgumentError(
+            f"the option 'value_mode' is {mode[:40]!r}: it must be {PERMISSIVE}, {DROP} or {FAIL}"
+        )
+    return ValueOptions(found, mode, value_schema, value_version)

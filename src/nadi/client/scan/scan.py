@@ -1,0 +1,279 @@
+"""Scan: what lies between two cuts of a stream, for whatever reads Arrow; and splits of it, read by many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from nadi.client.blocking.face import inside
+from nadi.client.blocking.manager import StreamManager
+from nadi.client.control.arguments import several_texts
+from nadi.client.manager.streams import stores_of
+from nadi.client.places import cuts as places
+from nadi.client.places.moments import HEAD, TAIL
+from nadi.client.places.slices import NamedSlice
+from nadi.client.reading.boundary import check_boundary, check_cut
+from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
+from nadi.client.scan.columns import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL_UNIT, VALUE
+from nadi.client.scan.connection import Client, Connection, client_of, connection_of
+from nadi.client.scan.divided import UNEVEN, chained, divided
+from nadi.client.scan.pieces import Piece, deal, pieces_of
+from nadi.client.scan.positions import with_positions
+from nadi.client.scan.rows import TYPES, Server, arrow_schema, read_rows
+from nadi.client.scan.unnested import unnested, unnested_schema
+from nadi.client.values.options import Target, value_options
+from nadi.errors import InvalidArgumentError
+from nadi.limits import MIB, SCAN_SPLITS
+from nadi.model.streamcut import StreamCut
+
+_LEAST_BYTES = MIB  # of a split, unless it may have no more than fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is read of pieces, as `pieces.Wanted` has it; and whether the fields of values are columns of their own."""
+
+    scope: str
+    columns: tuple[str, ...]
+    event_time_unit: str
+    target: Target | None
+    on_damage: OnDamage
+    is_unnested: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        made = arrow_schema(self)
+        return unnested_schema(made) if self.is_unnested else made
+
+    def batches(self, client: Client, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        found = read_rows(self, client, pieces, Server(self, client))
+        return (unnested(batch, self.schema) for batch in found) if self.is_unnested else found
+
+
+class _Readable:
+    """What has batches: read anew each time that one asks for them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as an Arrow schema."""
+        raise NotImplementedError
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows, a batch at a time: each segment's in order, and each key's."""
+        raise NotImplementedError
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Split(_Readable):
+    """A part of a scan that anybody can read who reaches the server, in any process: pickle it, and send it there. It
+    has the credentials of the client that made it, if that was given some; whoever has it can sign in with them.
+
+    Reads like a `Scan`, by a client that its process keeps for all splits of one server.
+    """
+
+    connection: Connection
+    rows: Rows
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the stream, events' headers included."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self.rows.batches(client_of(self.connection), self.pieces)
+
+
+class Scan(_Readable):
+    """What lies between two cuts of a stream: from `start` to `end`, which stay what they were when it was made.
+
+    `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("from scan")` and whatever else reads Arrow's C stream
+    take it as it is; each time it is read anew.
+    """
+
+    def __init__(self, client: Client, rows: Rows, start: StreamCut, end: StreamCut, pieces: Sequence[Piece]) -> None:
+        self.start, self.end = start, end
+        self._client, self._rows, self._pieces = client, rows, tuple(pieces)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the stream, events' headers included."""
+        return sum(piece.size_bytes for piece in self._pieces)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self._rows.batches(self._client, self._pieces)
+
+    def splits(self, count: int, *, max_bytes: int | None = None, ordered: bool = False) -> list[Split]:
+        """Return at most `count` parts of about the same size, which together have every row once.
+
+        Segments are cut between two events. max_bytes: of one part, about: then there are as many as that takes, even
+        if these are more than `count`. ordered: all of a key is in one part, in order. Few come back where there is
+        little to read: a part has a MiB or more, unless max_bytes is smaller.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= SCAN_SPLITS:
+            raise InvalidArgumentError(f"a scan has from 1 to {SCAN_SPLITS:,} splits, not {count!r}")
+        least = _LEAST_BYTES
+        if max_bytes is not None:
+            if ordered:
+                raise InvalidArgumentError("max_bytes has no effect with ordered: a key's events aren't divided")
+            if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+                raise InvalidArgumentError(f"max_bytes is a number of bytes, 1 or more, not {max_bytes!r}")
+            count = max(count, -(-self.size_bytes // max_bytes))
+            if count > SCAN_SPLITS:
+                raise InvalidArgumentError(
+                    f"max_bytes={max_bytes:,} makes {count:,} splits, and {SCAN_SPLITS:,} is the most: give more"
+                )
+            least = min(least, max_bytes)
+        manager, scope = self._client.manager, self._rows.scope
+        if ordered:
+            chains = self._client.run(chained(manager, scope, self._pieces))
+            parts = deal(self._pieces, count, least, chains)
+        else:
+            pieces = self._client.run(divided(manager, scope, self._pieces, count, least))
+            parts = _dealt(pieces, count, least, max_bytes)
+        connection = connection_of(manager)
+        return [Split(connection, self._rows, part) for part in parts]
+
+
+def _dealt(pieces: Sequence[Piece], count: int, least: int, max_bytes: int | None) -> list[tuple[Piece, ...]]:
+    """In as many parts as it takes that none is much larger than it may be."""
+    if max_bytes is None:
+        return deal(pieces, count, least)
+    while True:
+        parts = deal(pieces, count, 1)
+        sizes = (sum(piece.size_bytes for piece in part) for part in parts if len(part) > 1)
+        too_large = sum(size > max_bytes * UNEVEN for size in sizes)
+        if not too_large:
+            return parts
+        count += too_large
+
+
+Place = StreamCut | datetime | str
+
+
+def scan(
+    manager: StreamManager,
+    scope: str,
+    stream: str | None = None,
+    *,
+    start: Place | None = None,
+    end: Place | None = None,
+    slice: str | NamedSlice | None = None,
+    routing_keys: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    event_time_unit: str = USUAL_UNIT,
+    value_format: str | None = None,
+    value_schema: str | None = None,
+    value_version: int | None = None,
+    value_mode: str | None = None,
+    unnest: bool = False,
+    on_damage: OnDamage = RAISE,
+) -> Scan:
+    """Return what lies between two cuts of a stream, to be read as Arrow.
+
+    start, end: a cut, a time with a zone, or text as `StreamCuts.named` takes it; the stream's head and tail if not
+    given. slice: a named slice, instead of `stream`, `start` and `end`. routing_keys: only segments that can hold them.
+
+    columns: of event, scope, stream, segment_id, offset, position_before, position (texts of the cuts around an event),
+    append_time, event_time, and value. By default event, segment_id and offset; with `value_format` value instead of
+    event. event_time_unit: of the times that the stream's writers note, s, ms, us or ns; or none, for the numbers.
+
+    value_format: json, msgpack, avro, protobuf or arrow: events become values of the stream's newest schema, or of
+    `value_version`; or of `value_schema`, fields in Spark's DDL such as "meter string, wh double" (json and msgpack).
+    value_mode: what becomes of an event that isn't such a value: PERMISSIVE makes it null, DROPMALFORMED leaves it out,
+    FAILFAST raises SerializationError. unnest: the fields of `value` are columns of their own.
+
+    on_damage: "raise" raises DamagedDataError at damaged data, "skip" logs it and continues after it.
+
+    >>> import nadi, pyarrow as pa
+    >>> def total_wh(manager):
+    ...     meters = nadi.scan(manager, "home", "meters", value_format="json", value_schema="wh long", unnest=True)
+    ...     return pa.table(meters)["wh"].to_pylist()
+    """
+    thread, core = inside(manager)
+    client = Client(thread, core)
+    check_on_damage(on_damage)
+    value = value_options(value_format, value_schema, value_version, value_mode)
+    names = _columns(columns, has_value=value is not None)
+    _check_unit(event_time_unit, names)
+    if unnest and VALUE not in names:
+        raise InvalidArgumentError("unnest has no effect without the column 'value', which needs value_format")
+    keys = several_texts(routing_keys, "routing_keys") if routing_keys is not None else None
+    if slice is not None:
+        if stream is not None or start is not None or end is not None:
+            raise InvalidArgumentError("stream, start and end have no effect with slice, which has its own")
+        found = slice if isinstance(slice, NamedSlice) else client.run(core.slices(scope).get(slice))
+        check_cut(found.start, scope, found.stream)
+        stream, start, end = found.stream, found.start, found.end
+    elif stream is None:
+        raise InvalidArgumentError("say which stream to scan, or give slice=")
+    of_stream = stream
+
+    async def planned() -> Scan:
+        first, last = await _cut(core, scope, of_stream, start, HEAD), await _cut(core, scope, of_stream, end, TAIL)
+        target = None
+        if value is not None:
+            from nadi.client.values.target import target_of
+
+            target = await target_of(core, value, scope, [of_stream], lambda _: True)
+            assert target is not None, "whichever is found is wanted"
+        rows = Rows(scope, names, event_time_unit, target, on_damage, unnest)
+        if unnest:
+            unnested_schema(arrow_schema(rows))  # InvalidArgumentError for fields that can't be columns
+        slices = await places.slices_between(core.cuts(scope, of_stream), first, last)
+        if keys is not None and slices:
+            slices = await places.narrowed(core.cuts(scope, of_stream), slices, keys)
+        pieces = await with_positions(core, rows, pieces_of(of_stream, slices))
+        return Scan(client, rows, first, last, pieces)
+
+    return client.run(planned())
+
+
+async def _cut(manager: Any, scope: str, stream: str, place: Place | None, default: str) -> StreamCut:
+    cuts = manager.cuts(scope, stream)
+    if isinstance(place, StreamCut):
+        check_cut(place, scope, stream)
+        await check_boundary(stores_of(manager), place)
+        return place
+    found: StreamCut = await (cuts.at(place) if isinstance(place, datetime) else cuts.named(place or default))
+    return found
+
+
+def _columns(given: Sequence[str] | None, *, has_value: bool) -> tuple[str, ...]:
+    if given is None:
+        return (VALUE if has_value else "event", "segment_id", "offset")
+    names = several_texts(given, "columns")
+    for name in names:
+        if name not in TYPES and name != VALUE:
+            raise InvalidArgumentError(f"there is no column {name[:40]!r}: there are {', '.join(TYPES)}, {VALUE}")
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgumentError("columns names one twice" if names else "columns names none: give one at least")
+    if has_value != (VALUE in names):
+        raise InvalidArgumentError(
+            "value_format has no effect where columns leaves out 'value'"
+            if has_value
+            else "columns names 'value', which needs value_format"
+        )
+    return tuple(names)
+
+
+def _check_unit(unit: str, columns: tuple[str, ...]) -> None:
+    if unit not in (*PER_SECOND, NO_UNIT):
+        raise InvalidArgumentError(f"event_time_unit is {unit!r}: it must be {', '.join(PER_SECOND)} or {NO_UNIT}")
+    if unit != USUAL_UNIT and EVENT_TIME not in columns:
+        raise InvalidArgumentError(f"event_time_unit has no effect where columns leaves out {EVENT_TIME!r}")
