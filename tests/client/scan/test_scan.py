@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -125,7 +126,7 @@ def test_routing_keys_leave_segments_out(meters: StreamManager) -> None:
 
 
 def test_values_are_typed_columns(meters: StreamManager) -> None:
-    given = {"value_format": "json", "value_schema": SCHEMA}
+    given: dict[str, Any] = {"value_format": "json", "value_schema": SCHEMA}
     nested = pa.table(nadi.scan(meters, "sc", "meters", **given))
     assert nested.schema.names == ["value", "segment_id", "offset"]
     assert sum(one["wh"] for one in nested["value"].to_pylist()) == sum(range(EVENTS))
@@ -140,7 +141,7 @@ def test_what_cannot_be_read_is_null_left_out_or_an_error(meters: StreamManager)
     with meters.create_writer("sc", "odd") as writer:
         for event in (b'{"wh": 1}', b"nothing", b'{"wh": 3}'):
             writer.write_event(event)
-    given = {"value_format": "json", "value_schema": "wh long", "unnest": True}
+    given: dict[str, Any] = {"value_format": "json", "value_schema": "wh long", "unnest": True}
     assert pa.table(nadi.scan(meters, "sc", "odd", **given))["wh"].to_pylist() == [1, None, 3]
     assert pa.table(nadi.scan(meters, "sc", "odd", value_mode="DROPMALFORMED", **given))["wh"].to_pylist() == [1, 3]
     scan = nadi.scan(meters, "sc", "odd", value_mode="FAILFAST", **given)
@@ -239,9 +240,9 @@ def test_a_reader_and_a_block_are_read_as_arrow(meters: StreamManager) -> None:
         ({"stream": "meters", "value_format": "json"}, "no schema for stream sc/meters"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(meters: StreamManager, given: dict[str, object], wrong: str) -> None:
+def test_what_is_wrong_is_said_at_once(meters: StreamManager, given: dict[str, Any], wrong: str) -> None:
     with pytest.raises(InvalidArgumentError, match=wrong):
-        nadi.scan(meters, "sc", **given)  # type: ignore[arg-type]
+        nadi.scan(meters, "sc", **given)
 
 
 def test_places_that_are_not_there(meters: StreamManager) -> None:
@@ -265,6 +266,6 @@ def test_places_that_are_not_there(meters: StreamManager) -> None:
         (2, {"max_bytes": 10, "ordered": True}, "no effect with ordered"),
     ],
 )
-def test_splits_that_cannot_be(meters: StreamManager, count: int, given: dict[str, int], wrong: str) -> None:
+def test_splits_that_cannot_be(meters: StreamManager, count: int, given: dict[str, Any], wrong: str) -> None:
     with pytest.raises(InvalidArgumentError, match=wrong):
-        nadi.scan(meters, "sc", "meters").splits(count, **given)  # type: ignore[arg-type]
+        nadi.scan(meters, "sc", "meters").splits(count, **given)
