@@ -98,7 +98,7 @@ class Split(_Readable):
 class Scan(_Readable):
     """What lies between two cuts of a stream: from `start` to `end`, which stay what they were when it was made.
 
-    `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("from scan")` and whatever else reads Arrow's C stream
+    `pyarrow.table(scan)`, `polars.DataFrame(scan)`, `duckdb.sql("from scan")` and whatever else reads Arrow's C stream
     take it as it is; each time it is read anew.
     """
 
