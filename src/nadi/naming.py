@@ -123,3 +123,22 @@ def container_key(segment: str) -> str:
     for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, INDEX_SUFFIX, EPOCH_DELIMITER):
         segment = segment.partition(delimiter)[0]
     return segment
+
+
+_MOST_DIGITS = 30  # Python refuses to look at thousands
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number that can be looked at."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+# --- columns, where events are rows -------------------------------------------------------------------
+
+VALUE = "value"  # its type is that of the events' schema
+USUAL = ("event", "scope", "stream", "segment_id", "offset")
+APPEND_TIME, EVENT_TIME = "append_time", "event_time"
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of the times that writers note
+USUAL_UNIT, NO_UNIT = "ms", "none"
+NEED_EVENTS = ("event", VALUE)  # the others need to know no more than where events lie
+POSITIONS = ("position_before", "position")

@@ -35,6 +35,7 @@ from nadi.cli.machine.top import top
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
+from nadi.cli.sql.command import sql
 from nadi.cli.streams import scope_app, stream_app
 from nadi.cli.tables import table_app
 from nadi.cli.transactions import txn_app
@@ -52,6 +53,7 @@ app.command()(top)
 app.command()(write)
 app.command()(read)
 app.command()(tail)
+app.command()(sql)
 app.command()(export)
 app.command("import")(import_file)
 app.command()(ingest)

@@ -38,14 +38,6 @@ _WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or F
 _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a function", Mapping: "a mapping"}
 
 
-_MOST_DIGITS = 30  # Python refuses to look at thousands
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a whole number that can be looked at."""
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-
-
 def check_seconds(seconds: object, what: str = "a timeout") -> None:
     """Raise InvalidArgumentError unless threads can wait that long: not negative, not NaN, not too long."""
     if not isinstance(seconds, bool) and isinstance(seconds, int | float) and 0 <= seconds <= threading.TIMEOUT_MAX:

@@ -19,7 +19,6 @@ import pyarrow as pa
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.watermarks import find_last, watermarks
-from nadi.client.scan.columns import NO_UNIT, PER_SECOND
 from nadi.client.scan.connection import Client
 from nadi.client.scan.pieces import Piece
 from nadi.errors import InvalidArgumentError
@@ -27,6 +26,7 @@ from nadi.limits import WATERMARKS_AT_ONCE
 from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark
+from nadi.naming import NO_UNIT, PER_SECOND
 from nadi.wire.moments import Numbers
 
 _NONE = np.empty(0, np.int64)

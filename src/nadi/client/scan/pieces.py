@@ -13,8 +13,8 @@ from nadi.client.values.options import Target
 
 
 class Wanted(Protocol):
-    """What is read of pieces. columns: as in `columns`. event_time_unit: of the times that writers note. target: what
-    events are parsed as, if they are. on_damage: whether damaged data is an error, or skipped."""
+    """What is read of pieces. columns: of those in `naming`. event_time_unit: of the times that writers note.
+    target: what events are parsed as, if they are. on_damage: whether damaged data is an error, or skipped."""
 
     @property
     def scope(self) -> str: ...

@@ -17,11 +17,10 @@ from dataclasses import replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
-from nadi.client.scan.columns import POSITIONS
 from nadi.client.scan.pieces import Piece, Wanted
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_epoch, segment_number
+from nadi.naming import POSITIONS, segment_epoch, segment_number
 
 _STORED_MOST = 1_000  # bytes of a text that are stored as they are, for packing costs more than it saves
 _HEADER = bytes.fromhex("1f8b08000000000000ff")  # of gzip: no name, no time

@@ -12,7 +12,6 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.reading.event_places import event_places
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.scan.appended import AppendTimes
-from nadi.client.scan.columns import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, POSITIONS, VALUE
 from nadi.client.scan.connection import Client
 from nadi.client.scan.event_times import EventTimes
 from nadi.client.scan.pieces import Piece, Wanted
@@ -20,7 +19,7 @@ from nadi.client.scan.positions import PositionTexts
 from nadi.client.values.types import plain
 from nadi.limits import MIB
 from nadi.model.event import EventBlock, EventPlaces
-from nadi.naming import segment_name
+from nadi.naming import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, POSITIONS, VALUE, segment_name
 
 if TYPE_CHECKING:
     from nadi.client.values.parser import ValueParser

@@ -18,7 +18,6 @@ from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.places.slices import NamedSlice
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.scan.columns import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL_UNIT, VALUE
 from nadi.client.scan.connection import Client, Connection, client_of, connection_of
 from nadi.client.scan.divided import UNEVEN, chained, divided
 from nadi.client.scan.pieces import Piece, deal, pieces_of
@@ -29,6 +28,7 @@ from nadi.client.values.options import Target, value_options
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, SCAN_SPLITS
 from nadi.model.streamcut import StreamCut
+from nadi.naming import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL_UNIT, VALUE
 
 _LEAST_BYTES = MIB  # of a split, unless it may have no more than fewer
 

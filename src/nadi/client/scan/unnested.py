@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from nadi.client.scan.columns import VALUE
 from nadi.errors import InvalidArgumentError
+from nadi.naming import VALUE
 
 
 def unnested_schema(made: pa.Schema) -> pa.Schema:

@@ -10,9 +10,9 @@ import re
 
 import pyarrow as pa
 
-from nadi.client.control.arguments import is_number
 from nadi.client.values.types import LOCAL_SECONDS, SECONDS
 from nadi.errors import InvalidArgumentError
+from nadi.naming import is_number
 
 _TYPES = {
     "boolean": pa.bool_(),

@@ -89,6 +89,21 @@ async def target_of(
     return None
 
 
+async def stored_format(manager: StreamManager, scope: str, stream: str) -> str | None:
+    """The format of a stream's newest schema, as `value_format` has it; None if it has no schema. StreamNotFoundError
+    if there is no stream."""
+    group = manager.schemas(scope, stream)
+    versions = await group.versions()
+    if not versions:
+        await manager.stream_configuration(scope, stream)
+        return None
+    newest = versions[-1]
+    if newest.format != "json-schema":
+        return newest.format
+    encoding: str = module_of(DOCUMENTS[0]).parsed(await group.definition(newest)).encoding
+    return encoding
+
+
 def stored_name(value_format: str) -> str:
     """The format's name in the store."""
     return "json-schema" if value_format in DOCUMENTS else value_format

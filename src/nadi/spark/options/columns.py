@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nadi.client.scan.columns import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL, USUAL_UNIT, VALUE
 from nadi.errors import InvalidArgumentError
+from nadi.naming import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL, USUAL_UNIT, VALUE
 
 TYPES = {  # of all columns there are, as Spark writes them
     "event": "binary",

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from nadi.client.control.arguments import is_number
 from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
-from nadi.client.scan.columns import USUAL, USUAL_UNIT
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name
+from nadi.naming import USUAL, USUAL_UNIT, check_name, is_number
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
 from nadi.spark.options.columns import METADATA_SCHEMAS, columns_of, event_time_unit
 from nadi.spark.options.names import checked

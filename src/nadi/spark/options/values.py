@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nadi.client.control.arguments import is_number
 from nadi.errors import InvalidArgumentError
+from nadi.naming import is_number
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:

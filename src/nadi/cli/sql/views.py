@@ -1,0 +1,80 @@
+"""Streams as tables of DuckDB: the columns of their schema, if they have one, or else their events' bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import duckdb
+
+import nadi
+from nadi.cli.sql.query import Stretch
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.client.scan.scan import Scan
+from nadi.client.values.target import stored_format
+from nadi.errors import InvalidArgumentError, StreamNotFoundError
+
+_OWN = ("segment_id", "offset", "append_time")
+
+
+def make_views(
+    manager: StreamManager,
+    con: duckdb.DuckDBPyConnection,
+    asked: Iterable[Stretch],
+    scope: str | None,
+    given: Mapping[str, str],
+) -> None:
+    """Make known each stretch that is one of a stream. scope: of streams that are named without one. given: fields of
+    JSON events in Spark's DDL, by the stream's name as it is in the query."""
+    unused = set(given)
+    for number, stretch in enumerate(asked):
+        name = f"{stretch.scope}.{stretch.stream}" if stretch.scope else stretch.stream
+        unused.discard(name)
+        home = stretch.scope or scope
+        if home is None:
+            continue  # one that the query makes, a file, or one that DuckDB says isn't there
+        found = _scan(manager, home, stretch, given.get(name))
+        if found is None:
+            continue
+        con.register(f"nadi_{number}", found)
+        schema = f"{_quoted(stretch.scope)}." if stretch.scope else ""
+        if stretch.scope:
+            con.execute(f"create schema if not exists {_quoted(stretch.scope)}")
+        kind = "view" if stretch.scope else "temp view"
+        con.execute(f"create {kind} {schema}{_quoted(stretch.table)} as from nadi_{number}")
+    if unused:
+        raise InvalidArgumentError(f"--schema {min(unused)}=… has no effect: the query names no such stream")
+
+
+def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Scan | None:
+    """None if there is no such stream, and it may be something else: its scope isn't in the query."""
+    try:
+        value_format = "json" if ddl is not None else _stored(manager, scope, stretch.stream)
+    except StreamNotFoundError:
+        if stretch.scope or stretch.table != stretch.stream:
+            raise
+        return None
+    start, end = stretch.start, stretch.end
+    if stretch.slice_name is not None:
+        named = manager.slices(scope).get(stretch.slice_name)
+        if named.stream != stretch.stream:
+            raise InvalidArgumentError(
+                f"slice {stretch.slice_name} is one of stream {named.stream}, not of {stretch.stream}"
+            )
+        start, end = named.start.as_text(), named.end.as_text()
+    of_stream = partial(nadi.scan, manager, scope, stretch.stream, start=start, end=end)
+    if value_format is None:
+        return of_stream(columns=["event", *_OWN])
+    parsed = partial(of_stream, value_format=value_format, value_schema=ddl, unnest=True)
+    fields = parsed(columns=["value"]).schema.names
+    return parsed(columns=["value", *(name for name in _OWN if name not in fields)])
+
+
+def _stored(manager: StreamManager, scope: str, stream: str) -> str | None:
+    thread, core = inside(manager)
+    return thread.run(stored_format(core, scope, stream))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,172 @@
+"""`nadi sql`, on a real server, by the real DuckDB."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import nadi
+from nadi.cli.sql.query import Stretch, stretches
+from nadi.client import StreamManager
+from nadi.client.serializers import Struct
+from nadi.errors import InvalidArgumentError
+from tests.cli.test_streams import Shell
+
+
+class Reading(msgspec.Struct):
+    meter: str
+    wh: int
+
+
+class Odd(msgspec.Struct):
+    offset: int
+    note: str
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Stream home/meters has a schema; slice "early" and bookmark "noon" end after its first six. Stream home/plain has
+    JSON and none."""
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", 2)
+        cuts = manager.cuts("home", "meters")
+        with manager.create_writer("home", "meters", serializer=Struct(Reading)) as writer:
+            for number in range(12):
+                meter = ("kitchen", "hall", "oven")[number % 3]
+                writer.write_event(Reading(meter, number), meter)
+                if number == 5:
+                    writer.flush()
+                    manager.bookmarks("home").create("noon", cuts.tail())
+                    manager.slices("home").create("early", cuts.head(), cuts.tail())
+        manager.create_stream("home", "plain")
+        with manager.create_writer("home", "plain") as plain:
+            for number in range(3):
+                plain.write_event(b'{"meter": "m%d", "wh": %d}' % (number, number))
+        manager.create_stream("home", "odd")
+        with manager.create_writer("home", "odd", serializer=Struct(Odd)) as odd:
+            odd.write_event(Odd(7, "its own"), "k")
+        yield Shell(server.controller_uri)
+
+
+SUMS = "select meter, sum(wh) as wh from {} group by meter order by meter"
+
+
+def test_a_query_of_a_stream_with_a_schema(shell: Shell) -> None:
+    assert shell.run("sql", SUMS.format("home.meters")).output.splitlines() == [
+        "meter    wh",
+        "hall     22",
+        "kitchen  18",
+        "oven     26",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stretch", "sums"),
+    [
+        ("for slice 'early'", [5, 3, 7]),
+        ("for system_time as of 'noon'", [5, 3, 7]),
+        ("FOR SYSTEM_TIME FROM 'noon' TO 'tail'", [17, 15, 19]),
+        ("for slice 'early' m", [5, 3, 7]),
+        ("for slice 'early' as m", [5, 3, 7]),
+    ],
+)
+def test_a_stretch_of_it(shell: Shell, stretch: str, sums: list[int]) -> None:
+    found = shell.json("sql", SUMS.format(f"home.meters {stretch}"))
+    assert [row["wh"] for row in found] == sums
+
+
+def test_streams_are_joined_with_each_other_and_with_what_the_query_makes(shell: Shell) -> None:
+    query = """
+        with early as (select meter, sum(wh) as wh from meters for slice 'early' group by meter)  -- for slice 'none'
+        select m.meter, sum(m.wh) - any_value(early.wh) as late, 'for slice ''x''' as words
+        from meters m join early using (meter) group by m.meter order by m.meter
+    """
+    assert shell.json("sql", query, "--scope", "home") == [
+        {"meter": meter, "late": late, "words": "for slice 'x'"}
+        for meter, late in (("hall", 17), ("kitchen", 15), ("oven", 19))
+    ]
+
+
+def test_without_a_schema_there_are_bytes_or_the_fields_that_one_gives(shell: Shell) -> None:
+    columns = shell.json("sql", 'select * from home.plain order by "offset" limit 1')[0]
+    assert list(columns) == ["event", "segment_id", "offset", "append_time"]
+    text = "select decode(event) ->> 'meter' as meter from home.plain order by 1"
+    assert [row["meter"] for row in shell.json("sql", text)] == ["m0", "m1", "m2"]
+    given = ("--schema", "home.plain=meter string, wh long")
+    assert shell.json("sql", "select sum(wh) as wh from home.plain", *given) == [{"wh": 3}]
+
+
+def test_a_field_called_as_a_column_takes_its_place(shell: Shell) -> None:
+    assert shell.json("sql", 'select "offset", note, segment_id from home.odd') == [
+        {"offset": 7, "note": "its own", "segment_id": 0}
+    ]
+
+
+def test_forms(shell: Shell) -> None:
+    query = "select meter, wh, null as nothing, [wh] as many from home.meters where wh < 2 order by wh"
+    rows = [
+        {"meter": "kitchen", "wh": 0, "nothing": None, "many": [0]},
+        {"meter": "hall", "wh": 1, "nothing": None, "many": [1]},
+    ]
+    assert json.loads(shell.run("sql", query, "-o", "json").output) == rows
+    text = shell.run("sql", query, "-o", "csv").output
+    assert list(csv.reader(io.StringIO(text))) == [
+        ["meter", "wh", "nothing", "many"],
+        ["kitchen", "0", "", "[0]"],
+        ["hall", "1", "", "[1]"],
+    ]
+    assert shell.run("sql", "from home.meters where wh > 100").output == "no rows\n"
+    assert shell.run("sql", "from home.meters where wh > 100", "-o", "json").output == "[]\n"
+    twice = shell.run("sql", "select 1 as a, 2 as a").output
+    assert twice.splitlines()[0].split() == ["a", "a"]
+
+
+def test_a_table_has_the_first_rows_and_says_so(shell: Shell) -> None:
+    ran = shell.run("sql", "from range(1001)")
+    assert len(ran.stdout.splitlines()) == 1_001
+    assert "the first 1,000 rows" in ran.stderr
+    assert len(shell.json("sql", "from range(25000)")) == 25_000
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["selec 1"], "that is no query: syntax error"),
+        (["insert into home.meters values (1)"], "only queries can be run"),
+        (["select 1; select 2"], "give one query, not 2"),
+        (["from meters"], "give --scope"),
+        (["from home.metres"], "there is no stream home/metres"),
+        (["from home.meters for slice 'erly'"], "there is no slice 'erly'"),
+        (["from home.plain for slice 'early'"], "slice early is one of stream meters, not of plain"),
+        (["from home.meters for slice early"], "there must be a name in single quotes"),
+        (["from home.meters for system_time as 'noon'"], "there must be a name in single quotes"),
+        (["from home.meters for system_time from 'noon'"], "there must be a name in single quotes"),
+        (["from (from home.meters) for slice 'early'"], "there is no stream"),
+        (["select wh + meter from home.meters"], "Error"),
+        (["from home.meters", "--schema", "home.metres=wh long"], "the query names no such stream"),
+        (["from home.plain", "--schema", "home.plain"], "names no fields"),
+        (["from home.plain", "--schema", "home.plain=wh lnog"], "lnog"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(shell: Shell, words: list[str], wrong: str) -> None:
+    ran = shell.run("sql", *words, code=1)
+    assert wrong in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_only_what_is_written_as_a_stretch_is_one() -> None:
+    stretch = "\"sc-1\".\"a\"\"b\" /* for slice 'y' */ for slice 'it''s'"
+    query = f"select 'ä€ for slice ''x''', \"for\" from {stretch} z, t"
+    rewritten, found = stretches(query)
+    assert rewritten == query.replace(stretch, '"sc-1"."a""b for slice it\'s"')
+    assert found == [Stretch("sc-1", 'a"b', "it's"), Stretch("", "t")]
+    with pytest.raises(InvalidArgumentError, match="no stream"):
+        stretches("for slice 'x'")
