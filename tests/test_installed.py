@@ -49,6 +49,7 @@ MISSING = {
     "with nadi.StreamManager('tcp://127.0.0.1:1') as manager: nadi.notebook.play(manager, 'home', 'meters')",
     "pictures": "from nadi.pictures.chart import check_file; from pathlib import Path; check_file(Path('x.svg'))",
     "spark": "import pyspark_nadi",
+    "sql": "from nadi.cli.sql.command import check_installed; check_installed()",
     "traces": "import nadi; nadi.turn_on_traces()",
 }
 FOR_PROGRAMS = {"camera", "connect", "demo", "dev"}

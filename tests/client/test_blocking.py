@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nadi.client import StreamManager, aio
-from nadi.client.blocking import loop_thread
+from nadi.client.control import loop_thread
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError

@@ -356,7 +356,7 @@ def test_a_server_that_does_not_know_the_question_is_not_asked(home: Home) -> No
     client = client_of(options_of(home, "older").controller)
     connection = client.run(stores_of(client.manager).connection("home/older/0.#epoch.0"))
     connection.lists_moments = False
-    with pytest.raises(InvalidArgumentError, match="'append_time', which this server is too old to tell"):
+    with pytest.raises(InvalidArgumentError, match="'append_time' is one that this server is too old to tell"):
         batch(home, "older", columns="append_time")
     connection.lists_moments = True
     assert len(batch(home, "older", columns="append_time")) == 1

@@ -32,10 +32,9 @@ def sql(
     form: Form = Form.TABLE,
 ) -> None:
     """Query streams by SQL, as they are when the query begins."""
-    try:
-        import duckdb
-    except ImportError:
-        raise InvalidArgumentError("queries need DuckDB: pip install 'nadi[sql]'") from None
+    check_installed()
+    import duckdb
+
     from nadi.cli.sql.query import stretches
     from nadi.cli.sql.rows import print_rows
     from nadi.cli.sql.views import make_views
@@ -49,6 +48,13 @@ def sql(
             print_rows(con, form)
         except duckdb.Error as error:
             raise InvalidArgumentError(_in_words(error, query, rewritten)) from error
+
+
+def check_installed() -> None:
+    try:
+        import duckdb  # noqa: F401
+    except ImportError:
+        raise InvalidArgumentError("queries need DuckDB: pip install 'nadi[sql]'") from None
 
 
 def _fields(text: str) -> tuple[str, str]:
