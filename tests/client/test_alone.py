@@ -25,6 +25,7 @@ from nadi.client.writing.pump import Pump
 from nadi.errors import ClosedError, RequestTimeoutError, StreamSealedError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts
+from tests.support.waiting import until
 
 from .gate import Gate, gated
 
@@ -75,13 +76,6 @@ def stored(manager: StreamManager, stream: str, key: bytes = b"") -> list[bytes]
     return [event for event in events if event.startswith(key)]
 
 
-def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def in_thread(wait: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
     """A thread that waits, and how that ended."""
     ended: list[BaseException | None] = []
@@ -126,7 +120,7 @@ def test_the_loop_has_nothing_to_do_for_events_one_after_another(
 def test_a_connection_that_nobody_uses_is_taken_back(manager: StreamManager) -> None:
     with made(manager, "idle") as writer:
         found = lent(writer)
-        eventually(lambda: not found.is_lent)
+        until(lambda: not found.is_lent)
         assert found._look_later is not None
         assert found._look_later.cancelled() or found._look_later.when() < found._loop.time()
         writer.write_event(b"after").result(10)
@@ -141,7 +135,7 @@ def test_an_event_whose_acknowledgement_nobody_reads_is_acknowledged(
         found = lent(writer)
         ack = writer.write_event(b"unread")
         assert found.is_busy or not found.is_lent
-        eventually(ack.done)
+        until(ack.done)
 
 
 def test_a_connection_with_other_appends_under_way_is_not_lent(manager: StreamManager) -> None:
@@ -223,7 +217,7 @@ def test_a_timeout_ends_the_wait(through: tuple[StreamManager, Gate], timeout: f
             ack.result(timeout)
         assert timeout <= time.monotonic() - began < timeout + 1
         gate.answers.set()
-        eventually(ack.done)  # the loop reads it, though nobody waits
+        until(ack.done)  # the loop reads it, though nobody waits
         ack.result(0)
         writer.write_event(b"later").result(10)
     assert stored(manager, stream, b"late") == [b"late", b"later"]
@@ -236,7 +230,7 @@ def test_closing_the_client_ends_the_wait(uri: str, server: nadi.standalone.Embe
         found = lent(writer)
         gate.answers.clear()
         thread, ended = in_thread(writer.write_event(b"x").result)
-        eventually(lambda: found._is_reading)
+        until(lambda: found._is_reading)
         manager.close()
         thread.join(5)
         assert not thread.is_alive()
@@ -264,7 +258,7 @@ def test_a_connection_that_the_loop_gives_up(through: tuple[StreamManager, Gate]
         assert session is not None
         gate.answers.clear()
         thread, ended = in_thread(writer.write_event(b"x").result)
-        eventually(lambda: found._is_reading)
+        until(lambda: found._is_reading)
         manager._thread.call(session.connection.lose, UnavailableError("it has gone silent"))
         gate.answers.set()
         thread.join(10)
@@ -279,9 +273,9 @@ def test_closing_the_writer_waits_for_the_event(through: tuple[StreamManager, Ga
     found = lent(writer)
     gate.answers.clear()
     waits, waited = in_thread(writer.write_event(b"x").result)
-    eventually(lambda: found._is_reading)
+    until(lambda: found._is_reading)
     closes, closed = in_thread(writer.close)
-    eventually(lambda: not found.is_lent)
+    until(lambda: not found.is_lent)
     gate.answers.set()
     for thread, ended in ((waits, waited), (closes, closed)):
         thread.join(5)
@@ -300,9 +294,9 @@ def test_a_lost_connection_sends_the_event_again_if_it_must(
         found = lent(writer)
         (gate.answers if is_stored else gate.requests).clear()
         thread, ended = in_thread(writer.write_event(b"x").result)
-        eventually(lambda: found._is_reading)
+        until(lambda: found._is_reading)
         if is_stored:
-            eventually(lambda: stored(direct, stream, b"x") == [b"x"])
+            until(lambda: stored(direct, stream, b"x") == [b"x"])
         gate.cut()
         thread.join(10)
         assert ended == [None]
@@ -349,7 +343,7 @@ def test_the_segment_is_split_while_a_thread_waits(uri: str, through: tuple[Stre
         found = lent(writer)
         gate.requests.clear()
         thread, ended = in_thread(writer.write_event(b"x", "key").result)
-        eventually(lambda: found._is_reading)
+        until(lambda: found._is_reading)
         direct.scale_stream(SCOPE, "split", [0], [(0.0, 0.5), (0.5, 1.0)])
         gate.requests.set()
         thread.join(10)
@@ -367,7 +361,7 @@ def test_the_stream_is_sealed_while_a_thread_waits(uri: str, through: tuple[Stre
     found = lent(writer)
     gate.requests.clear()
     thread, ended = in_thread(writer.write_event(b"x").result)
-    eventually(lambda: found._is_reading)
+    until(lambda: found._is_reading)
     with StreamManager(uri) as direct:
         direct.seal_stream(SCOPE, "sealed")
         gate.requests.set()
@@ -416,7 +410,7 @@ def test_what_breaks_the_protocol_costs_the_connection(through: tuple[StreamMana
         found = lent(writer)
         gate.changed = lambda data: [b"\xff" * 8 + data]
         thread, ended = in_thread(writer.write_event(b"x").result)
-        eventually(lambda: not found.is_lent)
+        until(lambda: not found.is_lent)
         gate.changed = lambda data: [data]
         thread.join(10)
         assert ended == [None]

@@ -11,7 +11,7 @@ import pytest
 from nadi.client.control.controller import ControllerClient
 from nadi.errors import ClosedError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.wire.rpc import controller_pb2 as pb
-from tests.segmentstore.test_scrub import until
+from tests.support.waiting import until_async
 
 
 class Slow(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -38,7 +38,7 @@ def test_a_call_beyond_those_a_controller_takes_is_tried_again() -> None:
         client = ControllerClient(f"127.0.0.1:{port}", timeout_s=10)
         try:
             first, second = (asyncio.create_task(client.scope_exists("s")) for _ in range(2))
-            await until(lambda: client.trouble is not None)
+            await until_async(lambda: client.trouble is not None)
             assert isinstance(client.trouble, UnavailableError)
             assert not isinstance(client.trouble, StorageFullError)
             slow.goes_on.set()

@@ -121,13 +121,3 @@ class Cluster:
         while self.loop.time() < end:
             look()
             await asyncio.sleep(every_s)
-
-
-async def until(condition: Callable[[], bool], within_s: float = 60.0) -> float:
-    """Wait until it holds; how long that took."""
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    while not condition():
-        assert loop.time() < start + within_s, "it never came to hold"
-        await asyncio.sleep(0.01)
-    return loop.time() - start

@@ -16,8 +16,9 @@ from nadi.cluster.servers.lease import Lease
 from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.runtime import REAL, Runtime
 from tests.simulation.machine.loop import SimulatedLoop, run
+from tests.support.waiting import until_async
 
-from .support import Cluster, until
+from .support import Cluster
 
 RATES = [0.9, 1.0, 1.1]
 
@@ -114,7 +115,7 @@ async def worst_case(
     cluster = Cluster(loop, pace=settings)
     (owner,) = cluster.add("owner", rate=mine, **faults)
     others = cluster.add("one", "two", "three", rate=theirs)
-    await until(lambda: all(node.knows_all() for node in (owner, *others)))
+    await until_async(lambda: all(node.knows_all() for node in (owner, *others)))
     await asyncio.sleep(wait_s)
     owner.faults.hangs = True  # what has been carried out is still answered
     ended = died = None
@@ -156,14 +157,14 @@ def test_a_server_that_wakes_has_no_lease(suspended: bool) -> None:
     async def story(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop)
         node, other = cluster.add("node", "other")
-        await until(lambda: node.knows_all() and other.knows_all())
+        await until_async(lambda: node.knows_all() and other.knows_all())
         pausing = asyncio.ensure_future(node.pause(2.5, suspended=suspended))
         await asyncio.sleep(2.1)
         assert not node.membership.lease_is_valid()
         assert "node" in other.alive()
         await pausing
         assert not node.membership.lease_is_valid()
-        await until(lambda: node.membership.term == 2, 3.0)
+        await until_async(lambda: node.membership.term == 2, 3.0)
         assert not node.membership.lease_is_valid()
 
     run(story)

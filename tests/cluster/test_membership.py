@@ -18,8 +18,9 @@ from nadi.engines.lines import line_of, value_of
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT
 from tests.simulation.machine.loop import run
+from tests.support.waiting import until_async
 
-from .support import Cluster, Node, until
+from .support import Cluster, Node
 
 CLUSTER_FORGET_S = 600.0  # a short day
 
@@ -37,13 +38,13 @@ def in_virtual_time(story: Story) -> Callable[[], None]:
 
 async def three(cluster: Cluster, **faults: Any) -> list[Node]:
     nodes = cluster.add("a", "b", "c", **faults)
-    await until(lambda: all(node.knows_all() for node in nodes))
+    await until_async(lambda: all(node.knows_all() for node in nodes))
     return nodes
 
 
 async def next_put(node: Node) -> None:
     puts = node.registry.calls["put"]
-    await until(lambda: node.registry.calls["put"] > puts)
+    await until_async(lambda: node.registry.calls["put"] > puts)
 
 
 @in_virtual_time
@@ -65,7 +66,7 @@ async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> No
     await asyncio.sleep(1.0)  # some may have seen others join, but not all of them
     changes = a.changes
     c.kill()
-    took = await until(lambda: a.dead() == b.dead() == {"c"})
+    took = await until_async(lambda: a.dead() == b.dead() == {"c"})
     assert 2.0 < took < 4.2
     await asyncio.sleep(0.1)  # it is told once all that is known has been looked at
     assert a.changes == changes + 1
@@ -79,11 +80,11 @@ async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> No
 async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
     a, _, c = await three(cluster, after_s=0.3)
     lists = a.registry.calls["list"]
-    await until(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
+    await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
     c.kill()
     await asyncio.sleep(0.5)
     a.faults.after_s = 0.0
-    took = await until(lambda: "c" not in a.alive())
+    took = await until_async(lambda: "c" not in a.alive())
     assert 2.7 < took < 2.9  # 3 s from the end of that look
 
 
@@ -105,7 +106,7 @@ async def test_who_pauses_dies_and_lives_again(cluster: Cluster) -> None:
     a, b, c = await three(cluster)
     await c.pause(10.0)
     assert a.dead() == b.dead() == {"c"}
-    await until(lambda: a.dead() == b.dead() == set(), 2.5)
+    await until_async(lambda: a.dead() == b.dead() == set(), 2.5)
     assert c.alive() == {"a", "b", "c"}, "it looked away, so nobody died"
     assert c.membership.term == 2
     assert not c.membership.lease_is_valid()
@@ -144,7 +145,7 @@ async def test_nobody_dies_while_ones_own_looks_fail_and_then_the_time_begins_an
     assert not a.membership.view({}, 1).is_current
     assert b.dead() == {"c"}
     a.faults.failing = set()
-    took = await until(lambda: a.dead() == {"c"})
+    took = await until_async(lambda: a.dead() == {"c"})
     assert 3.0 <= took < 4.2
     assert a.membership.view({}, 1).is_current
 
@@ -157,7 +158,7 @@ async def test_a_list_that_hangs_is_one_that_fails(cluster: Cluster) -> None:
     assert a.alive() == {"a", "b", "c"}
     assert b.dead() == {"a"}
     a.faults.hangs = False
-    await until(lambda: b.dead() == set(), 5.0)
+    await until_async(lambda: b.dead() == set(), 5.0)
     await asyncio.sleep(5.0)
     assert a.alive() == b.alive() == {"a", "b", "c"}
 
@@ -236,8 +237,8 @@ async def test_who_leaves_is_gone_with_the_next_look(cluster: Cluster) -> None:
     a.membership.name({"c"})
     await c.membership.leave()
     assert not c.membership.lease_is_valid()
-    assert await until(lambda: a.dead() == {"c"}) < 1.1
-    await until(lambda: b.alive() == {"a", "b"}, 1.1)
+    assert await until_async(lambda: a.dead() == {"c"}) < 1.1
+    await until_async(lambda: b.alive() == {"a", "b"}, 1.1)
     await asyncio.sleep(60.0)
     assert a.sees() == {"a": True, "b": True, "c": False}, "a record names it"
     assert b.sees() == {"a": True, "b": True}
@@ -262,7 +263,7 @@ async def test_who_cannot_remove_its_entry_leaves_all_the_same(cluster: Cluster)
     start = cluster.loop.now
     await c.membership.leave()
     assert cluster.loop.now - start < 10.0
-    await until(lambda: a.dead() == {"c"}, 5.0)
+    await until_async(lambda: a.dead() == {"c"}, 5.0)
 
 
 @in_virtual_time
@@ -271,7 +272,7 @@ async def test_draining_is_told(cluster: Cluster) -> None:
     await asyncio.sleep(30.0)
     changes = a.changes
     c.membership.drain()
-    await until(lambda: a.membership.view({}, 1).servers["c"].is_draining, 6.5)
+    await until_async(lambda: a.membership.view({}, 1).servers["c"].is_draining, 6.5)
     assert c.membership.view({}, 1).servers["c"].is_draining
     view = a.membership.view({}, 1)
     assert a.changes == changes + 1
@@ -285,7 +286,7 @@ async def test_a_server_that_starts_again_is_another(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     c.kill()
     cluster.add("d")
-    await until(lambda: a.alive() == {"a", "b", "d"}, 5.0)
+    await until_async(lambda: a.alive() == {"a", "b", "d"}, 5.0)
     assert a.dead() == {"c"}
 
 
@@ -295,9 +296,9 @@ async def test_one_that_is_seen_for_the_first_time_gets_its_full_time(cluster: C
     c.kill()
     await asyncio.sleep(60.0)
     (d,) = cluster.add("d")
-    await until(lambda: "c" in d.alive(), 1.0)
+    await until_async(lambda: "c" in d.alive(), 1.0)
     start = cluster.loop.now
-    await until(lambda: d.dead() == {"c"})
+    await until_async(lambda: d.dead() == {"c"})
     assert cluster.loop.now - start > 2.9
     assert a.sees() == b.sees() == d.sees()
 
@@ -307,7 +308,7 @@ async def test_whom_a_record_names_is_looked_up(cluster: Cluster) -> None:
     a, _, _ = await three(cluster)
     assert "gone" not in a.membership.view({}, 1).servers
     a.membership.name({"gone", "b"})
-    await until(lambda: a.dead() == {"gone"}, 1.1)
+    await until_async(lambda: a.dead() == {"gone"}, 1.1)
     assert not a.membership.view({}, 1).servers["gone"].is_alive
     assert a.membership.stable_since < a.membership.members["gone"].since, "nobody went"
     a.membership.name({"b"})
@@ -335,7 +336,7 @@ async def test_old_lists_kill_nobody_and_wake_no_dead(cluster: Cluster) -> None:
     await asyncio.sleep(8.0)
     await cluster.watch(60.0, all_live)
     c.kill()
-    await until(lambda: "c" in a.dead(), 20.0)
+    await until_async(lambda: "c" in a.dead(), 20.0)
     changes = a.changes
     await asyncio.sleep(60.0)
     assert a.changes == changes
@@ -348,7 +349,7 @@ async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster)
     assert not await a.membership.is_dead("c")
     assert not await a.membership.is_dead("nobody")
     pause = asyncio.ensure_future(c.pause(10.0))
-    await until(lambda: "c" in a.dead())
+    await until_async(lambda: "c" in a.dead())
     assert await a.membership.is_dead("c")
     a.faults.failing = {"list"}
     await pause
@@ -360,7 +361,7 @@ async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster)
     c.kill()
     assert not await a.membership.is_dead("c"), "nothing is asked about one that lives"
     a.faults.failing = set()
-    await until(lambda: "c" in a.dead())
+    await until_async(lambda: "c" in a.dead())
     a.faults.failing = {"get"}
     with pytest.raises(UnavailableError):
         await a.membership.is_dead("c")
@@ -382,7 +383,7 @@ async def test_dead_entries_are_deleted_after_a_day(cluster: Cluster) -> None:
     assert a.sees() == {"a": True, "b": True}
     assert entry_name("c") not in cluster.records.values
     await pausing  # it wasn't dead, after all
-    await until(lambda: a.alive() == {"a", "b", "c"}, 5.0)
+    await until_async(lambda: a.alive() == {"a", "b", "c"}, 5.0)
 
 
 @in_virtual_time
@@ -406,9 +407,9 @@ async def test_an_entry_that_cannot_be_understood_lives_but_gets_nothing(cluster
             assert a.membership.members["odd"].member is None
             assert a.alive() == {"a", "odd"}
             assert a.membership.view({}, 1).order() == (("a",),)
-    await until(lambda: a.dead() == {"odd"}, 5.0)
+    await until_async(lambda: a.dead() == {"odd"}, 5.0)
     cluster.records.set(entry_name("odd"), b"again")
-    await until(lambda: a.alive() == {"a", "odd"}, 2.0)
+    await until_async(lambda: a.alive() == {"a", "odd"}, 2.0)
 
 
 @in_virtual_time
@@ -421,7 +422,7 @@ async def test_a_late_beat_does_not_undo_what_a_newer_one_said(cluster: Cluster)
     cluster.records.set(entry_name("c"), encode(member("c").but(counter=1)))
     await asyncio.sleep(2.5)
     assert a.membership.view({}, 1).servers["c"].is_draining
-    await until(lambda: "c" in a.dead(), 5.0)
+    await until_async(lambda: "c" in a.dead(), 5.0)
     cluster.records.set(entry_name("c"), encode(member("c").but(counter=2)))
     await asyncio.sleep(10.0)
     assert a.dead() == {"c"}, "it was under way when it died"
@@ -443,14 +444,14 @@ async def test_errors_that_nobody_foresaw_stop_nothing(cluster: Cluster) -> None
         logging.disable(logging.NOTSET)
     assert b.dead() == {"a"}
     a.registry.put, a.registry.list = put, listing  # type: ignore[method-assign]
-    await until(lambda: b.dead() == a.dead() == set(), 3.0)
+    await until_async(lambda: b.dead() == a.dead() == set(), 3.0)
 
 
 @in_virtual_time
 async def test_fifty_servers(cluster: Cluster) -> None:
     names = [f"s{number:02d}" for number in range(50)]
     nodes = cluster.add(*names, before_s=0.03, after_s=0.03, spread=1.0, lost=0.01, unanswered=0.01)
-    await until(lambda: all(len(node.alive()) == 50 for node in nodes), 10.0)
+    await until_async(lambda: all(len(node.alive()) == 50 for node in nodes), 10.0)
     calls = sum(nodes[0].registry.calls.values())
     await asyncio.sleep(20.0)
     assert all(len(node.alive()) == 50 for node in nodes)
@@ -459,7 +460,7 @@ async def test_fifty_servers(cluster: Cluster) -> None:
     assert len(orders) == 1
     for node in nodes[:20]:
         node.kill()
-    took = await until(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
+    took = await until_async(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
     assert took < 8.0, "some of their questions are lost"
 
 
@@ -470,7 +471,7 @@ def test_gcs_pace() -> None:
         await asyncio.sleep(60.0)
         assert a.registry.calls["put"] - puts in (29, 30, 31)
         c.kill()
-        assert 4.0 < await until(lambda: a.dead() == b.dead() == {"c"}) < 9.0
+        assert 4.0 < await until_async(lambda: a.dead() == b.dead() == {"c"}) < 9.0
 
     run(lambda loop: story(Cluster(loop, pace=GCS_PACE)))
 

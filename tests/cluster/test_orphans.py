@@ -16,8 +16,9 @@ from nadi.cluster.records import Records, RecordWatch, Stored
 from nadi.cluster.servers.membership import Membership
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
-from tests.cluster.support import Cluster, Node, until
+from tests.cluster.support import Cluster, Node
 from tests.simulation.machine.loop import SimulatedLoop, run
+from tests.support.waiting import until_async
 
 CONTAINERS = 12
 
@@ -85,7 +86,7 @@ async def three(loop: SimulatedLoop, seed: int) -> dict[str, Server]:
     for name in ("a", "b", "c"):
         servers[name] = Server(cluster.add(name, before_s=0.01, after_s=0.01)[0])
         await asyncio.sleep(0.3)
-    await until(lambda: all(set(one.owners().values()) == servers.keys() for one in servers.values()))
+    await until_async(lambda: all(set(one.owners().values()) == servers.keys() for one in servers.values()))
     return servers
 
 
@@ -111,7 +112,7 @@ async def _a_server_dies(loop: SimulatedLoop, seed: int) -> None:
                     known.setdefault(number, loop.time())
         return len(known) == len(had)
 
-    await until(is_known)
+    await until_async(is_known)
     assert max(known[number] - taken[number] for number in had) < 0.35
 
 
@@ -135,7 +136,7 @@ def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
 async def _claims_fail(loop: SimulatedLoop) -> None:
     servers = await three(loop, 1)
     servers.pop("c").node.kill()
-    await until(lambda: all("c" not in one.owners().values() for one in servers.values()))
+    await until_async(lambda: all("c" not in one.owners().values() for one in servers.values()))
 
 
 def test_a_container_that_comes_while_the_lease_is_renewed_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,9 @@ async def _one_comes_late(monkeypatch: pytest.MonkeyPatch, loop: SimulatedLoop) 
     one = servers["a"]
     one.opens.clear()
     mine = {number for number, owner in one.owners().items() if owner == "a"}
-    await until(lambda: any(seen.stored.record.owner == "a" for n, seen in one.watch.seen.items() if n not in mine))
+    await until_async(
+        lambda: any(seen.stored.record.owner == "a" for n, seen in one.watch.seen.items() if n not in mine)
+    )
     renew, term = one.records.renew, one.node.membership.term
 
     async def renewed(number: int, epoch: int) -> None:
@@ -160,10 +163,10 @@ async def _one_comes_late(monkeypatch: pytest.MonkeyPatch, loop: SimulatedLoop) 
 
     monkeypatch.setattr(one.records, "renew", renewed)
     await one.node.pause(2.5)
-    await until(lambda: one.node.membership.term == term + 1 and one.opens.is_set())
-    await until(lambda: "c" not in one.owners().values())
+    await until_async(lambda: one.node.membership.term == term + 1 and one.opens.is_set())
+    await until_async(lambda: "c" not in one.owners().values())
     assert {number for number, owner in one.owners().items() if owner == "a"} > mine
-    await until(lambda: all(one.keeper.may_answer(n) for n, owner in one.owners().items() if owner == "a"), 10.0)
+    await until_async(lambda: all(one.keeper.may_answer(n) for n, owner in one.owners().items() if owner == "a"), 10.0)
 
 
 def test_one_that_is_lost_while_it_is_handed_over_is_let_go_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +185,7 @@ async def _one_is_lost(loop: SimulatedLoop) -> None:
 
     servers["a"].store.on_snapshot = on_snapshot
     servers["a"].node.process.start(_drained(servers["a"]))
-    await until(lambda: len(lost) > 1)
+    await until_async(lambda: len(lost) > 1)
     await asyncio.sleep(10.0)
 
 

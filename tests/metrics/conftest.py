@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -14,6 +13,7 @@ from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from tests.access.support import PASSWORD, user, users_file
 from tests.metrics.support import Auth
+from tests.support.waiting import until
 
 ADMIN: Auth = ("root", PASSWORD)
 AT_ONCE = ("snapshot_interval", "chunk_flush_age", "chunk_garbage_delay", "retention_period")
@@ -57,10 +57,3 @@ def work(manager: StreamManager, rest: httpx.Client) -> None:
         for _ in range(300):
             writer.write_event(bytes(10_000), routing_key="one")
     until(lambda: "nadi_retention_truncations_total 0.0" not in rest.get("/metrics").text)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -20,8 +20,9 @@ import nadi
 from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from tests.access.support import PASSWORD
-from tests.metrics.conftest import ADMIN, until
+from tests.metrics.conftest import ADMIN
 from tests.metrics.support import ALL, parsed, scraped, series
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/nadi.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from nadi.client import RetentionPolicy, ScalingPolicy, StreamDataRetention, Str
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.testing.server import RestartableServer
+from tests.support.waiting import until
 
 from .load import MIB, Load, Usage, watch
 
@@ -37,13 +38,6 @@ def manager(server: RestartableServer) -> Iterator[StreamManager]:
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         yield manager
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "it never came to hold"
-        time.sleep(0.1)
 
 
 def write(manager: StreamManager, count: int, stream: str = "meters") -> None:

@@ -19,7 +19,7 @@ from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import ChunksDropped
 from nadi.segmentstore.tier1.files import FileLog
 from tests.segmentstore.harness import open_store
-from tests.segmentstore.test_scrub import until
+from tests.support.waiting import until_async
 
 
 async def break_log(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ async def test_it_recovers_whatever_kept_it_from_being_opened(
         await break_log(container, monkeypatch)
         with monkeypatch.context() as patches:
             patches.setattr("nadi.segmentstore.tier1.files.FileLog.open", fails)
-            await until(lambda: "again yet: can't start new thread" in str(container.failure))
-        await until(lambda: container.failure is None)
+            await until_async(lambda: "again yet: can't start new thread" in str(container.failure))
+        await until_async(lambda: container.failure is None)
     (told,) = [record for record in caplog.records if "can't be opened again" in record.message]
     assert (told.levelname, told.exc_info is None) == ("ERROR", False)
 

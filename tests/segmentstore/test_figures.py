@@ -161,12 +161,13 @@ async def test_what_is_moved_to_tier_2_and_what_waits(tmp_path: Path, monkeypatc
         assert (found["nadi_store_tier2_up", "0"], found["nadi_store_tier2_errors",]) == (1, 0)
 
 
-async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [UnavailableError("tier 2 is away"), ValueError("a bug of the storage writer")])
+async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
     async with open_store(tmp_path, containers=1) as (store, peer):
 
         async def refused(*_: object) -> None:
-            raise UnavailableError("tier 2 is away")
+            raise error
 
         monkeypatch.setattr(store.chunks, "put", refused)
         await peer.create(S)
@@ -266,18 +267,3 @@ async def test_a_first_scrub_that_never_ends_is_overdue_some_day(tmp_path: Path)
         assert 0 <= number(told(store), "nadi_store_scrub_age_seconds") < 60
         store.scrub._kept.since_ms -= 30 * 86_400_000
         assert number(told(store), "nadi_store_scrub_age_seconds") > 21 * 86_400
-
-
-async def test_a_storage_writer_that_meets_a_bug_is_not_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
-    async with open_store(tmp_path, containers=1) as (store, peer):
-
-        async def odd(*_: object) -> None:
-            raise ValueError("odd")
-
-        monkeypatch.setattr(store.chunks, "put", odd)
-        await peer.create(S)
-        await peer.setup(S)
-        await peer.append([b"a"], 1)
-        found = await until(store, lambda found: found["nadi_store_tier2_errors",] != 0)
-        assert found["nadi_store_tier2_up", "0"] == 0

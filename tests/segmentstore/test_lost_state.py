@@ -32,6 +32,7 @@ from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.segmentstore.state_tables import Records, apart, copy_of, lose_states, records_of, recovered
 from tests.support.replayed import replayed
+from tests.support.waiting import until_async
 
 LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"
@@ -127,7 +128,7 @@ def test_the_state_of_a_container_that_was_never_used_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await until(lambda: any((tmp_path / "tier2").rglob("manifest-*")))
+        await until_async(lambda: any((tmp_path / "tier2").rglob("manifest-*")))
 
     with quick(monkeypatch):
         in_container(tmp_path, work)
@@ -140,7 +141,7 @@ def test_an_older_sealed_state_is_not_taken_for_the_newest(tmp_path: Path, monke
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 10, str(container.state.sequence))
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
     folder = tmp_path / "data"
     with quick(monkeypatch):
@@ -306,7 +307,7 @@ def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path)
             txn.put(place[1], raw[:5] + bytes([raw[5] ^ 1]) + raw[6:])
         with pytest.raises((UnavailableError, DamagedStateError)):
             await container.call(lambda frame: metadata.load(1, {}))
-        await until(lambda: container.failure is None and container.metadata is not metadata)
+        await until_async(lambda: container.failure is None and container.metadata is not metadata)
         assert "rebuilt from" in container.parts.rebuilt
         assert container.metadata.load(1, {}) is not None
         await container.stop()
@@ -425,12 +426,6 @@ def in_container(folder: Path, work: Callable[[Container, ChunkStore], object]) 
     asyncio.run(run())
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110 - the container tells nobody
-            await asyncio.sleep(0.01)
-
-
 async def create(container: Container, count: int, prefix: str) -> None:
     from nadi.segmentstore.state.operations import Create
 
@@ -456,19 +451,19 @@ def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
         released: list[int] = []
         monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
         await create(container, 10, "before")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         durable = container.parts.snapshots.sequence
-        await until(lambda: bool(released) and released[-1] == durable + 1)
+        await until_async(lambda: bool(released) and released[-1] == durable + 1)
         away[0] = True
         await create(container, 30, "meanwhile")
-        await until(lambda: bool(container.parts.snapshots.error))
-        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+        await until_async(lambda: bool(container.parts.snapshots.error))
+        await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
         await asyncio.sleep(0.1)
         assert container.failure is None
         assert max(released) == durable + 1
         away[0] = False
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
-        await until(lambda: released[-1] == container.parts.snapshots.sequence + 1)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: released[-1] == container.parts.snapshots.sequence + 1)
         assert not container.parts.snapshots.error
 
     with quick(monkeypatch):
@@ -490,7 +485,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
             if len({base for base, _ in seen}) >= 2 and {count for _, count in seen} >= {0, 1, 4}:
                 break
             await create(container, 5, f"round-{number}")
-            await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+            await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
             manifest, damaged = await snapshots.newest(chunks, 0)
             assert manifest is not None
             assert not damaged
@@ -513,7 +508,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
 def test_a_clean_stop_leaves_a_snapshot_of_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 5, "a")
-        await until(lambda: container.parts.snapshots.sequence > 0)
+        await until_async(lambda: container.parts.snapshots.sequence > 0)
         await create(container, 5, "b")
 
     with quick(monkeypatch):
@@ -527,15 +522,15 @@ def test_a_clean_stop_leaves_a_snapshot_of_its_end(tmp_path: Path, monkeypatch: 
 def test_a_damaged_state_takes_no_good_snapshots_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 20, "a")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         good, _ = await snapshots.newest(chunks, 0)
         metadata = container.metadata
-        await until(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
+        await until_async(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
             txn.put(b"a-3", b"not at all")
         container.parts.snapshots._whole_due = True
-        await until(lambda: bool(container.parts.rebuilt))
-        await until(lambda: container.failure is None)
+        await until_async(lambda: bool(container.parts.rebuilt))
+        await until_async(lambda: container.failure is None)
         assert container.state.find("a-3") is not None
         kept, _ = await snapshots.newest(chunks, 0)
         assert kept is not None

@@ -31,8 +31,8 @@ from nadi.segmentstore.tier1.runs import run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
-from tests.segmentstore.test_scrub import until
 from tests.segmentstore.test_stored_bytes import assert_read, flip, move, record_of
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -297,7 +297,7 @@ async def test_a_disk_that_fails_acknowledges_nothing(
                 patches.setattr(FileLog, "append", append)
             with pytest.raises(ConnectionResetError):
                 await peer.append([event], 3, writer._id)
-        await until(lambda: store.containers[0].failure is None)
+        await until_async(lambda: store.containers[0].failure is None)
         await assert_read(store, S, writer.data)
         again = await connect(store.address)
         await writer.go_on(again)
@@ -333,8 +333,8 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
         with monkeypatch.context() as patches:
             patches.setattr(RunFile, "abandon", abandoned)
             container._recover_from(OSError(errno.EIO, "the disk fails"))
-            await until(lambda: container.failure is not None)
-            await until(lambda: container.failure is None)
+            await until_async(lambda: container.failure is not None)
+            await until_async(lambda: container.failure is None)
         assert container.runs is not runs
         again = await connect(store.address)
         for writer in writers:
@@ -371,8 +371,8 @@ async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
         monkeypatch.setattr(runs_module, "os", SimpleNamespace(**{**vars(os), "close": closes}))
         monkeypatch.setattr(Path, "unlink", fails)
         container._recover_from(OSError(errno.EIO, "the disk fails"))
-        await until(lambda: container.failure is not None)
-        await until(lambda: container.failure is None)
+        await until_async(lambda: container.failure is not None)
+        await until_async(lambda: container.failure is None)
         assert sorted(closed) == sorted(prepared)
         monkeypatch.undo()
 

@@ -29,8 +29,8 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 from tests.segmentstore.test_runs import checkpointed, runs_in
-from tests.segmentstore.test_scrub import until
 from tests.segmentstore.test_stored_bytes import assert_read, move
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -172,7 +172,7 @@ async def test_a_disk_that_fails_now_and_then(tmp_path: Path, monkeypatch: pytes
                     await asyncio.sleep(0.02)
         disk.is_failing = False
         assert disk.failed
-        await until(lambda: store.containers[0].failure is None)
+        await until_async(lambda: store.containers[0].failure is None)
         for writer in writers:
             await assert_read(store, writer.segment, writer.data)
         await move(store)

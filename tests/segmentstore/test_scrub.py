@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire import commands as wire
 from tests.support.replayed import replayed
+from tests.support.waiting import until_async
 
 from .harness import Peer, open_store
 
@@ -57,14 +57,6 @@ class Clock(Runtime):
         return self.wall_ms
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(4_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to that")
-
-
 async def fill(store: SegmentStore, peer: Peer, *, chunks: int = 2) -> None:
     """In each segment so many chunks of 1,000 bytes and more, and as much in the log; all that a checkpoint knows."""
     for segment in SEGMENTS:
@@ -77,11 +69,11 @@ async def fill(store: SegmentStore, peer: Peer, *, chunks: int = 2) -> None:
                 assert await writer.flush_once(everything=True)
     for container in store.containers:
         sequence = container.state.sequence
-        await until(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
+        await until_async(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
 
 
 async def ended(store: SegmentStore, *, after: ScrubPass | None = None) -> ScrubPass:
-    await until(lambda: store.scrub.running is None and store.scrub.last not in (None, after))
+    await until_async(lambda: store.scrub.running is None and store.scrub.last not in (None, after))
     assert store.scrub.last is not None
     return store.scrub.last
 
@@ -151,9 +143,9 @@ async def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, 
         first = await ended(store)
         clock.wall_ms = now_ms
         if not is_restarted:
-            await until(lambda: first.ended_ms == now_ms)
+            await until_async(lambda: first.ended_ms == now_ms)
             clock.wall_ms += WEEK_MS
-            await until(lambda: store.scrub.running is None and store.scrub.last is not first)
+            await until_async(lambda: store.scrub.running is None and store.scrub.last is not first)
             return
     async with open_store(tmp_path, runtime=clock):
         await asyncio.sleep(0.05)
@@ -175,7 +167,7 @@ async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         store.scrub.begin()
         before = store.scrub.running
         assert before is not None
-        await until(lambda: before.read_bytes >= 5 * 1_008)
+        await until_async(lambda: before.read_bytes >= 5 * 1_008)
     verified: list[str] = []
     async with open_store(tmp_path) as (store, _):
         original = store._reader.verify
@@ -215,7 +207,7 @@ async def test_a_damaged_place_lets_nothing_be_skipped(
         store.scrub.begin()
         running = store.scrub.running
         assert running is not None
-        await until(lambda: running.read_bytes >= 2 * 1_008)
+        await until_async(lambda: running.read_bytes >= 2 * 1_008)
     first = chunks_of(tmp_path)[0]
     first.write_bytes(bytes(first.stat().st_size))
     file = tmp_path / "scrub"
@@ -338,7 +330,7 @@ async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(t
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer)
         (container,) = store.containers
-        await until(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
+        await until_async(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with (tmp_path / "container-0/state/data.mdb").open("r+b", buffering=0) as file:
             for page in leaf_pages(tmp_path / "container-0/state/data.mdb"):
                 file.seek(page * 4096)
@@ -347,8 +339,8 @@ async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(t
         found = await ended(store)
         assert found.damages == 1
         assert "the state of container 0" in found.damaged[0]
-        await until(lambda: container.failure is None and bool(container.parts.rebuilt))
-        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+        await until_async(lambda: container.failure is None and bool(container.parts.rebuilt))
+        await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
         store.scrub.begin()
         again = await ended(store, after=found)
         assert (again.damages, again.read_bytes) == (0, len(SEGMENTS) * 3 * 1_008)
@@ -361,7 +353,7 @@ async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what:
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer)
         (container,) = store.containers
-        await until(lambda: container.parts.snapshots.sequence > 0 and not container.parts.snapshots.error)
+        await until_async(lambda: container.parts.snapshots.sequence > 0 and not container.parts.snapshots.error)
         store.scrub.begin()
         whole = await ended(store)
         assert whole.damages == 0
@@ -373,7 +365,7 @@ async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what:
         has_copy = what == "manifest"  # it is stored twice
         assert (found.damages, found.renewals) == (not has_copy, has_copy)
         assert rotten.name in (found.damaged or found.renewed)[0]
-        await until(lambda: rotten.name in container.parts.snapshots.renewed)
+        await until_async(lambda: rotten.name in container.parts.snapshots.renewed)
         store.scrub.begin()
         again = await ended(store, after=found)
         assert (again.damages, again.renewals) == (0, 0)
@@ -390,12 +382,12 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     async def run() -> None:
         async with open_store(tmp_path, 1) as (store, peer):
             (container,) = store.containers
-            await until(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
+            await until_async(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
             await peer.create(SEGMENTS[0])
             await peer.setup(SEGMENTS[0])
             for number, payload in enumerate(payloads):
                 await peer.append([payload], number)
-            await until(lambda: container.checkpoints.sequence == container.state.sequence)
+            await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
             known = container.parts.snapshots.sequence
             frames = StoppedLog(tmp_path / "container-0/log").readable(known)
             assert len(frames) >= len(payloads)
@@ -415,7 +407,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
             assert found.damages == 1
             assert f"{header.sequence:,}" in found.damaged[0]
             assert str(frames[-4].path) in found.damaged[0]
-            await until(lambda: container.parts.snapshots.sequence >= header.sequence)
+            await until_async(lambda: container.parts.snapshots.sequence >= header.sequence)
             store.scrub.begin()
             assert (await ended(store, after=found)).damages == 0
         shutil.rmtree(tmp_path / "container-0/state")
@@ -462,7 +454,7 @@ async def fill_as_before(store: SegmentStore, peer: Peer, monkeypatch: pytest.Mo
             await peer.append([payload], number)
             assert await writer.flush_once(everything=True)
     sequence = container.state.sequence
-    await until(lambda: container.metadata.state().sequence >= sequence)
+    await until_async(lambda: container.metadata.state().sequence >= sequence)
     assert all(extent.chunk and not extent.checksums for extent in extents_of(store))
     return payloads
 
@@ -536,7 +528,7 @@ def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None
             assert store.containers[0].damaged == []
             for container in store.containers:
                 sequence = container.state.sequence
-                await until(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
+                await until_async(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
             store.scrub.begin()
             again = await ended(store, after=found)
             assert (again.damages, again.renewals, again.rewritten_bytes) == (0, 0, 0)
@@ -571,7 +563,7 @@ async def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, mon
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer, chunks=0)
         (container,) = store.containers
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         monkeypatch.setattr(statecheck, "inspect_file", slowly)
         store.scrub.begin()
         await asyncio.sleep(0.05)
@@ -581,7 +573,7 @@ async def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, mon
         assert container.checkpoints.sequence == before < container.state.sequence
         go_on.set()
         assert (await ended(store)).damages == 0
-        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+        await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
 
 
 async def test_passes_beside_many_checkpoints_find_nothing(tmp_path: Path) -> None:

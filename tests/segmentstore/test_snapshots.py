@@ -22,9 +22,10 @@ from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from tests.support.waiting import until_async
 
 from .state_tables import records_of
-from .test_lost_state import create, in_container, quick, start, until
+from .test_lost_state import create, in_container, quick, start
 
 LIMITS = "snapshot_interval_s=0.2,checkpoint_interval_s=0.1,log_file_bytes=65536"
 
@@ -48,7 +49,7 @@ def folder(tmp_path: Path, small_log: None) -> Path:
     async def work(container: Container, chunks: ChunkStore) -> None:
         for number in range(4):
             await create(container, 20, f"round-{number}")
-            await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+            await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
     with pytest.MonkeyPatch.context() as patches, quick(patches):
         in_container(folder, work)
@@ -90,9 +91,9 @@ def test_a_snapshot_that_rots_is_made_anew(
     rotten = rot(folder, what)
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await until(lambda: bool(container.parts.snapshots.damage or container.parts.snapshots.renewed))
+        await until_async(lambda: bool(container.parts.snapshots.damage or container.parts.snapshots.renewed))
         await create(container, 40, "later")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         assert rotten.name in container.parts.snapshots.renewed
         assert not container.parts.snapshots.damage
 
@@ -136,8 +137,8 @@ def test_one_damaged_manifest_of_two_costs_nothing_and_is_stored_anew(
     assert records_of(copy / "container-0/state") == lost
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await until(lambda: file.name in container.parts.snapshots.renewed)
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: file.name in container.parts.snapshots.renewed)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         assert not container.parts.snapshots.damage
         found, damaged = await snapshots.newest(chunks, 0)
         assert found is not None
@@ -180,7 +181,7 @@ def test_a_second_manifest_that_finds_no_room_costs_no_snapshot(
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 10, "before")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         found, damaged = await snapshots.newest(chunks, 0)
         assert found is not None
         assert not damaged
@@ -244,12 +245,12 @@ def test_the_log_is_kept_until_it_is_known_that_the_snapshot_is_whole(
         monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
         number = newest_number(container)
         await create(container, 40, "meanwhile")  # it serves
-        await until(lambda: newest_number(container) > number and bool(released))
+        await until_async(lambda: newest_number(container) > number and bool(released))
         assert container.parts.snapshots.sequence == 0
         assert max(released) <= 1
         go_on.set()
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
-        await until(lambda: released[-1] == container.parts.snapshots.sequence + 1)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: released[-1] == container.parts.snapshots.sequence + 1)
         manifest, _ = await snapshots.newest(chunks, 0)
         assert manifest is not None
         assert manifest.base == base, "no new one was needed"
@@ -274,7 +275,7 @@ def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: 
     monkeypatch.setattr(ChunkStore, "read", failing)
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await until(lambda: bool(container.parts.snapshots.renewed))
+        await until_async(lambda: bool(container.parts.snapshots.renewed))
         assert "input/output error" in container.parts.snapshots.renewed
 
     with quick(monkeypatch):
@@ -296,10 +297,10 @@ def test_while_it_can_not_be_read_the_log_is_kept_and_it_is_tried_again(
     monkeypatch.setattr(ChunkStore, "read", sometimes)
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await until(lambda: "tier 2 is away" in container.parts.snapshots.error)
+        await until_async(lambda: "tier 2 is away" in container.parts.snapshots.error)
         assert container.parts.snapshots.sequence == 0
         away[0] = False
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         assert not container.parts.snapshots.error
         assert newest_number(container) <= number + 1, "it was not given up"
         assert not container.parts.snapshots.renewed
@@ -378,21 +379,21 @@ def test_on_a_full_disk_the_log_is_released_past_the_snapshot_only_where_that_ha
         released: list[int] = []
         monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
         await create(container, 10, "before")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         full.it_is = True
         await create(container, 10, "with a full disk")  # frames that go into the file kept aside, say
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
-        await until(lambda: released[-1] == container.state.sequence + 1)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: released[-1] == container.state.sequence + 1)
         assert max(released) == container.parts.snapshots.sequence + 1
         fails[0] = True
         durable = container.parts.snapshots.sequence
         await create(container, 10, "without a snapshot")
-        await until(lambda: bool(container.parts.snapshots.error))
-        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+        await until_async(lambda: bool(container.parts.snapshots.error))
+        await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
         container.checkpoints.truncate_log()
         assert released[-1] == (container.state.sequence if is_released else durable) + 1
         fails[0] = full.it_is = False
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
     with quick(monkeypatch):
         in_container(tmp_path, work)
@@ -404,9 +405,9 @@ def test_on_a_full_disk_a_snapshot_is_not_waited_for(tmp_path: Path, monkeypatch
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         full.it_is = True  # from here on, for the first may have missed what was created just now
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence > 0)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence > 0)
         await create(container, 1, "a")
-        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
     began = time.monotonic()
     in_container(tmp_path, lambda container, chunks: first_then(container, work(container, chunks)))
@@ -441,7 +442,7 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
         if where == "the copy":
             monkeypatch.setattr(container.metadata, "copy", half)
         await create(container, 10, "a")
-        await until(lambda: bool(container.parts.snapshots.error))
+        await until_async(lambda: bool(container.parts.snapshots.error))
         assert container.parts.snapshots.is_full
         assert tries[0] == 1
         assert not (tmp_path / "container-0/snapshot.tmp").exists()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from nadi.spark.options.table import Use
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
 from pyspark_nadi import DefaultSource
+from tests.support.waiting import until
 
 from .queries import Home
 from .scaled import KEYS, scale_somehow
@@ -44,13 +44,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     ):
         manager.create_scope("home")
         yield Home(server.controller_uri, manager)
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
 
 
 class Noted:

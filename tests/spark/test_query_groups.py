@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from nadi.spark.intents import TABLE
 from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.sink import StreamWriter, Written
+from tests.support.waiting import until
 
 from .conftest import World
 from .queries import Home, Query
@@ -47,13 +47,6 @@ def write(home: Home, name: str, events: int) -> None:
             writer.write_event(bytes(92), "k")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def kept(home: Home, name: str) -> int:
     return home.manager.kept("home", name).size_bytes
 
@@ -65,21 +58,21 @@ def test_retention_waits_for_what_a_query_has_committed(home: Home) -> None:
     query.trigger()
     write(home, "held", 95)
     make(home, "free", 100, RetentionPolicy.by_size(1_000))
-    wait_until(lambda: kept(home, "free") == 1_000)  # a round has passed
-    wait_until(lambda: kept(home, "held") == 9_500)
+    until(lambda: kept(home, "free") == 1_000)  # a round has passed
+    until(lambda: kept(home, "held") == 9_500)
     for left in (7_500, 5_500):
         assert query.trigger()
-        wait_until(lambda left=left: kept(home, "held") == left)  # type: ignore[misc]
+        until(lambda left=left: kept(home, "held") == left)  # type: ignore[misc]
         (lag,) = home.manager.reader_group_manager("home").lag("billing")
         assert (lag.stream, lag.bytes_behind) == ("home/held", left)
     (holder,) = home.manager.kept("home", "held").held_by
     assert (holder.kind, holder.name) == ("subscriber", "home/billing")
     query.restart(len(query.batches))
     assert len(query.run()) == 100
-    wait_until(lambda: kept(home, "held") == 1_000)
+    until(lambda: kept(home, "held") == 1_000)
     home.manager.reader_group_manager("home").delete_reader_group("billing")
     write(home, "held", 50)
-    wait_until(lambda: kept(home, "held") == 1_000)
+    until(lambda: kept(home, "held") == 1_000)
     with pytest.raises(ReaderGroupNotFoundError, match="home/billing"):
         query.reader.commit(query.offsets[-2])
 

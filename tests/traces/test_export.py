@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import nadi
 from nadi.errors import InvalidArgumentError
 from nadi.observe import traces
+from tests.support.waiting import until
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need nadi[traces]")
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="needs nadi[traces]")
@@ -69,13 +70,6 @@ def collector() -> Iterator[Collector]:
     made = Collector()
     yield made
     made.close()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_clients_spans_and_its_servers_are_in_the_same_traces(tmp_path: Path, collector: Collector) -> None:

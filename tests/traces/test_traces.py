@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from nadi.segmentstore.tracing import BLOCKS_MOST
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, open_store
+from tests.support.waiting import until_async
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need nadi[traces]")
 
@@ -81,13 +81,6 @@ async def writing(manager: aio.StreamManager) -> AsyncIterator[aio.EventWriter]:
     writer = await manager.create_writer("home", "meters")
     yield writer
     await writer.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    ends = asyncio.get_running_loop().time() + 30
-    while not is_so():
-        assert asyncio.get_running_loop().time() < ends
-        await asyncio.sleep(0.01)
 
 
 def trace_of(span: Any) -> int:
@@ -155,7 +148,7 @@ async def test_a_read_from_memory_and_one_from_tier_2(
             "nadi.source": "memory",
         }
         (container,) = store.containers
-        await until(lambda: container.counts.moved_chunks > 0)
+        await until_async(lambda: container.counts.moved_chunks > 0)
         spans.clear()
         await peer.ask(wire.ReadSegment(S, 0, 1000, "", 78))
         read, fetch = spans.one("nadi.read"), spans.one("nadi.fetch")
@@ -197,7 +190,7 @@ async def test_a_frame_of_many_blocks_has_a_bounded_number_of_spans(tmp_path: Pa
         event = frame_events([b"a"])
         for number in range(1, 301):  # each a block of its own, for a KeepAlive comes between
             peer.send(wire.AppendBlockEnd(WRITER, len(event), event, 1, number, 9), wire.KeepAlive())
-        await until(lambda: container.queue.count == 300)
+        await until_async(lambda: container.queue.count == 300)
         spans.clear()
         container.queue.is_held = False
         container._wake.set()

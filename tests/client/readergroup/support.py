@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
 from typing import Any
 
 from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager
@@ -42,15 +40,6 @@ def read_all(reader: EventReader, quiet_s: float = 1.0) -> list[EventRead]:
     while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
         found.append(read)
     return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 90.0) -> float:
-    """Seconds until it held."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < timeout_s, "it did not happen in time"
-        time.sleep(0.02)
-    return time.monotonic() - started
 
 
 def in_order(found: list[int]) -> bool:

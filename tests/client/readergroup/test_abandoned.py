@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from nadi.client import ReaderGroupManager, StreamManager, aio
+from tests.support.waiting import until
 
-from .support import new_group, new_stream, numbers, read_all, until
+from .support import new_group, new_stream, numbers, read_all
 
 
 def test_what_an_abandoned_reader_had_goes_to_the_others(manager: StreamManager, groups: ReaderGroupManager) -> None:

@@ -21,8 +21,9 @@ from nadi.client.reading.news import News
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError
 from nadi.limits import MIB
+from tests.support.waiting import until
 
-from .support import in_order, new_group, new_stream, until, write
+from .support import in_order, new_group, new_stream, write
 
 
 @contextmanager

@@ -21,8 +21,9 @@ from nadi.errors import (
     RequestTimeoutError,
 )
 from nadi.model.streamcut import StreamCut
+from tests.support.waiting import until
 
-from .support import in_order, new_group, new_stream, numbers, read_all, until, write
+from .support import in_order, new_group, new_stream, numbers, read_all, write
 
 
 def test_one_reader_reads_all_of_two_streams(manager: StreamManager, groups: ReaderGroupManager) -> None:

@@ -11,8 +11,9 @@ from nadi.client.manager.streams import stores_of
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 from nadi.wire.rpc import controller_pb2 as pb
+from tests.support.waiting import until
 
-from .support import new_group, new_stream, read_all, until
+from .support import new_group, new_stream, read_all
 
 MANUAL = StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT
 AUTOMATIC = StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT

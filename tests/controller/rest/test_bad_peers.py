@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_P
 from nadi.observe.health import Status, leaf
 from nadi.standalone.server import Server
 from tests.support.peers import open_connection
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -66,12 +67,6 @@ async def halves(made: RestServer, count: int) -> Halves:
 async def is_ready(made: RestServer) -> int:
     async with httpx.AsyncClient(timeout=5) as client:
         return (await client.get(f"{made.uri}/v1/health/readiness")).status_code
-
-
-async def until(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not check():  # noqa: ASYNC110 - it is looked at from outside
-            await asyncio.sleep(0.01)
 
 
 async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +111,7 @@ async def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pyte
 
     async with served(monkeypatch, app) as made, httpx.AsyncClient(timeout=10) as client:
         working = [asyncio.create_task(client.get(f"{made.uri}/work")) for _ in range(5)]
-        await until(lambda: made.connections == 5)
+        await until_async(lambda: made.connections == 5)
         await asyncio.sleep(0.05)
         for _ in range(3):
             assert await is_ready(made) == 200
@@ -144,8 +139,8 @@ async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pyte
     async with served(monkeypatch, Starlette(routes=[Route("/list", long_list)])) as made:
         _, writer = await open_connection(*address(made), limit=1024)
         writer.write(b"GET /list HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: made.connections)
-        await until(lambda: not made.connections)
+        await until_async(lambda: made.connections)
+        await until_async(lambda: not made.connections)
         assert made_pages * 64 * KIB < 32 * MIB
         writer.close()
 
@@ -171,7 +166,7 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
         assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
         for _, writer in slow:
             writer.close()
-        await until(lambda: not budget.held_bytes)
+        await until_async(lambda: not budget.held_bytes)
         async with httpx.AsyncClient() as client:
             made = await client.post(
                 f"{server.rest_uri}/v1/scopes",
@@ -221,7 +216,7 @@ async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
         crowd = [await open_connection(*address(made)) for _ in range(CROWD)]
         for _, writer in crowd:
             writer.write(sent)
-        await until(lambda: pool.held_bytes >= CROWD * least_bytes)
+        await until_async(lambda: pool.held_bytes >= CROWD * least_bytes)
         for _ in range(20):
             await asyncio.sleep(0.005)
             assert held_in(made) <= pool.held_bytes
@@ -229,7 +224,7 @@ async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
         finish.set()
         for _, writer in crowd:
             writer.close()
-        await until(lambda: not pool.held_bytes and not pool.waiting)
+        await until_async(lambda: not pool.held_bytes and not pool.waiting)
 
 
 async def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +237,7 @@ async def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatc
         for _ in range(3):
             writer.write(b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
             assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: not budget.held_bytes)
+        await until_async(lambda: not budget.held_bytes)
         assert held_in(made) == 0
         assert budget.peak_bytes > 0
         writer.close()

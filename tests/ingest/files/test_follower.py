@@ -36,13 +36,6 @@ from tests.ingest.files.logs import stored as numbers_of
 _streams = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield server
-
-
 @pytest.fixture
 def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
     with nadi.StreamManager(server.controller_uri) as manager:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import nadi
@@ -35,9 +34,3 @@ async def receiving(uri: str, stream: str, form: Form = Form.RAW) -> AsyncIterat
             await receiver.close()
             with suppress(StreamSealedError):
                 await writer.close(30)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - it is looked at from outside
-            await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -23,17 +23,11 @@ from nadi.limits import SYSLOG_MESSAGE_BYTES
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import RestartableServer
 from tests.access.support import certificate
-from tests.ingest.syslog.receiving import LINES, MESSAGES, receiving, stored, until
+from tests.ingest.syslog.receiving import LINES, MESSAGES, receiving, stored
+from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.uvloop, pytest.mark.timeout(180)]
 ANY = ("127.0.0.1", 0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield server
 
 
 @pytest.fixture
@@ -117,14 +111,14 @@ async def test_over_tls_with_certificates_of_clients(
         client = ssl.create_default_context(cafile=ours.authority)
         await _cut_off(receiver.addresses["TLS"], LINES, client)
         await _cut_off(receiver.addresses["TLS"], b"<1>not TLS\n")
-        await until(lambda: receiver.count.broken == 2)
+        await until_async(lambda: receiver.count.broken == 2)
         assert "connections ended, the last from 127.0.0.1" in caplog.text
         client.load_cert_chain(theirs.certificate, theirs.key)
         async with _peer(receiver.addresses["TLS"], client) as (_, sender):
             sender.write(LINES + MESSAGES[0])
-            await until(lambda: receiver.count.stored == len(MESSAGES))
+            await until_async(lambda: receiver.count.stored == len(MESSAGES))
             sender.close()
-            await until(lambda: receiver.connections == 0)
+            await until_async(lambda: receiver.connections == 0)
     assert stored(uri, stream)[: len(MESSAGES)] == MESSAGES
     assert receiver.count.messages == len(MESSAGES) + 1  # the last line, at the end of the connection
 
@@ -146,7 +140,7 @@ async def test_hostile_bytes_harm_nobody_else(uri: str, stream: str, caplog: pyt
             torn.sendall(b"<13>half a message")
             torn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             torn.close()  # a reset
-            await until(lambda: receiver.count.broken == 3)
+            await until_async(lambda: receiver.count.broken == 3)
             assert caplog.text.count("has no length before it") == 1  # once a minute
             assert receiver.count.cut == 2
             quiet.write(LINES)
@@ -169,14 +163,14 @@ async def test_connections_beyond_the_limits(
             with monkeypatch.context() as patched:
                 patched.setattr(connections, name, 1)
                 first = socket.create_connection(receiver.addresses["TCP"])
-                await until(lambda: receiver.connections == 1)
+                await until_async(lambda: receiver.connections == 1)
                 refused = receiver.count.refused
                 with socket.create_connection(receiver.addresses["TCP"]) as second:
-                    await until(lambda before=refused: receiver.count.refused == before + 1)  # type: ignore[misc]
+                    await until_async(lambda before=refused: receiver.count.refused == before + 1)  # type: ignore[misc]
                     assert await asyncio.to_thread(second.recv, 1) == b""
                 assert (reason in caplog.text) == (refused == 0)  # the second time within a minute isn't told
                 first.close()
-                await until(lambda: receiver.connections == 0)
+                await until_async(lambda: receiver.connections == 0)
         await _send(receiver.addresses["TCP"], LINES)
     assert stored(uri, stream) == MESSAGES
 
@@ -191,12 +185,12 @@ async def test_a_handshake_that_never_ends(
     async with receiving(uri, stream) as receiver:
         await receiver.listen_tcp(ANY, context)
         with socket.create_connection(receiver.addresses["TLS"]):
-            await until(lambda: receiver.connections == 1)
-            await until(lambda: receiver.count.broken == 1)
+            await until_async(lambda: receiver.connections == 1)
+            await until_async(lambda: receiver.count.broken == 1)
             assert receiver.connections == 0
         monkeypatch.undo()
         with socket.create_connection(receiver.addresses["TLS"]):
-            await until(lambda: receiver.connections == 1)
+            await until_async(lambda: receiver.connections == 1)
             async with asyncio.timeout(5):
                 await receiver.close()  # doesn't wait for it
 
@@ -212,11 +206,11 @@ async def test_over_udp_and_what_it_loses_is_counted(uri: str, stream: str, monk
             for message in (MESSAGES[0] + b"\n", b"", b"\n", b"<13>two\nlines", b"\xff" * 60_000):
                 sender.sendto(message, receiver.addresses["UDP"])
                 await asyncio.sleep(0)
-            await until(lambda: receiver.count.stored >= 2)
+            await until_async(lambda: receiver.count.stored >= 2)
             before = receiver.count.messages
             for message in MESSAGES:  # while the loop doesn't run: the socket's buffer has room for some
                 sender.sendto(message, receiver.addresses["UDP"])
-            await until(lambda: receiver.count.messages + receiver.lost_by_system >= before + len(MESSAGES))
+            await until_async(lambda: receiver.count.messages + receiver.lost_by_system >= before + len(MESSAGES))
     assert receiver.lost_by_system > 0  # also now that it is closed
     found = stored(uri, stream)
     assert len(found) == receiver.count.stored == receiver.count.messages
@@ -251,14 +245,14 @@ async def test_one_address_has_half_of_the_room_for_datagrams(
                 other.bind(("127.0.0.2", 0))
                 for message in MESSAGES[:100]:
                     loud.sendto(message, receiver.addresses["UDP"])
-                await until(lambda: receiver.count.lost > 0)
+                await until_async(lambda: receiver.count.lost > 0)
                 lost = receiver.count.lost
                 other.sendto(b"<13>other", receiver.addresses["UDP"])
-                await until(lambda: receiver.count.messages == 101 - lost)
+                await until_async(lambda: receiver.count.messages == 101 - lost)
                 assert receiver.count.lost == lost
             assert caplog.text.count("datagrams lost, the last from 127.0.0.1") == 1
             server.start()
-            await until(lambda: receiver.count.stored == 101 - lost)
+            await until_async(lambda: receiver.count.stored == 101 - lost)
         found = stored(server.controller_uri, "udp")
     assert [one for one in found if one in MESSAGES] == MESSAGES[: 100 - lost]
     assert b"<13>other" in found
@@ -276,7 +270,7 @@ async def test_peers_wait_while_the_server_is_away(tmp_path: Path, monkeypatch: 
             await receiver.listen_tcp(ANY)
             async with _peer(receiver.addresses["TCP"]) as (reader, writer):
                 writer.write(LINES)
-                await until(lambda: receiver.count.stored == len(MESSAGES))
+                await until_async(lambda: receiver.count.stored == len(MESSAGES))
                 server.kill()
                 body = b"x" * 10_000
                 more = [b"<13>1 - host%d - - - - %06d %s" % (n % 7, n, body) for n in range(4_000)]
@@ -309,7 +303,7 @@ async def test_a_stop_stores_what_was_read(uri: str, stream: str) -> None:
         await receiver.listen_tcp(ANY)
         async with _peer(receiver.addresses["TCP"]) as (_, writer):
             sending = asyncio.create_task(_write_all(writer, MESSAGES * 500))
-            await until(lambda: receiver.count.messages > 1000)
+            await until_async(lambda: receiver.count.messages > 1000)
             await receiver.close()
             assert receiver.count.stored == receiver.count.messages
             assert receiver.connections == 0
@@ -347,7 +341,7 @@ async def test_a_store_that_never_answers_doesnt_hold_up_a_stop(
             server.kill()
             async with _peer(receiver.addresses["TCP"]) as (_, writer):
                 writer.write(LINES)
-                await until(lambda: receiver.count.messages == len(MESSAGES))
+                await until_async(lambda: receiver.count.messages == len(MESSAGES))
                 async with asyncio.timeout(10):
                     await receiver.close()
                 assert receiver.connections == 0

@@ -13,8 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,10 @@ from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import RestartableServer
 from tests.access.support import certificate
 from tests.ingest.syslog.receiving import LINES, MESSAGES, stored
+from tests.support.waiting import until
 
 COMMAND = [sys.executable, "-c", "from nadi.cli.app import main; main()", "ingest-syslog", "in"]
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield server
 
 
 @pytest.fixture
@@ -90,17 +83,10 @@ def receiving(server: EmbeddedServer, stream: str, *options: str) -> Iterator[Co
 
 def events(server: EmbeddedServer, stream: str, count: int) -> list[dict[str, Any]]:
     """Once there are so many."""
-    _await(lambda: len(stored(server.controller_uri, stream)) >= count)
+    until(lambda: len(stored(server.controller_uri, stream)) >= count)
     found = stored(server.controller_uri, stream)
     assert len(found) == count
     return [json.loads(event) for event in found]
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_the_command(server: EmbeddedServer, stream: str) -> None:
@@ -254,7 +240,7 @@ def test_rsyslog(server: EmbeddedServer, stream: str, tmp_path: Path, way: str) 
         )
         process = subprocess.Popen(["rsyslogd", "-n", "-f", str(settings), "-i", str(tmp_path / "pid")])
         try:
-            _await(told.exists)
+            until(told.exists)
             handler = logging.handlers.SysLogHandler(str(told))
             handler.setFormatter(logging.Formatter("shop[7]: %(message)s"))
             log = logging.Logger("shop")
@@ -262,7 +248,7 @@ def test_rsyslog(server: EmbeddedServer, stream: str, tmp_path: Path, way: str) 
             for number in range(3):
                 log.error("sold %d", number)
             handler.close()
-            _await(lambda: len([e for e in stored(server.controller_uri, stream) if b"sold" in e]) == 3)
+            until(lambda: len([e for e in stored(server.controller_uri, stream) if b"sold" in e]) == 3)
         finally:
             process.terminate()
             process.wait(30)
