@@ -38,7 +38,7 @@ def test_a_wrong_limit_ends_the_command_with_one_line(tmp_path: Path, text: str,
         capture_output=True,
         timeout=60,
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr == f"error: NADI_LIMITS: {wrong}\n"
     assert not (tmp_path / "data").exists()
 

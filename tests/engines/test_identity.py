@@ -50,7 +50,7 @@ async def test_its_number_of_containers_is_that_of_the_first(engine: LogEngine) 
         await open_cluster(engine, DEFAULT_CONTAINERS + 1, REAL)
     assert await open_cluster(engine, DEFAULT_CONTAINERS, REAL) == cluster
     for containers in (0, -1, 1_000_000):
-        with pytest.raises(InvalidArgumentError, match="1 to 10,000"):
+        with pytest.raises(InvalidArgumentError, match="1 to 1,000"):
             await open_cluster(engine, containers, REAL)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError
+from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError, InvalidArgumentError
 from nadi.segmentstore.datafolder import FORMAT, make_private, read_format
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
@@ -29,6 +29,14 @@ def made(folder: Path, containers: int = 2) -> Path:
 
     asyncio.run(run())
     return folder
+
+
+@pytest.mark.parametrize("containers", [-3, 0, 1_001])
+def test_a_folder_has_some_containers_and_not_too_many(tmp_path: Path, containers: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="a folder has 1 to 1,000 containers"):
+        made(tmp_path, containers)
+    assert not list(tmp_path.rglob("*.log"))
+    made(tmp_path, 1)
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "flip", "other"])

@@ -96,7 +96,7 @@ def main() -> None:
         import nadi.limits  # noqa: F401 - here, for it raises where NADI_LIMITS is wrong
     except ValueError as error:
         failure(error)
-        sys.exit(1)
+        sys.exit(2)  # as for an option that is wrong
     try:
         app()
     except OSError as error:  # standard output that takes no more, say

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from nadi.defaults import MOST_CONTAINERS
 from nadi.engines.engine import LogEngine
 from nadi.engines.lines import line_of, value_of
 from nadi.engines.proof import PROOF
@@ -30,7 +31,6 @@ _NAME, _KEY = "cluster.json", "keys/tokens"
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
-_MOST_CONTAINERS = 10_000
 
 
 class LogId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,8 +115,8 @@ async def open_cluster(
 
 def check_count(containers: int | None) -> None:
     """Raise InvalidArgumentError if a cluster can't have so many containers; None is any number."""
-    if containers is not None and not 1 <= containers <= _MOST_CONTAINERS:
-        raise InvalidArgumentError(f"a cluster has 1 to {_MOST_CONTAINERS:,} containers, not {containers:,}")
+    if containers is not None and not 1 <= containers <= MOST_CONTAINERS:
+        raise InvalidArgumentError(f"a cluster has 1 to {MOST_CONTAINERS:,} containers, not {containers:,}")
 
 
 async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
@@ -218,7 +218,7 @@ def _decoded(data: bytes) -> Cluster:
         cluster = msgspec.json.decode(found, type=Cluster)
     except msgspec.MsgspecError as error:
         raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote: {error}. Restore it") from error
-    if not cluster.cluster or not 1 <= cluster.containers <= _MOST_CONTAINERS:
+    if not cluster.cluster or not 1 <= cluster.containers <= MOST_CONTAINERS:
         raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote. Restore it")
     return cluster
 

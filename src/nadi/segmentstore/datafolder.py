@@ -25,6 +25,7 @@ from nadi.errors import (
     DataFolderError,
     DataFolderLockedError,
     DataFolderVersionError,
+    InvalidArgumentError,
     NadiError,
     StorageFullError,
 )
@@ -135,6 +136,7 @@ def read_format(folder: Path, containers: int | None) -> int:
     Raises:
         DataFolderVersionError: another version wrote it, or nothing says what it is.
         DataFolderError: it was created with another number of containers, or one of them is missing.
+        InvalidArgumentError: a new folder can't have so many.
     """
     if (folder / _CLUSTER).exists():
         raise DataFolderError(
@@ -148,7 +150,10 @@ def read_format(folder: Path, containers: int | None) -> int:
         if found.own == "missing" and all(map(is_pristine, container_folders(folder).values())):
             stored = stored_containers(folder)
             if not stored and not (folder / ELSEWHERE).exists():
-                return begin(folder, containers or DEFAULT_CONTAINERS)
+                count = DEFAULT_CONTAINERS if containers is None else containers
+                if not 1 <= count <= MOST_CONTAINERS:
+                    raise InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {count:,}")
+                return begin(folder, count)
             has = f"{TIER2} has data of {named(stored)}" if stored else f"{ELSEWHERE} says that there is data elsewhere"
             what = f"{_FILE} and the containers are gone, and {has}"
             raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
@@ -219,8 +224,7 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
     def is_possible(others: int) -> bool:
         return all(container_number(name, others) == number for number, some in names.items() for name in some)
 
-    others = range(count + 1, MOST_CONTAINERS + 1)
-    if not count or not is_possible(count) or any(map(is_possible, others)):
+    if not count or not is_possible(count) or any(map(is_possible, range(count + 1, MOST_CONTAINERS + 1))):
         return None
     return count
 

@@ -212,8 +212,8 @@ def embedded(
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, 1 if
-    not given. environment: variables for the server's process. host: where to listen; advertised_host:
+    0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, from 1 to
+    1,000; 1 if not given. environment: variables for the server's process. host: where to listen; advertised_host:
     what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
     follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds). store: the URL of the
     store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
@@ -241,7 +241,7 @@ def embedded(
         host,
         port,
         rest_port,
-        containers or None,
+        containers,
         advertised_host or None,
         security or ServerSecurity(),
         scaling,
