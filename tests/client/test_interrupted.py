@@ -66,7 +66,7 @@ class Called:
         self.is_set.set()
 
 
-@pytest.mark.parametrize("is_lent", [True, False])
+@pytest.mark.parametrize("is_lent", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_control_c_anywhere(manager: StreamManager, monkeypatch: pytest.MonkeyPatch, is_lent: bool) -> None:
     stream = f"anywhere-{is_lent}".lower()
     if not is_lent:

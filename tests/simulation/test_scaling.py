@@ -107,7 +107,8 @@ async def _follow(world: OneServer, process: Process, by_hand: bool) -> Followed
     return world, counts, [one for one in page if isinstance(one, ScalingReport)], len(history.found)
 
 
-@pytest.mark.parametrize("by_hand", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow  # most of a minute each
+@pytest.mark.parametrize("by_hand", [False, True])
 def test_segments_follow_a_load_up_and_down(by_hand: bool) -> None:
     world, counts, log, events = run(lambda loop: follow(loop, f"curve-{by_hand}", by_hand))
     assert world.kills >= 3
