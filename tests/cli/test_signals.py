@@ -90,6 +90,33 @@ def test_a_stopped_export_leaves_no_part(
     assert list(tmp_path.iterdir()) == []
 
 
+ENDED_MEANWHILE = """
+import os, signal, sys, time
+from nadi.cli import app
+
+class Thrown:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(0.1)
+
+def work():
+    for _ in range(3):
+        Thrown()
+    time.sleep(30)
+
+app.app = work
+app.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_end_that_is_told_while_an_object_is_thrown_away_is_no_less_one(number: signal.Signals) -> None:
+    """Python ignores what is raised there, a task's end for one, of which there are thousands a second."""
+    ended = subprocess.run([sys.executable, "-c", ENDED_MEANWHILE, str(int(number))], capture_output=True, timeout=25)
+    assert ended.returncode in (128 + number, -number)
+    assert b"ignored" not in ended.stderr
+
+
 def test_a_stopped_bench_leaves_neither_folder_nor_scope(
     server: nadi.standalone.EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
+    sys.unraisablehook = _end_again
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say, errors say
     try:
         import nadi.limits  # noqa: F401 - here, for it raises where NADI_LIMITS is wrong
@@ -116,6 +117,21 @@ def _open_standard_files() -> None:
 def _end(number: int, _: object) -> None:
     """Leave as after Ctrl-C: what was begun is put away, and what is stored is said."""
     raise SystemExit(128 + number)
+
+
+def _end_again(ignored: sys.UnraisableHookArgs) -> None:
+    """An end that was told while an object was thrown away, which Python ignores there, is told again soon."""
+    end = ignored.exc_value
+    if not isinstance(end, SystemExit | KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    kind, arguments = type(end), end.args
+
+    def tell(_number: int, _frame: object) -> None:
+        raise kind(*arguments)
+
+    signal.signal(signal.SIGALRM, tell)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 if __name__ == "__main__":
