@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
@@ -18,6 +19,7 @@ from .clients.appending import Writer
 from .clients.base import Client
 from .clients.changing import Deleter, Scaler, Truncater
 from .clients.crowd import Crowd, Role
+from .clients.inserting import Inserter
 from .clients.library import LibraryReader, LibraryTables, LibraryTransactions, LibraryWriter
 from .clients.reading import Reader
 from .clients.tables import TableUser
@@ -67,9 +69,14 @@ def outcome_of(world: World, history: History, watermarks: int, more: Mapping[st
 
 
 async def at_work(
-    world: World, history: History, seconds: float, pace: float, fates: Callable[[Crowd], list[Awaitable[None]]]
+    world: World,
+    history: History,
+    seconds: float,
+    pace: float,
+    fates: Callable[[Crowd], list[Awaitable[None]]],
+    others: Mapping[str, Role] = MappingProxyType({}),
 ) -> None:
-    """Everybody, for so long. pace: see `simulate`. fates: what goes wrong meanwhile."""
+    """Everybody, and others, for so long. pace: see `simulate`. fates: what goes wrong meanwhile."""
     first = Client(world, history, "first")
     await first.process.start(_prepare(first))
     streams = [SCALED, TRUNCATED]
@@ -104,7 +111,7 @@ async def at_work(
         "table-4": library(LibraryTables, 10.0),
         "deleter": lambda name, process: Deleter(world, history, name, process).run(240.0 * pace),
     }
-    crowd = Crowd(world, history, roles)
+    crowd = Crowd(world, history, {**roles, **others})
     await crowd.work(seconds, *fates(crowd))
 
 
@@ -143,6 +150,7 @@ async def _judge(world: World, history: History, name: str, process: Process) ->
     await counting.create()  # it may be that nobody lived to
     await counting.read(list(history.counters))
     await LibraryTables(world, history, name, SCALED, process).read()
+    await Inserter(world, history, name, process).judge()
     for register in history.registers.values():
         register.check()
     watermarks = await world.run(_watermarks)

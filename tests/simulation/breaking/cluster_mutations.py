@@ -15,14 +15,14 @@ from nadi.cluster import records
 from nadi.cluster.doors.active import Active
 from nadi.cluster.keeper import Keeper
 from nadi.cluster.operating import garbage
-from nadi.cluster.parts import ClusterParts
+from nadi.cluster.parts import ClusterParts, RecordedManifests
 from nadi.cluster.records import Records, Stored
 from nadi.controller.engine import hold, workflows
 from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import Place
-from nadi.segmentstore.chain.log import ChainLog
 from nadi.segmentstore.chain.objects import ChainObjects
 from nadi.segmentstore.chain.walk import Walk
+from nadi.segmentstore.recovery.snapshots import Manifest
 
 from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_append_twice
 
@@ -139,13 +139,18 @@ def knows_only_the_transactions_that_it_began() -> Iterator[None]:
 
 @contextmanager
 def releases_the_log_before_the_record_says_so() -> Iterator[None]:
-    truncate = ChainLog.truncate
+    """Once the snapshot is stored."""
+    put = RecordedManifests.put
 
-    def early(self: ChainLog, before_sequence: int, keep: Any = ()) -> None:
-        self._safe = self.last_sequence
-        truncate(self, before_sequence, keep)
+    async def early(
+        self: RecordedManifests, manifest: Manifest, former: Manifest | None, oldest_frame: int
+    ) -> Manifest:
+        chain = self._parts.chain
+        chain.released(chain.start_after(manifest.sequence))
+        chain.truncate(oldest_frame)
+        return await put(self, manifest, former, oldest_frame)
 
-    with mock.patch.object(ChainLog, "truncate", early):
+    with mock.patch.object(RecordedManifests, "put", early):
         yield
 
 

@@ -69,9 +69,13 @@ class Client:
             self._forget(segment)
             raise
         if isinstance(reply, wire.WrongHost):
-            self._forget(segment)
+            self._moved(segment)
             raise UnavailableError(f"{segment} is elsewhere")
         return reply
+
+    def _moved(self, segment: str) -> None:
+        """Who should have it says that somebody else has it."""
+        self._forget(segment)
 
     def _forget(self, segment: str) -> None:
         _, since = self._places.get(segment, ((), 0.0))

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Sequence
 
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config
+from nadi.controller.state.records import Config, EpochSegment
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError
 
 from .appending import Appender
 from .base import Client
+
+
+def replacement(segments: Sequence[EpochSegment], chance: random.Random) -> tuple[list[int], list[tuple[float, float]]]:
+    """Which of them are to be sealed, and the key ranges of what takes their place."""
+    at = chance.randrange(len(segments))
+    if len(segments) < 4 and at < 3:
+        low, high = segments[at].low, segments[at].high
+        return [segments[at].id], [(low, (low + high) / 2), ((low + high) / 2, high)]
+    at = min(at, len(segments) - 2)
+    one, other = segments[at : at + 2]
+    return [one.id, other.id], [(one.low, other.high)]
 
 
 class Scaler(Client):
@@ -19,14 +32,7 @@ class Scaler(Client):
         while True:
             await self.pause(mean_s)
             segments = list(await self.control("segments", lambda controller: controller.current_segments(stream)))
-            at = self.chance.randrange(len(segments))
-            if len(segments) < 4 and at < 3:
-                low, high = segments[at].low, segments[at].high
-                sealed, ranges = [segments[at].id], [(low, (low + high) / 2), ((low + high) / 2, high)]
-            else:
-                at = min(at, len(segments) - 2)
-                one, other = segments[at : at + 2]
-                sealed, ranges = [one.id, other.id], [(one.low, other.high)]
+            sealed, ranges = replacement(segments, self.chance)
             try:
                 await self.control("scale", lambda controller: controller.scale(stream, sealed, ranges))  # noqa: B023
             except (ConflictError, InvalidArgumentError):

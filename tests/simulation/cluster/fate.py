@@ -11,6 +11,7 @@ from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.errors import NadiError
 
 from ..machine.process import Process
+from ..machine.store import Trap
 from .host import ClusterHost, Life, lives
 from .world import ClusterWorld
 
@@ -51,7 +52,6 @@ class Fate:
         chance, world = self._chance, self.world
         weights = [weight * chance.choice([0.2, 1.0, 3.0]) for weight, _ in self._kinds]  # each seed has its own
         world.store.faults = world.faults
-        world.store.on_trap = self.trapped
         while True:
             await asyncio.sleep(chance.expovariate(1 / mean_s))
             if world.failure is not None:
@@ -81,9 +81,12 @@ class Fate:
 
     def set_trap(self, host: ClusterHost) -> None:
         """For whoever next claims a container, or changes its record otherwise, or reads it."""
-        self.world.store.trap = self._chance.choice(["claim containers/", "set containers/", "get containers/"])
+        if self.world.store.trap is not None:
+            return
+        what = self._chance.choice(["claim containers/", "set containers/", "get containers/"])
+        self.world.store.trap = Trap(lambda _, asked: asked.startswith(what), self._trapped)
 
-    def trapped(self, process: Process, what: str) -> None:
+    def _trapped(self, process: Process, what: str) -> None:
         """It stands still, or dies, at the worst moment."""
         host = next((host for host in self.world.hosts if host.life is not None and host.life.process is process), None)
         if host is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +23,7 @@ from nadi.wire import commands as wire
 
 from ..machine.process import Process
 from ..machine.storeclients import SimulatedEngine, SimulatedRegistry
+from ..told import told
 from .chunks import StoredChunks
 from .rpc import RpcDoor
 
@@ -71,6 +72,8 @@ class ClusterHost:
         self.failure: BaseException | None = None  # what a life ended with that none may end with
         self.kills = self.starts = self.stops = 0
         self.disk_is_full = False
+        # of a command of its controller that was just carried out here: for how long it stands still now
+        self.stands_still: Callable[[wire.Command], float] | None = None
         self._fate = world.chance(f"fate of {name}")
         self._process: Process | None = None
         self._set_ms = 0
@@ -109,12 +112,24 @@ class ClusterHost:
             life.states.append(done)
         return done
 
+    async def _exchanged(
+        self, process: Process, exchange: Callable[[wire.Command], Awaitable[wire.Command]], command: wire.Command
+    ) -> wire.Command:
+        """A command of its controller to its own store, after which it may stand still."""
+        reply = await exchange(command)
+        if self.stands_still is not None and (seconds := self.stands_still(command)):
+            self.world.note("stands still at work", self.name, f"{seconds:.3f} after", told(command))
+            process.pause(seconds)
+            await asyncio.sleep(0)
+        return reply
+
     async def _lived(self, life: Life) -> None:
         """Until it is ready. One that can't start ends, as a server does, and is started again."""
         node, name = life.node, self.name
         try:
             async with AsyncExitStack() as parts:
                 await node.open(parts)
+                node.store.exchange = partial(self._exchanged, life.process, node.store.exchange)  # type: ignore[method-assign]
                 node.store.listen_on([cast("Any", self.world.network.door(life.process, (name, STORE_PORT)))])
                 node.front.add_to(cast("Any", life.rpc))
                 node.join(Addresses((name, STORE_PORT), (name, RPC_PORT)), parts)

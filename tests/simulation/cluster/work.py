@@ -7,21 +7,25 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from nadi.cluster.records import ContainerRecord, name_of
-from nadi.cluster.records import _record as decoded
 from nadi.segmentstore.recovery import snapshotter
 
 from .. import fate
-from ..days import Outcome, at_work, judged, outcome_of
+from ..clients.asking import Asker
+from ..clients.groups import Regrouper
+from ..clients.inserting import Inserter
+from ..days import SCALED, Outcome, at_work, judged, outcome_of
 from ..judging.history import BrokenWordError, History
 from ..machine.loop import SimulatedLoop, run
+from ..machine.process import Process
 from .fate import Fate
 from .heard import Ear
 from .host import lives
+from .plots import Plots
 from .world import ClusterWorld
 
 _CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
@@ -65,6 +69,16 @@ async def _simulate(loop: SimulatedLoop, seed: str, seconds: float, pace: float,
 
 async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
     history, own = History(), Fate(world)
+
+    def inserter(name: str, process: Process) -> Coroutine[Any, Any, None]:
+        return Inserter(world, history, name, process).run(15.0 * pace)
+
+    def regrouper(name: str, process: Process) -> Coroutine[Any, Any, None]:
+        return Regrouper(world, history, name, f"readers-{name.partition('.')[0]}", process).run(5.0 * pace)
+
+    def asker(name: str, process: Process) -> Coroutine[Any, Any, None]:
+        return Asker(world, history, name, process).run(SCALED, 5.0 * pace)
+
     await at_work(
         world,
         history,
@@ -72,9 +86,18 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
         pace,
         lambda crowd: [
             own.run(30.0 * pace),
+            Plots(world, history, own.done).run(10.0 * pace, 90.0 * pace),
             fate.network(world, crowd.living, 30.0 * pace),
             fate.clients(world, crowd.living, 30.0 * pace),
         ],
+        {
+            "inserter-1": inserter,
+            "inserter-2": inserter,
+            "regrouper-1": regrouper,
+            "regrouper-2": regrouper,
+            "asker-1": asker,
+            "asker-2": asker,
+        },
     )
     world.rest()
     await own.last()
@@ -101,7 +124,7 @@ async def _come_to_rest(world: ClusterWorld) -> None:
 def _restless(world: ClusterWorld) -> str:
     living = {host.life.node.id: host.life for host in world.hosts if host.life is not None and host.life.is_ready}
     for number in range(world.containers):
-        record = _record(world, number)
+        record = world.record(number)
         owner = living.get(record.owner)
         if record.released or owner is None:
             return f"container {number} has no owner: {record}"
@@ -110,11 +133,6 @@ def _restless(world: ClusterWorld) -> str:
         if not owner.node.keeper.may_answer(number):
             return f"{owner.process.name} doesn't answer reads of container {number}"
     return "" if world._active() else "there is no controller"
-
-
-def _record(world: ClusterWorld, number: int) -> ContainerRecord:
-    found = world.store.objects.get(name_of(number))
-    return ContainerRecord() if found is None else decoded(number, found.value)
 
 
 def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
@@ -126,7 +144,7 @@ def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
     found["taken over"] = sum(each.taken_over for each in moves)
     found["handed over"] = sum(each.handed_over for each in moves)
     found["fenced"] = sum(each.fenced for each in moves)
-    found["epochs"] = sum(_record(world, number).epoch for number in range(world.containers))
+    found["epochs"] = sum(world.record(number).epoch for number in range(world.containers))
     found["requests"], found["requests lost"] = store.requests, store.lost
     found["puts that came late"], found["answers lost"], found["throttled"] = (
         store.came_late,

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from nadi.cluster.mapping import CONTROLLER_CONTAINER
 from nadi.cluster.operating.moves import Moves
+from nadi.cluster.records import ContainerRecord, name_of
+from nadi.cluster.records import _record as decoded
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
@@ -92,6 +94,11 @@ class ClusterWorld(World):
         kind = (OWN_METHODS.get(name) or METHODS[name])[1]
         reply = await channel.unary_unary(path(name))(request.SerializeToString(), timeout=timeout_s)
         return kind.FromString(reply)
+
+    def record(self, number: int) -> ContainerRecord:
+        """What the store has of a container."""
+        found = self.store.objects.get(name_of(number))
+        return ContainerRecord() if found is None else decoded(number, found.value)
 
     # --- what needs no network ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 * who asks for a segment's end is told of all that had been acknowledged before;
 * an entry of a table has the last value that was stored, and no change of it is lost; calls on one key are as if they
   had come one after another (`linear`);
+* of a stream's segments nothing is taken back, whoever is asked (`told`);
 * what a watermark says lies before its cut, and watermarks only go forward.
 """
 
@@ -24,6 +25,7 @@ from nadi.model.watermark import Watermark
 from nadi.naming import parse_segment_name, segment_epoch
 
 from .linear import Register
+from .told import SegmentsTold
 
 
 class BrokenWordError(AssertionError):
@@ -67,6 +69,9 @@ class History:
     cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: those that truncations were asked for at
     notes: list[Noted] = field(default_factory=list)
     registers: dict[bytes, Register] = field(default_factory=dict)
+    inserted: dict[str, list[bytes]] = field(default_factory=dict)  # by table: keys that nobody removes
+    kept: dict[str, list[bytes]] = field(default_factory=dict)  # by group: keys in its state, while it lives
+    told: SegmentsTold = field(default_factory=SegmentsTold)
     ends: dict[str, int] = field(default_factory=dict)  # of segments: to there all was acknowledged
 
     def register(self, key: bytes) -> Register:

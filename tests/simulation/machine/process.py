@@ -93,6 +93,10 @@ class Process:
         self.loop.hold(self)
         self.loop.at(self.loop.now + seconds, self._go_on, self._pauses)
 
+    def wake(self) -> None:
+        """If it stands still, it does so no longer."""
+        self._go_on(self._pauses)
+
     def _go_on(self, pauses: int) -> None:
         if pauses == self._pauses and self.is_paused:  # not if a later one lasts longer
             self.is_paused = False

@@ -51,6 +51,16 @@ class Kept:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """For whoever next asks what it takes: they meet this right before that is done, or right after it (None: one or
+    the other)."""
+
+    takes: Callable[[Process, str], bool]
+    meets: Callable[[Process, str], None]
+    is_before: bool | None = None
+
+
 class SimulatedStore:
     """now: the simulation's time. at: calls something at a time. note: for the trace."""
 
@@ -64,16 +74,14 @@ class SimulatedStore:
         self.chance, self.now, self.at, self.note = chance, now, at, note
         self.faults = StoreFaults()
         self.objects: dict[str, Kept] = {}
-        self.trap, self.on_trap = (
-            "",
-            _nothing,
-        )  # who next asks what begins so, meets that right before it is done, or after
+        self.trap: Trap | None = None
         self.requests = self.lost = self.came_late = self.unanswered = self.refused = 0
         self._folders: dict[str, dict[str, None]] = {}  # the names that begin with each
         self._gone: dict[str, tuple[Kept, float]] = {}  # deleted, and when
         self._down_until = self._throttled_until = self._slow_until = 0.0
         self._slow_times = 1.0
         self._cut_off: dict[str, float] = {}
+        self._hidden: dict[tuple[str, str], float] = {}
 
     # --- what can go wrong ------------------------------------------------------------------------------
 
@@ -86,6 +94,16 @@ class SimulatedStore:
         """Nor that process."""
         self.note("store is cut off", name, f"{seconds:.3f}")
         self._cut_off[name] = max(self._cut_off.get(name, 0.0), self.now() + seconds)
+
+    def is_back(self, name: str) -> None:
+        """For that process."""
+        self.note("store is back", name)
+        self._cut_off.pop(name, None)
+
+    def hide(self, name: str, folder: str, seconds: float) -> None:
+        """It answers that process nothing about that folder: a store has it elsewhere than others."""
+        self.note("store hides", folder, "from", name, f"{seconds:.3f}")
+        self._hidden[name, folder] = self.now() + seconds
 
     def slow(self, seconds: float, times: float) -> None:
         """Whatever it is asked takes so many times as long, for so long."""
@@ -102,7 +120,8 @@ class SimulatedStore:
         self.faults.rest()
         self._down_until = self._throttled_until = self._slow_until = 0.0
         self._cut_off.clear()
-        self.trap = ""
+        self._hidden.clear()
+        self.trap = None
 
     @property
     def slowness(self) -> float:
@@ -111,8 +130,10 @@ class SimulatedStore:
     def is_too_much(self) -> bool:
         return self.happens(0.5 if self.now() < self._throttled_until else self.faults.throttled)
 
-    def is_away(self, name: str) -> bool:
-        return self.now() < max(self._down_until, self._cut_off.get(name, 0.0))
+    def is_away(self, name: str, what: str) -> bool:
+        """For the process of that name, which asks that."""
+        hidden = self._hidden.get((name, _top(what.partition(" ")[2])), 0.0)
+        return self.now() < max(self._down_until, self._cut_off.get(name, 0.0), hidden)
 
     def happens(self, part: float) -> bool:
         return part > 0 and self.chance.random() < part
@@ -165,10 +186,6 @@ class SimulatedStore:
         return version
 
 
-def _nothing(process: Process, what: str) -> None:
-    pass
-
-
 def _top(name: str) -> str:
     return name.partition("/")[0]
 
@@ -202,7 +219,7 @@ class Line:
         if store.is_too_much():
             store.refused += 1
             raise UnavailableError(f"the object store wants fewer requests: {what}")
-        if store.is_away(self._process.name) or store.happens(faults.request_lost):
+        if store.is_away(self._process.name, what) or store.happens(faults.request_lost):
             store.lost += 1
             await asyncio.sleep(faults.timeout_s)
             raise UnavailableError(f"the object store did not answer: {what}")
@@ -211,18 +228,19 @@ class Line:
             store.at(store.now() + store.chance.random() * faults.latest_s, do)
             await asyncio.sleep(store.chance.random() * faults.timeout_s)
             raise UnavailableError(f"the object store did not answer: {what}")
-        is_trapped = store.trap != "" and what.startswith(store.trap)
-        if is_trapped:
-            store.trap = ""
-        is_before = is_trapped and store.happens(0.5)
-        if is_before:
-            store.on_trap(self._process, f"before {what}")
+        trap = store.trap if store.trap is not None and store.trap.takes(self._process, what) else None
+        is_before = False
+        if trap is not None:
+            store.trap = None
+            is_before = store.happens(0.5) if trap.is_before is None else trap.is_before
+        if trap is not None and is_before:
+            trap.meets(self._process, f"before {what}")
             await asyncio.sleep(takes_s * part)
         answer = do()
-        if is_trapped and not is_before:
-            store.on_trap(self._process, f"after {what}")
+        if trap is not None and not is_before:
+            trap.meets(self._process, f"after {what}")
         await asyncio.sleep(takes_s * (1 - part))
-        if store.is_away(self._process.name) or store.happens(faults.answer_lost):
+        if store.is_away(self._process.name, what) or store.happens(faults.answer_lost):
             store.unanswered += 1
             await asyncio.sleep(faults.timeout_s)
             raise UnavailableError(f"the object store's answer was lost: {what}")

@@ -166,6 +166,20 @@ def test_what_was_due_when_it_stopped_waits_as_well() -> None:
     assert done == [5.0]
 
 
+def test_it_can_be_woken_and_then_is_not_woken_again() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        one = process(loop, "one")
+        one.pause(5.0)
+        one.wake()
+        assert one.runs
+        one.wake()
+        one.pause(20.0)
+        await asyncio.sleep(10.0)
+        assert not one.runs  # the first pause would have ended by now
+
+    run(main)
+
+
 def test_the_longer_of_two_pauses_counts() -> None:
     async def main(loop: SimulatedLoop) -> None:
         one = process(loop, "one")

@@ -13,7 +13,7 @@ from nadi.errors import UnavailableError
 
 from .loop import SimulatedLoop, run
 from .process import Process
-from .store import SimulatedStore, StoreFaults
+from .store import SimulatedStore, StoreFaults, Trap
 from .storeclients import SimulatedEngine, SimulatedRegistry
 
 
@@ -160,6 +160,53 @@ def test_who_is_cut_off_gets_no_answer_and_others_do() -> None:
         assert await one.get("servers/b") == await other.get("servers/b") == (b"there", version)
         await one.delete("servers/b")
         assert await other.get("servers/b") is None
+
+    at(test, processes=2)
+
+
+def test_who_is_cut_off_may_be_back_earlier() -> None:
+    async def test(cluster: Cluster) -> None:
+        (one,) = cluster.registries
+        cluster.store.cut_off("server-0", 60.0)
+        cluster.store.is_back("server-0")
+        assert await one.get("servers/b") is None
+
+    at(test)
+
+
+def test_a_hidden_folder_is_hidden_from_one_process_for_a_while() -> None:
+    async def test(cluster: Cluster) -> None:
+        one, other = cluster.engines
+        cluster.store.put("log/1", b"x")
+        cluster.store.put("chunks/1", b"x")
+        cluster.store.hide("server-0", "log", 20.0)
+        with pytest.raises(UnavailableError):
+            await one.get("log/1")
+        assert await one.get("chunks/1") == await other.get("log/1") == b"x"
+        await asyncio.sleep(20.0)
+        assert await one.get("log/1") == b"x"
+
+    at(test, processes=2)
+
+
+@pytest.mark.parametrize(("is_before", "found"), [(True, []), (False, ["log/2"])])
+def test_a_trap_is_for_the_first_that_it_takes(is_before: bool, found: list[str]) -> None:
+    async def test(cluster: Cluster) -> None:
+        one, other = cluster.engines
+        met: list[tuple[str, str, list[str]]] = []
+
+        def meets(process: Process, what: str) -> None:
+            met.append((process.name, what, [name for name in cluster.store.objects if name == "log/2"]))
+
+        def takes(process: Process, what: str) -> bool:
+            return process.name == "server-1" and what.startswith("create log/")
+
+        cluster.store.trap = Trap(takes, meets, is_before)
+        assert await one.create("log/1", [b"x"])
+        assert not met
+        assert await other.create("log/2", [b"x"])
+        assert await other.create("log/3", [b"x"])
+        assert met == [("server-1", f"{'before' if is_before else 'after'} create log/2", found)]
 
     at(test, processes=2)
 

@@ -1,0 +1,209 @@
+"""A cluster's worst moments, each of several things that go wrong one after another, at the right time: what a rule is
+for shows only there, and chance alone would seldom find them.
+
+Whoever plots knows everything. It waits for what it wants to have happened, for a while, and gives up otherwise; and
+what it does could happen to any cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from nadi.cluster import records
+from nadi.controller.controller import Controller
+from nadi.errors import NadiError
+from nadi.naming import READER_GROUP_PREFIX
+from nadi.segmentstore.chain.layout import Place
+from nadi.segmentstore.chain.layout import name_of as name_in_log
+from nadi.wire import commands as wire
+
+from ..clients.changing import replacement
+from ..days import SCALED
+from ..judging.history import History
+from ..machine.process import Process
+from ..machine.store import Trap
+from .host import ClusterHost, Life
+from .world import ClusterWorld
+
+_LOOKS_S = 0.05
+_SOON_S, _LONG_S = 12.0, 30.0  # until it gives up
+_TIMED = "_system/_tables/timed"  # what the last step of a stream's deletion strikes it off from
+_AHEAD = 40  # objects of a log, behind those that were deleted
+_KINDS = "delete", "delete_group", "scale", "seal"
+
+
+class Plots:
+    """done: how often what happened."""
+
+    def __init__(self, world: ClusterWorld, history: History, done: Counter[str]) -> None:
+        self._world, self._history, self._done = world, history, done
+        self._chance = world.chance("plots")
+
+    async def run(self, first_s: float, mean_s: float) -> None:
+        """For ever, the first one within so long; in some seeds there is none."""
+        chance = self._chance
+        plots: list[Callable[[], Awaitable[bool]]] = [self.takeover, self.deposed, self.stopped_at_work]
+        if chance.random() < 0.1:
+            return
+        await asyncio.sleep(first_s * chance.random())
+        while True:
+            plot = chance.choice(plots)
+            name = plot.__name__.replace("_", " ")
+            self._done[f"plotted {name}"] += 1
+            self._world.note("plots", name)
+            self._done[name] += await plot()
+            await asyncio.sleep(chance.expovariate(1 / mean_s))
+
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> bool:
+        for _ in range(int(seconds / _LOOKS_S)):
+            if is_so():
+                return True
+            await asyncio.sleep(_LOOKS_S)
+        return is_so()
+
+    # --- a takeover that is overtaken -----------------------------------------------------------------------
+
+    async def takeover(self) -> bool:
+        """A server dies. Who claims one of its containers stands still before it has looked at the log, until another
+        has taken that over, too, and has released the log to behind where the first is about to begin. Then the first
+        goes on, and for a while doesn't learn what the records say."""
+        world, store, claimed = self._world, self._world.store, list[tuple[Process, int, Place]]()
+        living = [host for host in world.hosts if host.life is not None and host.life.is_ready]
+        if not living:
+            return False
+
+        def takes(process: Process, what: str) -> bool:
+            number = _container_of(what)
+            return what.startswith("claim ") and number is not None and self._has_frames(number)
+
+        def meets(process: Process, what: str) -> None:
+            number = _container_of(what)
+            assert number is not None
+            later_s = 0.1 + 0.9 * self._chance.random()  # in which it fetches the state
+            claimed.append((process, number, world.record(number).start.chain.place))
+            store.hide(process.name, "log", later_s)
+            world.loop.at(world.loop.now + later_s, process.pause, _LONG_S)
+
+        trap = store.trap = Trap(takes, meets, is_before=False)
+        self._chance.choice(living).kill()
+        if not await self._until(lambda: bool(claimed), _SOON_S):
+            if store.trap is trap:
+                store.trap = None
+            return False
+        (process, number, start), epoch = claimed[0], world.record(claimed[0][1]).epoch
+
+        def is_overtaken() -> bool:
+            left = (name_in_log(number, Place(start.epoch, start.number + n)) in store.objects for n in range(_AHEAD))
+            return world.record(number).epoch > epoch and sum(left) <= 1  # a seal
+
+        found = await self._until(is_overtaken, _LONG_S)
+        await asyncio.sleep(self._chance.random())
+        store.hide(process.name, "containers", 3.0 + 6.0 * self._chance.random())
+        self._world.note("goes on", process.name, number, found)
+        process.wake()
+        return found
+
+    def _has_frames(self, number: int) -> bool:
+        """Whether the log of a container has what its snapshot hasn't."""
+        start = self._world.record(number).start.chain.place
+        return name_in_log(number, start) in self._world.store.objects
+
+    # --- a controller that was replaced ---------------------------------------------------------------------
+
+    async def deposed(self) -> bool:
+        """The server that has the controller doesn't reach the store, long enough for another one to have a controller
+        and to scale a stream; clients ask both."""
+        active = self._world._active()
+        if not active:
+            return False
+        former, store = active[0], self._world.store
+        store.cut_off(former.process.name, _SOON_S + _LONG_S)
+        found = await self._until(lambda: self._other_than(former) is not None, _SOON_S)
+        for _ in range(3 if found else 0):
+            if (successor := self._other_than(former)) is not None:
+                await asyncio.wait([successor.process.start(_scaled(successor.controller, self._chance))], timeout=3.0)
+            await asyncio.sleep(1.0 + 2.0 * self._chance.random())
+        store.is_back(former.process.name)
+        return found
+
+    def _other_than(self, former: Life) -> Life | None:
+        """Who has a controller instead of that one."""
+        return next((life for life in self._world._active() if life is not former), None)
+
+    # --- a controller that stands still in the middle of its work ---------------------------------------------
+
+    async def stopped_at_work(self) -> bool:
+        """The controller stands still right before it drops the table of a reader group that it deletes, until another
+        has done that, and clients have made the group anew and use it; or after any of its commands, for a while."""
+        if self._chance.random() < 0.3:
+            return await self._stopped_anywhere(6.0 + 12.0 * self._chance.random())
+        stopped: list[tuple[ClusterHost, Process, str]] = []
+
+        def stands_still(host: ClusterHost, command: wire.Command) -> float:
+            stream = _struck_off(command)
+            if stopped or host.life is None or READER_GROUP_PREFIX not in stream:
+                return 0.0
+            stopped.append((host, host.life.process, stream))
+            return _LONG_S
+
+        if not await self._stop(stands_still, stopped):
+            return False
+        host, process, stream = stopped[0]
+        found = await self._until(lambda: bool(self._history.kept.get(stream)), _LONG_S - 2.0)
+        await asyncio.sleep(self._chance.random())
+        self._world.note("goes on", host.name, stream, found)
+        process.wake()
+        return found
+
+    async def _stopped_anywhere(self, seconds: float) -> bool:
+        stopped: list[ClusterHost] = []
+        commands = self._chance.randrange(1, 25)
+
+        def stands_still(host: ClusterHost, command: wire.Command) -> float:
+            nonlocal commands
+            controller = host.life.node.seat.controller if host.life is not None and host.life.is_ready else None
+            if controller is None or not any(
+                kind in kinds for kinds in controller._flow._pending.values() for kind in _KINDS
+            ):
+                return 0.0
+            commands -= 1
+            if commands or stopped:
+                return 0.0
+            stopped.append(host)
+            return seconds
+
+        return await self._stop(stands_still, stopped) and not await self._until(lambda: False, seconds)
+
+    async def _stop(self, stands_still: Callable[[ClusterHost, wire.Command], float], stopped: list[Any]) -> bool:
+        hosts = self._world.hosts
+        for host in hosts:
+            host.stands_still = partial(stands_still, host)
+        try:
+            return await self._until(lambda: bool(stopped), _SOON_S)
+        finally:
+            for host in hosts:
+                host.stands_still = None
+
+
+def _container_of(what: str) -> int | None:
+    """Whose record a request to the store is about."""
+    number = what.rpartition(" ")[2].removeprefix(records.FOLDER)
+    return int(number) if number.isdecimal() else None
+
+
+def _struck_off(command: wire.Command) -> str:
+    """The stream whose deletion has come to its last step, if that command is it."""
+    is_last = isinstance(command, wire.RemoveTableKeys) and command.segment == _TIMED
+    return bytes(command.keys[0].key).decode() if is_last else ""
+
+
+async def _scaled(controller: Controller, chance: random.Random) -> None:
+    with contextlib.suppress(NadiError):
+        segments = await controller.current_segments(SCALED)
+        await controller.scale(SCALED, *replacement(segments, chance))
