@@ -24,7 +24,7 @@ class Days:
 
 DENSE = Days(30.0, 0.3)  # a third of a second of work each, in which one of a hundred finds most broken rules
 
-DENSE_CLUSTER = Days(15.0, 0.15)  # likewise, of a cluster: a second of work each
+DENSE_CLUSTER = Days(25.0, 0.2)  # likewise, of a cluster: a second of work each, long enough for one of `plots`
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from nadi.cluster import records
 from nadi.controller.controller import Controller
 from nadi.errors import NadiError
 from nadi.naming import READER_GROUP_PREFIX
-from nadi.segmentstore.chain.layout import Place
+from nadi.segmentstore.chain.layout import FRAME, Header, Place
 from nadi.segmentstore.chain.layout import name_of as name_in_log
 from nadi.wire import commands as wire
 
@@ -32,6 +32,7 @@ from .host import ClusterHost, Life
 from .world import ClusterWorld
 
 _LOOKS_S = 0.05
+_SCALES_S = 3.0
 _SOON_S, _LONG_S = 12.0, 30.0  # until it gives up
 _TIMED = "_system/_tables/timed"  # what the last step of a stream's deletion strikes it off from
 _AHEAD = 40  # objects of a log, behind those that were deleted
@@ -74,8 +75,7 @@ class Plots:
         has taken that over, too, and has released the log to behind where the first is about to begin. Then the first
         goes on, and for a while doesn't learn what the records say."""
         world, store, claimed = self._world, self._world.store, list[tuple[Process, int, Place]]()
-        living = [host for host in world.hosts if host.life is not None and host.life.is_ready]
-        if not living:
+        if not await self._until(lambda: bool(self._owners()), _SOON_S):
             return False
 
         def takes(process: Process, what: str) -> bool:
@@ -91,7 +91,7 @@ class Plots:
             world.loop.at(world.loop.now + later_s, process.pause, _LONG_S)
 
         trap = store.trap = Trap(takes, meets, is_before=False)
-        self._chance.choice(living).kill()
+        self._chance.choice(self._owners()).kill()
         if not await self._until(lambda: bool(claimed), _SOON_S):
             if store.trap is trap:
                 store.trap = None
@@ -109,10 +109,19 @@ class Plots:
         process.wake()
         return found
 
+    def _owners(self) -> list[ClusterHost]:
+        """Of containers whose log has something new; once for each of these."""
+        world = self._world
+        living = {host.life.node.id: host for host in world.hosts if host.life is not None and host.life.is_ready}
+        owners = [world.record(number).owner for number in range(world.containers) if self._has_frames(number)]
+        return [living[owner] for owner in owners if owner in living]
+
     def _has_frames(self, number: int) -> bool:
         """Whether the log of a container has what its snapshot hasn't."""
         start = self._world.record(number).start.chain.place
-        return name_in_log(number, start) in self._world.store.objects
+        found = self._world.store.objects.get(name_in_log(number, start))
+        header = Header.decode(memoryview(found.value), number, start) if found is not None else None
+        return header is not None and header.kind == FRAME
 
     # --- a controller that was replaced ---------------------------------------------------------------------
 
@@ -127,7 +136,10 @@ class Plots:
         found = await self._until(lambda: self._other_than(former) is not None, _SOON_S)
         for _ in range(3 if found else 0):
             if (successor := self._other_than(former)) is not None:
-                await asyncio.wait([successor.process.start(_scaled(successor.controller, self._chance))], timeout=3.0)
+                scaling = successor.process.start(_scaled(successor.controller, self._chance))
+                await asyncio.wait([scaling], timeout=_SCALES_S)
+                if scaling.done() and not scaling.cancelled():
+                    scaling.result()
             await asyncio.sleep(1.0 + 2.0 * self._chance.random())
         store.is_back(former.process.name)
         return found
@@ -199,8 +211,9 @@ def _container_of(what: str) -> int | None:
 
 def _struck_off(command: wire.Command) -> str:
     """The stream whose deletion has come to its last step, if that command is it."""
-    is_last = isinstance(command, wire.RemoveTableKeys) and command.segment == _TIMED
-    return bytes(command.keys[0].key).decode() if is_last else ""
+    if isinstance(command, wire.RemoveTableKeys) and command.segment == _TIMED:
+        return bytes(command.keys[0].key).decode()
+    return ""
 
 
 async def _scaled(controller: Controller, chance: random.Random) -> None:

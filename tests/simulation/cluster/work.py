@@ -71,13 +71,13 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
     history, own = History(), Fate(world)
 
     def inserter(name: str, process: Process) -> Coroutine[Any, Any, None]:
-        return Inserter(world, history, name, process).run(15.0 * pace)
+        return Inserter(world, history, name, process).run(20.0 * pace)
 
     def regrouper(name: str, process: Process) -> Coroutine[Any, Any, None]:
         return Regrouper(world, history, name, f"readers-{name.partition('.')[0]}", process).run(5.0 * pace)
 
     def asker(name: str, process: Process) -> Coroutine[Any, Any, None]:
-        return Asker(world, history, name, process).run(SCALED, 5.0 * pace)
+        return Asker(world, history, name, process).run(SCALED, 8.0 * pace)
 
     await at_work(
         world,
