@@ -9,7 +9,9 @@ import os
 import random
 import time
 import uuid
+import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -270,6 +272,33 @@ def test_garbage_is_collected_when_the_simulations_clock_says_so() -> None:
     run(main)
     assert ended == [101.0]
     assert gc.isenabled()
+
+
+def test_whoever_keeps_the_loop_does_not_keep_the_world() -> None:
+    """A pool of memory did that isn't freed before what is in it, so that a hundred seeds took a gigabyte."""
+
+    class Known:
+        """By the network, and by a task of who was killed."""
+
+        def told(self, _task: object) -> None:
+            """Of the task's end."""
+
+    loops: list[SimulatedLoop] = []
+    known: list[weakref.ref[Known]] = []
+
+    async def main(loop: SimulatedLoop) -> None:
+        net: Any = Known()
+        of_task, one = Known(), process(loop, "one")
+        loop.sockets = net
+        loops.append(loop)
+        known.extend(map(weakref.ref, (net, of_task)))
+        one.start(asyncio.sleep(100.0)).add_done_callback(of_task.told)
+        await asyncio.sleep(1.0)
+        one.kill()
+
+    run(main)
+    gc.collect()
+    assert [what() for what in known] == [None, None]
 
 
 def test_of_a_killed_process_nothing_is_told_either(caplog: pytest.LogCaptureFixture) -> None:
