@@ -139,7 +139,8 @@ def knows_only_the_transactions_that_it_began() -> Iterator[None]:
 
 @contextmanager
 def releases_the_log_before_the_record_says_so() -> Iterator[None]:
-    """Once the snapshot is stored."""
+    """Once the snapshot is stored. (To do so when the log is truncated would break nothing: a checkpoint truncates no
+    further than to the snapshot that the record has.)"""
     put = RecordedManifests.put
 
     async def early(

@@ -32,12 +32,18 @@ def test_it_does_for_ten_minutes(first: int) -> None:
 
 
 def test_the_same_seed_does_the_same_in_every_process() -> None:
-    code = "import sys; from tests.simulation.cluster.work import simulate; print(simulate(sys.argv[1], 20.0).trace)"
+    """Whatever ran in it before."""
+    code = (
+        "import sys; from tests.simulation.cluster.work import simulate; "
+        "print(*(f'{seed} {simulate(seed, 25.0, pace=0.2).trace}' for seed in sys.argv[1:]), sep='\\n')"
+    )
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
 
-    def trace(hashing: int) -> str:
+    def traces(hashing: int, *seeds: str) -> list[str]:
         environment = os.environ | {"PYTHONHASHSEED": f"{hashing}", "PYTHONPATH": path}
-        command = [sys.executable, "-c", code, "4"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-c", code, *seeds]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    assert trace(1) == trace(2)
+    first = traces(1, "9", "11", "24")  # each begins with another plot
+    assert len(set(first)) == 3
+    assert traces(2, "24", "11", "9") == first[::-1]
