@@ -45,9 +45,13 @@ class Gate:
         return await self._exchange(command)
 
 
-def over(exchange: Exchange, clock: Runtime | None = None) -> Controller:
+def over(exchange: Exchange, clock: Runtime | None = None, is_leased: Callable[[], bool] = lambda: True) -> Controller:
     return Controller(
-        exchange, clock=clock, endpoint_of=lambda _: ("127.0.0.1", 12345), rpc_endpoint=("127.0.0.1", 9090)
+        exchange,
+        clock=clock,
+        endpoint_of=lambda _: ("127.0.0.1", 12345),
+        rpc_endpoint=("127.0.0.1", 9090),
+        is_leased=is_leased,
     )
 
 
@@ -136,6 +140,40 @@ async def test_work_of_a_controller_that_is_gone_is_taken_up_by_who_waits_for_it
         await again
         await settle()
         await check(b, store)
+
+
+async def test_one_whose_lease_is_over_gives_no_command_though_it_looked_just_now() -> None:
+    """A cluster's next controller begins four seconds after the last sign of this one, and finishes its work at once:
+    one that woke then deleted the state of a reader group that had been made anew."""
+    store, clock, is_leased, group = FakeStore(), FakeClock(), True, GroupName(STREAM.scope, "readers")
+    stopped, go_on, dropped = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def stops(command: Command) -> Command:
+        reply = await store.exchange(command)
+        if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("/timed"):
+            stopped.set()
+            await go_on.wait()
+        if isinstance(command, wire.DeleteTableSegment) and go_on.is_set():
+            dropped.append(command.segment)
+        return reply
+
+    a = over(stops, clock, lambda: is_leased)
+    await a.start()
+    await a.create_scope(STREAM.scope)
+    await a.create_stream(STREAM, Config())
+    await a.create_reader_group(group, group_config(STREAM), ID)
+    deletion = asyncio.ensure_future(a.delete_reader_group(group, ID))
+    await stopped.wait()
+    is_leased = False
+    async with running(store, clock) as b:  # takes the work up, and finishes it
+        await recorded(b, [])
+        made = await b.create_reader_group(group, group_config(STREAM), ID)
+        go_on.set()
+        await deletion
+        assert not dropped
+        b.metadata.forget(group.stream)
+        assert (await b.reader_group(group)).group_id == made.group_id
+        await a.stop()
 
 
 async def test_one_that_is_slow_keeps_its_turn() -> None:

@@ -283,6 +283,7 @@ class ClusterNode:
             endpoint_of=self.map.endpoint_of,
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
+            is_leased=self._may_control,
         )
         return controller, reach.close
 

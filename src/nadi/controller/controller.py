@@ -98,7 +98,7 @@ class Controller(StructureCalls):
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
     WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
     clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
-    follow their load.
+    follow their load. is_leased: whether no other controller can have started since this one did.
     """
 
     def __init__(
@@ -109,13 +109,14 @@ class Controller(StructureCalls):
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
         scaling: Profile = CLASSIC,
+        is_leased: Callable[[], bool] = lambda: True,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.clock = clock or Runtime()
         self._tasks = Tasks()
         segments = Segments(exchange, self.clock)
         metadata = Metadata(Store(segments))
-        flow = Workflows(metadata, segments, self.clock, self._tasks)
+        flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
         super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)

@@ -3,13 +3,14 @@
 Before a command, a controller that hasn't looked for some seconds stores its turn anew, at the version that it knows.
 Another that takes the turn over stores it as its own, and waits until the former one would have had to look. So a
 controller that was paused in the middle of its work finds out before its next command, and clocks needn't agree.
+In a cluster another may begin sooner than that, and doesn't wait: one whose lease is over looks before each command.
 While its work waits for room, a controller only reads its turn: to store it would use up the room kept for deletions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from msgspec.structs import replace
 
@@ -23,6 +24,14 @@ from nadi.runtime import Runtime
 _SURELY_S = 1.0  # clocks differ a little, and a command given just in time takes some
 
 
+Leased = Callable[[], bool]
+"""Whether no other controller can have started by now."""
+
+
+def always() -> bool:
+    return True
+
+
 class TurnLostError(Exception):
     """Another controller has taken the turn over."""
 
@@ -33,6 +42,7 @@ class Hold:
         table: RecordTable[AnyWork],
         clock: Runtime,
         full: Container[str],
+        is_leased: Leased,
         key: str,
         turn: Turn,
         version: int,
@@ -42,20 +52,24 @@ class Hold:
         whose work waits for room."""
         self.key, self.version = key, version
         self._table, self._clock, self._full, self._turn = table, clock, full, turn
+        self._is_leased = is_leased
         self._until = known_at + WORKFLOW_HOLD_S
         self._looking = asyncio.Lock()
 
     async def check(self) -> None:
         """Make sure of the turn; TurnLostError if it is another's."""
-        if self._clock.monotonic() < self._until:
+        if self._is_sure():
             return
         async with self._looking:
-            now = self._clock.monotonic()
-            if now < self._until:
+            if self._is_sure():
                 return
+            now = self._clock.monotonic()
             with only_if(None), freeing_room():
                 await (self._read() if self.key in self._full else self._store())
             self._until = now + WORKFLOW_HOLD_S
+
+    def _is_sure(self) -> bool:
+        return self._clock.monotonic() < self._until and self._is_leased()
 
     async def _store(self) -> None:
         try:

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from nadi.backoff import Backoff
-from nadi.controller.engine.hold import Hold, TurnLostError
+from nadi.controller.engine.hold import Hold, Leased, TurnLostError, always
 from nadi.controller.engine.persistence import seen, settle, until_done
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.work import FREES_ROOM, KIND_OF, KINDS, ON_A_STREAM, Recorded, Refused, Steps
@@ -30,13 +30,7 @@ from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import AnyWork, Turn
 from nadi.controller.state.segments import Segments, only_if
 from nadi.controller.state.store import ABSENT, freeing_room
-from nadi.errors import (
-    ClosedError,
-    ConditionFailedError,
-    RequestTimeoutError,
-    StorageFullError,
-    StreamNotFoundError,
-)
+from nadi.errors import ClosedError, ConditionFailedError, RequestTimeoutError, StorageFullError, StreamNotFoundError
 from nadi.limits import WORKFLOW_TAKE_UP_S, WORKFLOW_WAIT_S
 from nadi.naming import MARK_PREFIX
 from nadi.runtime import Runtime
@@ -48,7 +42,9 @@ _FULL_PAUSE_S = 1.0  # longest pause while the disk is full
 
 
 class Workflows:
-    def __init__(self, metadata: Metadata, segments: Segments, clock: Runtime, tasks: Tasks) -> None:
+    def __init__(
+        self, metadata: Metadata, segments: Segments, clock: Runtime, tasks: Tasks, is_leased: Leased = always
+    ) -> None:
         self.metadata = metadata
         self.segments = segments
         self.clock = clock
@@ -57,7 +53,7 @@ class Workflows:
         self._pending: dict[str, dict[str, AnyWork]] = {}
         self._me = clock.unique()
         self._full: dict[str, StorageFullError] = {}  # by the lock's key: the error with which its work waits for space
-        self._hold = partial(Hold, metadata.work, clock, self._full)
+        self._hold = partial(Hold, metadata.work, clock, self._full, is_leased)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, name: StreamName) -> asyncio.Lock:
