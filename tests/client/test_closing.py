@@ -14,6 +14,7 @@ from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.errors import ClosedError
 from nadi.wire import commands as wire
+from nadi.wire.codec import encode
 
 from .fake_server import FakeStore
 from .world import world
@@ -44,6 +45,42 @@ async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
             one.cancel()  # who still waits
         ends = await asyncio.gather(*waits, return_exceptions=True)
     return unhandled, ends
+
+
+class Server(asyncio.Protocol):
+    """Answers nothing but the greeting. ended: with how its connection ended."""
+
+    def __init__(self, ended: asyncio.Future[Exception | None]) -> None:
+        self.ended = ended
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(encode(wire.Hello(17, 5)))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended.set_result(error)
+
+
+async def end_of(*, asks: bool) -> Exception | None:
+    """What a server's connection ended with that a client closed, when it had an answer to come or none."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Exception | None] = loop.create_future()
+    server = await loop.create_server(lambda: Server(ended), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await SegmentStoreConnection.open(Endpoint("127.0.0.1", port), 5.0)
+        if asks:
+            asked = connection.submit(wire.DeleteTableSegment(0, "sc/table", False, ""), wire.SegmentDeleted)
+            asked.add_done_callback(asyncio.Future.exception)
+        await asyncio.sleep(0)
+        connection.close()
+        return await asyncio.wait_for(ended, 5.0)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_system_does_not_go_on_sending_what_got_no_answer(loop: Any) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert isinstance(runner.run(end_of(asks=True)), ConnectionResetError)
+        assert runner.run(end_of(asks=False)) is None
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

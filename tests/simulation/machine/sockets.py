@@ -22,6 +22,7 @@ _WHOLE = 0.7  # of what is sent comes in one piece
 _TINY_BYTES = 9
 _RESET_LOSES = 0.3  # of all resets
 _LARGEST_BYTES = 65_536
+_LOST_S = 0.5  # what takes longer was lost, and will be sent again
 
 
 class Reader(Protocol):
@@ -100,8 +101,11 @@ class End:
                 self._post(b"")
 
     def reset(self) -> None:
+        """What was lost on the way isn't sent again: as with SO_LINGER, for no time."""
         if not self.is_closed:
             self._leave()
+            if self.way.is_cut or self._last_arrival > self.process.loop.now + _LOST_S:
+                self._under_way.clear()
             self._reset_peer()
 
     # --- what a network, and whoever kills, calls ---------------------------------------------------------

@@ -117,6 +117,25 @@ def test_bytes_come_whole_and_in_order(seed: int) -> None:
     at(test, seed)
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_was_lost_on_the_way_is_not_sent_again_by_who_resets_the_connection(*, is_cut: bool) -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, other = await site.connect()
+        if is_cut:
+            site.network.cut("client", "server", 20.0, both=False)
+        else:
+            site.network.stall("server", 1.0, lambda: 20.0)
+        one.transport.write(b"late")
+        await asyncio.sleep(5.0)
+        one.transport.abort()
+        await asyncio.sleep(60.0)
+        assert not other.came
+        assert [type(error) for error in other.lost] == [ConnectionResetError]
+
+    at(test)
+
+
 def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for() -> None:
     async def test(site: Site) -> None:
         site.takes = False

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import socket
 import ssl
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -35,6 +37,7 @@ from nadi.wire.outgoing import Outgoing
 _Answer = TypeVar("_Answer", bound=wire.Command)
 _KEEP_ALIVE_S = 10.0
 _SILENCE_S = 50.0  # without any answer, after which the peer counts as gone
+_NOT_AT_ALL = struct.pack("ii", 1, 0)  # `linger`: for no time is sent again what was sent, once it is closed
 _QUIET_TICKS = 4  # of the timer in that time, but for the first keep-alives are sent
 
 
@@ -285,6 +288,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.drop()
         if self._transport is not None:
+            if self._asked:
+                _take_back(self._transport)
             self._transport.abort()
         if not self._hello.done():
             self._hello.set_exception(error)
@@ -296,3 +301,11 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.on_lost(error)
+
+
+def _take_back(transport: asyncio.Transport) -> None:
+    """When it ends, the system sends nothing again that was lost on the way. Else it would for minutes, while what got
+    no answer is asked over another connection: a deletion that came late met what had been made anew since."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_AT_ALL)
