@@ -15,6 +15,7 @@ from ..world import World
 from .base import Client
 
 _KEEPS_S = 60.0
+_ANEW = 0.3  # of all times it asks any server where the table is, as one that has just started would
 _AT_ONCE = 100
 
 
@@ -43,6 +44,8 @@ class Inserter(Client):
 
     async def _insert(self, table: str, key: bytes) -> None:
         entry = TableEntry(key, NOT_EXISTS, key)
+        if self.chance.random() < _ANEW:
+            self._places.pop(table, None)
         while True:
             try:
                 reply = await self.once(wire.UpdateTableEntries(self.id(), table, "", (entry,)))

@@ -32,7 +32,9 @@ from .host import ClusterHost, Life
 from .world import ClusterWorld
 
 _LOOKS_S = 0.05
+_CLAIMS = "claim ", "put "  # as the one way a record is put, too, where a rule is broken
 _SCALES_S = 3.0
+_BEFORE = 0.4  # of all that stand still at a claim
 _SOON_S, _LONG_S = 12.0, 30.0  # until it gives up
 _TIMED = "_system/_tables/timed"  # what the last step of a stream's deletion strikes it off from
 _AHEAD = 40  # objects of a log, behind those that were deleted
@@ -49,7 +51,7 @@ class Plots:
     async def run(self, first_s: float, mean_s: float) -> None:
         """For ever, the first one within so long; in some seeds there is none."""
         chance = self._chance
-        plots: list[Callable[[], Awaitable[bool]]] = [self.takeover, self.deposed, self.stopped_at_work]
+        plots: list[Callable[[], Awaitable[bool]]] = [self.takeover, self.deposed, self.stopped_at_work, self.takeover]
         if chance.random() < 0.1:
             return
         await asyncio.sleep(first_s * chance.random())
@@ -71,26 +73,29 @@ class Plots:
     # --- a takeover that is overtaken -----------------------------------------------------------------------
 
     async def takeover(self) -> bool:
-        """A server dies. Who claims one of its containers stands still before it has looked at the log, until another
-        has taken that over, too, and has released the log to behind where the first is about to begin. Then the first
-        goes on, and for a while doesn't learn what the records say."""
+        """A server dies. Who claims one of its containers stands still before it does, or before it has looked at the
+        log, until another has taken that over, too, and has released the log to behind where the first is about to
+        begin. Then the first goes on, and for a while doesn't learn what the records say; or the other one dies."""
         world, store, claimed = self._world, self._world.store, list[tuple[Process, int, Place]]()
         if not await self._until(lambda: bool(self._owners()), _SOON_S):
             return False
 
+        is_before = self._chance.random() < _BEFORE
+
         def takes(process: Process, what: str) -> bool:
             number = _container_of(what)
-            return what.startswith("claim ") and number is not None and self._has_frames(number)
+            return what.startswith(_CLAIMS) and number is not None and self._has_frames(number)
 
         def meets(process: Process, what: str) -> None:
             number = _container_of(what)
             assert number is not None
-            later_s = 0.1 + 0.9 * self._chance.random()  # in which it fetches the state
+            later_s = 0.0 if is_before else 0.1 + 0.9 * self._chance.random()  # in which it fetches the state
             claimed.append((process, number, world.record(number).start.chain.place))
-            store.hide(process.name, "log", later_s)
+            if not is_before:
+                store.hide(process.name, "log", later_s)
             world.loop.at(world.loop.now + later_s, process.pause, _LONG_S)
 
-        trap = store.trap = Trap(takes, meets, is_before=False)
+        trap = store.trap = Trap(takes, meets, is_before=is_before)
         self._chance.choice(self._owners()).kill()
         if not await self._until(lambda: bool(claimed), _SOON_S):
             if store.trap is trap:
@@ -104,9 +109,16 @@ class Plots:
 
         found = await self._until(is_overtaken, _LONG_S)
         await asyncio.sleep(self._chance.random())
-        store.hide(process.name, "containers", 3.0 + 6.0 * self._chance.random())
+        if not is_before:
+            store.hide(process.name, "containers", 3.0 + 6.0 * self._chance.random())
+        owner = world.record(number).owner
         self._world.note("goes on", process.name, number, found)
         process.wake()
+        if is_before:
+            await asyncio.sleep(0.1 + 0.5 * self._chance.random())
+            for host in world.hosts:
+                if host.life is not None and host.life.node.id == owner:
+                    host.kill()
         return found
 
     def _owners(self) -> list[ClusterHost]:
