@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nadi.controller.engine import comparisons
+from nadi.controller.engine.hold import Leased, always
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
@@ -109,7 +110,7 @@ class Controller(StructureCalls):
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
         scaling: Profile = CLASSIC,
-        is_leased: Callable[[], bool] = lambda: True,
+        is_leased: Leased = always,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.clock = clock or Runtime()

@@ -12,7 +12,6 @@ from .cluster_mutations import (
     acknowledges_before_it_is_in_the_store,
     cleans_frames_that_the_log_still_needs,
     knows_only_the_transactions_that_it_began,
-    releases_the_log_before_the_record_says_so,
     takes_a_log_over_without_sealing_it,
 )
 from .mutations import (
@@ -20,6 +19,7 @@ from .mutations import (
     Mutation,
     acknowledges_before_it_is_durable,
     commits_half_a_transaction,
+    forgets_what_a_writer_has_stored,
     sets_table_entries_whatever_their_version,
 )
 
@@ -61,7 +61,7 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
         acknowledges_before_it_is_in_the_store,
         takes_a_log_over_without_sealing_it,
         knows_only_the_transactions_that_it_began,
-        releases_the_log_before_the_record_says_so,
+        forgets_what_a_writer_has_stored,
         cleans_frames_that_the_log_still_needs,
     ],
 )
