@@ -138,6 +138,7 @@ def test_a_work_that_takes_too_long_fails_and_its_program_ends(tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow  # half a minute
 def test_who_is_missing_is_left_out_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise Missing("Kafka needs `mvn`, which is not installed")

@@ -49,6 +49,7 @@ def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
     until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 20")
     page.keyboard.press(" ")
     mode(page, "paused")
+    page.wait_for_timeout(300)  # the last frame is drawn
     clock, count = page.locator(".clock").inner_text().split(" ago")[0][:23], frames(page)
     page.wait_for_timeout(600)
     assert page.locator(".clock").inner_text()[:23] == clock

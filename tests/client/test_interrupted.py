@@ -108,6 +108,7 @@ def test_control_c_anywhere(manager: StreamManager, monkeypatch: pytest.MonkeyPa
     assert after == list(range(1, at))
 
 
+@pytest.mark.slow  # half a minute
 def test_others_hear_of_what_an_interrupted_thread_has_read(manager: StreamManager) -> None:
     """Ctrl-C in the thread that reads an acknowledgement for several."""
     with made(manager, "others-hear") as writer:

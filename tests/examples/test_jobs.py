@@ -50,6 +50,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         yield make
 
 
+@pytest.mark.slow  # half a minute
 def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> None:
     here = places("log-patterns")
     here.manager.create_stream(here.scope, LINES, 2)

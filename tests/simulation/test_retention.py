@@ -132,6 +132,7 @@ def test_for_hours_with_kills_it_goes_when_it_is_old_enough() -> None:
     assert watcher.longest_kept_s < KEPT_S + 300, "a start waits a minute, and the time index is within ten seconds"
 
 
+@pytest.mark.slow  # half a minute
 def test_for_hours_of_a_clock_that_is_set_nothing_goes_early() -> None:
     watcher = live("clocks", _sets)
     assert watcher.heads > 5

@@ -100,6 +100,7 @@ def test_the_guides_replay(world: World, tmp_path: Path) -> None:
     check_once_in_order([event.lower() for event in events], source.written)
 
 
+@pytest.mark.slow  # half a minute
 @pytest.mark.timeout(300)
 def test_a_version_that_differs_does_not_take_over(world: World, tmp_path: Path) -> None:
     source = ScaledStream(world.manager, "goods", 1)
