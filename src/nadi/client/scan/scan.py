@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,9 +22,10 @@ from nadi.client.scan.connection import Client, Connection, client_of, connectio
 from nadi.client.scan.divided import UNEVEN, chained, divided
 from nadi.client.scan.pieces import Piece, deal, pieces_of
 from nadi.client.scan.positions import with_positions
-from nadi.client.scan.rows import TYPES, Server, arrow_schema, read_rows
-from nadi.client.scan.unnested import unnested, unnested_schema
-from nadi.client.values.options import Target, value_options
+from nadi.client.scan.rows import TYPES, arrow_schema
+from nadi.client.scan.selection import Readable, Rows
+from nadi.client.scan.unnested import unnested_schema
+from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, SCAN_SPLITS
 from nadi.model.streamcut import StreamCut
@@ -34,44 +35,7 @@ _LEAST_BYTES = MIB  # of a split, unless it may have no more than fewer
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What is read of pieces, as `pieces.Wanted` has it; and whether the fields of values are columns of their own."""
-
-    scope: str
-    columns: tuple[str, ...]
-    event_time_unit: str
-    target: Target | None
-    on_damage: OnDamage
-    is_unnested: bool
-
-    @property
-    def schema(self) -> pa.Schema:
-        made = arrow_schema(self)
-        return unnested_schema(made) if self.is_unnested else made
-
-    def batches(self, client: Client, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        found = read_rows(self, client, pieces, Server(self, client))
-        return (unnested(batch, self.schema) for batch in found) if self.is_unnested else found
-
-
-class _Readable:
-    """What has batches: read anew each time that one asks for them."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, as an Arrow schema."""
-        raise NotImplementedError
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, a batch at a time: each segment's in order, and each key's."""
-        raise NotImplementedError
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
-
-
-@dataclass(frozen=True, slots=True)
-class Split(_Readable):
+class Split(Readable):
     """A part of a scan that anybody can read who reaches the server, in any process: pickle it, and send it there. It
     has the credentials of the client that made it, if that was given some; whoever has it can sign in with them.
 
@@ -95,7 +59,7 @@ class Split(_Readable):
         return self.rows.batches(client_of(self.connection), self.pieces)
 
 
-class Scan(_Readable):
+class Scan(Readable):
     """What lies between two cuts of a stream: from `start` to `end`, which stay what they were when it was made.
 
     `pyarrow.table(scan)`, `polars.DataFrame(scan)`, `duckdb.sql("from scan")` and whatever else reads Arrow's C stream
