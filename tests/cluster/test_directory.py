@@ -13,6 +13,7 @@ from nadi.cluster.doors.directory import Address, Directory, Presence, takes_con
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from nadi.wire.rpc import controller_pb2 as pb
+from tests.support.waiting import until_async
 
 OWN, OTHER, THIRD = ("own", 1), ("other", 2), ("third", 3)
 SEGMENT = pb.SegmentId(streamInfo=pb.StreamInfo(scope="home", stream="meters"), segmentId=0)
@@ -152,7 +153,7 @@ async def test_a_port_is_rung_again_once_its_time_is_over(monkeypatch: pytest.Mo
     servers = Servers()
     servers.up.remove(OTHER)
     asked = asyncio.create_task(servers.where())
-    await asyncio.sleep(0.3)
+    await until_async(lambda: servers.since and servers.since[-1] != servers.since[0])
     assert servers.since[-1] - servers.since[0] >= 0.2
     servers.lives.add(OTHER)
     assert await asked == OTHER

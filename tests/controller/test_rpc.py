@@ -446,6 +446,27 @@ def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     over_grpc(test)
 
 
+def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
+    """A report waits for lengths, and the stream may be scaled meanwhile."""
+
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call, 1)
+        request = reports_pb2.ReportRequest(scope="home", stream="meters", kind=SEGMENTS)
+        whole, segment = pb.ScaleRequest.KeyRangeEntry(start=0.0, end=1.0), 0
+        for epoch in range(20):
+            scaled = pb.ScaleRequest(streamInfo=INFO, sealedSegments=[segment], newKeyRanges=[whole])
+            begun = asyncio.ensure_future(call("scale", scaled))
+            for page in await asyncio.gather(*(call("report", request) for _ in range(30))):
+                found = msgspec.json.decode(page.records, type=list[SegmentReport])
+                assert sum(one.replaced_ms is None for one in found) == 1, found
+            (made,) = (await begun).segments
+            segment = made.segmentId.segmentId
+            check = pb.ScaleStatusRequest(streamInfo=INFO, epoch=epoch)
+            assert await leaves(call, "checkScale", check, "status", 0) == pb.ScaleStatusResponse.SUCCESS
+
+    over_grpc(test)
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "told"),
     [

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import random
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +31,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 from tests.segmentstore.test_stored_bytes import assert_read, flip, move, record_of
+from tests.support.folders import as_a_kill_leaves_it
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
@@ -90,10 +90,6 @@ async def warm(writer: Writer, folder: Path) -> None:
         if len(runs_in(folder)) == 2:
             return
     raise AssertionError("no file was made ready")
-
-
-def as_a_kill_leaves_it(folder: Path, copy: Path) -> None:
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.tmp"))
 
 
 async def checkpointed(store: SegmentStore) -> None:
@@ -371,8 +367,7 @@ async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
         monkeypatch.setattr(runs_module, "os", SimpleNamespace(**{**vars(os), "close": closes}))
         monkeypatch.setattr(Path, "unlink", fails)
         container._recover_from(OSError(errno.EIO, "the disk fails"))
-        await until_async(lambda: container.failure is not None)
-        await until_async(lambda: container.failure is None)
+        await until_async(lambda: len(closed) >= len(prepared) and container.failure is None)
         assert sorted(closed) == sorted(prepared)
         monkeypatch.undo()
 

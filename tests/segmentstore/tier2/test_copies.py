@@ -18,6 +18,7 @@ from nadi.segmentstore.tier2 import relocation
 from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
 from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened, opened_as
 from tests.support.fake_s3.server import FakeS3
+from tests.support.folders import as_a_kill_leaves_it
 
 pytestmark = pytest.mark.uvloop
 
@@ -52,7 +53,7 @@ async def test_a_copy_made_while_a_move_was_under_way_doesnt_get_the_store(
             patched.setattr(relocation, "_copy", killed)
             with pytest.raises(UnavailableError, match="killed"):
                 await moved_out(tmp_path / "a", fake)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
         await moved_out(tmp_path / "a", fake)
         async with opened(tmp_path / "a", fake) as (store, peer):
             await append(peer, 7, 9)
@@ -191,7 +192,7 @@ async def test_a_copy_that_has_lost_the_store_leaves_the_others_snapshot_alone(t
     async with FakeS3() as fake, opened(tmp_path / "a", fake) as (first, peer):
         await append(peer, 1, 3)
         await keep(first)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
         async with opened(tmp_path / "b", fake) as (second, second_peer):
             await append(second_peer, 4, 5)
             await keep(second)

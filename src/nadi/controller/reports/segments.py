@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import re
 
+from msgspec.structs import replace
+
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Stream
 from nadi.errors import InvalidArgumentError, SegmentNotFoundError
 from nadi.limits import LIST_PAGE
 from nadi.model.reports import SegmentReport
@@ -41,12 +42,21 @@ async def replaced(flow: Workflows, name: StreamName, count: int) -> list[Segmen
 
 
 async def _reports(flow: Workflows, name: StreamName, history: History, ids: list[int]) -> list[SegmentReport]:
-    stream = (await flow.metadata.stream(name)).value
-    asked = [i for i in ids if i not in history.sizes]
+    """As they are now: the history goes on while lengths are asked for, and who is told that a segment was replaced is
+    to be told by which."""
+    found = [_report(history, i) for i in ids]
     lengths = {i: history.sizes[i] for i in ids if i in history.sizes}
+    asked = [i for i in ids if i not in lengths]
+    stream = (await flow.metadata.stream(name)).value
     lengths |= zip(asked, await _lengths(flow, name, asked), strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
-    return [_report(history, stream, i, lengths[i], gone=is_passed(i)) for i in ids]
+
+    def start(segment: int) -> int:
+        end = lengths[segment]
+        is_gone = history.is_forgotten(segment) or is_passed(segment)
+        return end if is_gone else min(max(stream.head.get(segment, 0), 0), end)
+
+    return [replace(one, start_offset=start(one.segment_id), end_offset=lengths[one.segment_id]) for one in found]
 
 
 async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:
@@ -61,7 +71,8 @@ async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[in
     return await asyncio.gather(*map(one, ids))
 
 
-def _report(history: History, stream: Stream, segment: int, length: int, *, gone: bool) -> SegmentReport:
+def _report(history: History, segment: int) -> SegmentReport:
+    """All but its offsets."""
     piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
     epoch = segment_epoch(segment)  # which may be forgotten, and the segment still there
     return SegmentReport(
@@ -70,7 +81,7 @@ def _report(history: History, stream: Stream, segment: int, length: int, *, gone
         piece.high,
         history.began_ms(segment),
         None if sealed_in is None else history.change(sealed_in).created_ms,
-        length if gone else min(max(stream.head.get(segment, 0), 0), length),
-        length,
+        0,
+        0,
         rolled=epoch >= history.first and history.reference(epoch) != epoch,
     )
