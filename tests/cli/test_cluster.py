@@ -38,7 +38,7 @@ class Up:
     """`nadi up` in a process of its own. said: what it printed until it was ready."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "nadi.cli.app", "up", "--port", "0", *arguments]
+        command = [sys.executable, "-m", "nadi", "up", "--port", "0", *arguments]
         self.process = subprocess.Popen([*command, "-v"], stdout=subprocess.PIPE, text=True, env={**os.environ})
         self.said = said_until_ready(self.process)
         told = doors(self.said)

@@ -64,7 +64,7 @@ def test_what_others_log_is_not_printed() -> None:
                     server.accept()[0].sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
         Thread(target=answer, daemon=True).start()
-        command = [sys.executable, "-m", "nadi.cli.app", "scope", "list", "--patience", "1.5"]
+        command = [sys.executable, "-m", "nadi", "scope", "list", "--patience", "1.5"]
         done = subprocess.run(
             [*command, "--controller", f"tls://127.0.0.1:{port}"],
             capture_output=True,

@@ -329,8 +329,7 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
         with monkeypatch.context() as patches:
             patches.setattr(RunFile, "abandon", abandoned)
             container._recover_from(OSError(errno.EIO, "the disk fails"))
-            await until_async(lambda: container.failure is not None)
-            await until_async(lambda: container.failure is None)
+            await until_async(lambda: container.runs is not runs and container.failure is None)
         assert container.runs is not runs
         again = await connect(store.address)
         for writer in writers:
