@@ -71,6 +71,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.server_handshake_timeout_ms", round(TLS_HANDSHAKE_S * 1000)),
     ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
     ("grpc.max_concurrent_streams", RPC_STREAMS_MAX),
+    ("grpc.http.overload_protection", 0),  # else calls that have ended count until Python lets go of them
     ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
     ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
     ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
