@@ -27,6 +27,7 @@ from bench import (
     diskless,
     epochs,
     events,
+    frames,
     long,
     measure,
     mixed,
@@ -73,6 +74,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
 BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run only if they are named
     "amplification": amplification.amplification,
     "busy-streams": partial(busy.busy_streams, count=STREAMS),
+    "frames": frames.frames,
     "cluster-handover": moves.hand_over,
     "cluster-million": million.million,
     "cluster-takeover": moves.takeover,

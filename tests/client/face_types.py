@@ -20,6 +20,9 @@ from nadi.client import (
     EventWriter,
     GroupSize,
     GroupValueReader,
+    IndexReader,
+    IndexRecord,
+    IndexWriter,
     KeyValueTable,
     ReaderGroup,
     ReaderGroupManager,
@@ -45,6 +48,19 @@ from nadi.client import (
 from nadi.client.serializers import Json
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
+
+
+def of_index_streams(manager: StreamManager) -> None:
+    with manager.create_index_writer("sc", "st", ["t"]) as writer:
+        assert_type(writer, IndexWriter)
+        assert_type(writer.append({"t": 1}, b"data", after={}), int)
+        assert_type(writer.last(), dict[str, int])
+        writer.append({"t": "1"})  # type: ignore[dict-item]
+    reader = manager.create_index_reader("sc", "st")
+    assert_type(reader, IndexReader)
+    assert_type(reader.search("t", 5), int)
+    assert_type(reader.read(0, follow=True), Iterator[IndexRecord])
+    assert_type(reader.first(), IndexRecord | None)
 
 
 def of_a_manager(manager: StreamManager) -> None:

@@ -25,8 +25,10 @@ NO_CUTS: tuple[Any, ...] = ("head", 5, [])
 NO_LISTS: tuple[Any, ...] = (5, None)
 WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     **dict.fromkeys(("timeout", "ack_timeout", "every_s"), NO_TIMES),
-    **dict.fromkeys(("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id"), NO_TEXTS),
-    **dict.fromkeys(("participant", "note", "controller_uri", "user", "password"), NO_TEXTS),
+    **dict.fromkeys(
+        ("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id", "field"), NO_TEXTS
+    ),
+    **dict.fromkeys(("participant", "note", "controller_uri", "user", "password", "field"), NO_TEXTS),
     **dict.fromkeys(("tag", "writer_id"), (5, b"text")),
     **dict.fromkeys(("start", "end", "cut", "first", "second", "as_of", "position"), NO_CUTS),
     **dict.fromkeys(("segments", "events", "lease_ms", "refresh_ms", "dead_after_ms"), NO_NUMBERS),
@@ -65,6 +67,15 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
 }
 OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something else
     "StreamManager.create_byte_reader.start": ("head", 1.5, -1),
+    "StreamManager.create_index_writer.fields": (*NO_LISTS, "t", [], [5], ["t", "t"]),
+    "StreamManager.create_index_writer.record_size": ("64", 1.5, True, 0, 4097),
+    "StreamManager.create_index_writer.ack_timeout": (*NO_TIMES, 0),
+    "IndexWriter.append.fields": (5, None, [("t", 1)], {"u": 1}, {"t": -1}, {"t": 1.5}),
+    "IndexWriter.append.after": (5, "t"),
+    "IndexWriter.truncate_before.value": (5.5, None, "5", -1),
+    "IndexReader.search.value": (5.5, None, "5", -1),
+    "IndexReader.read.start": ("head", 1.5, -1, 1),
+    "IndexReader.read.end": ("tail", 1.5, -1, 1),
     "StreamManager.read_segment_range.start": NO_NUMBERS,
     "StreamManager.read_segment_range.end": NO_NUMBERS,
     "StreamManager.scrub.start": ("no", None, 5),
@@ -96,6 +107,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something e
 ANYTHING = {"default", "element", "added", "removed", "state", "value_type", "values", "update", "expected"}
 ANYTHING |= {"ValueWriter.write_event.value", "ValueTransaction.write_event.value"}  # of the application's own types
 ANYTHING |= {f"SharedMap.{call}.value" for call in ("put", "put_if_absent", "replace")}
+ANYTHING |= {"IndexWriter.append.data"}  # see test_index_stream
 ANYTHING |= {"ValueWriter.encode.value", "ValueTransaction.encode.value"}
 ANYTHING |= {"EventWriter.write_batch.routing_keys", "ValueWriter.write_batch.routing_keys"}  # see test_write_batch
 ANYTHING |= {"Transaction.write_batch.routing_keys", "ValueTransaction.write_batch.routing_keys"}
@@ -107,7 +119,7 @@ class World:
     def __init__(self, manager: StreamManager) -> None:
         self.manager = manager
         manager.create_scope("o")
-        for stream in ("a", "map", "set", "counter", "journal", "election", "bytes", "typed"):
+        for stream in ("a", "map", "set", "counter", "journal", "election", "bytes", "typed", "index"):
             manager.create_stream("o", stream)
         with manager.create_writer("o", "a") as writer:
             writer.write_event(b"event", "k")
@@ -142,6 +154,8 @@ class World:
             manager.journal("o", "journal"),
             manager.leader_election("o", "election", "me"),
             manager.schemas("o", "a"),
+            manager.create_index_writer("o", "index", ["t"]),
+            manager.create_index_reader("o", "index"),
             manager.create_writer("o", "typed", **typed),
             manager.create_reader("o", "typed", **typed),
             manager.create_transaction_writer("o", "typed", **typed),
@@ -163,11 +177,18 @@ class World:
             "config": KeyValueTableConfiguration(4),
             "expected": 0,
         }
+        self.good |= {"field": "t", "offset": 0, "data": b"", "after": {}}
         self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda held: held}
 
     def good_for(self, call: str, name: str) -> Any:
         others = {
             "StreamManager.create_byte_reader.start": 0,
+            "StreamManager.create_index_writer.fields": ["t"],
+            "IndexWriter.append.fields": {"t": 0},
+            "IndexWriter.truncate_before.value": 0,
+            "IndexReader.search.value": 0,
+            "IndexReader.read.start": 0,
+            "IndexReader.read.end": 0,
             "StreamManager.read_segment_range.start": 0,
             "StreamManager.read_segment_range.end": 0,
             "EventWriter.write_batch.events": [b"e"],

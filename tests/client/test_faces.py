@@ -72,7 +72,7 @@ def test_what_is_waited_for_shows_what_is_given() -> None:
 
 
 def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: blocking.StreamManager) -> None:
-    for stream in ("st", "map"):
+    for stream in ("st", "map", "index"):
         manager.create_stream("sc", stream)
     manager.reader_group_manager("sc").create_reader_group("g", "st")
     group = manager.reader_group_manager("sc").get_reader_group("g")
@@ -82,6 +82,7 @@ def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: block
     faces += [manager.create_writer("sc", "st"), transactions, transactions.begin_txn(), typed]
     faces += [manager.create_reader("sc", "st"), group.create_reader("r"), manager.shared_map("sc", "map")]
     faces += [manager.create_byte_writer("sc", "map"), manager.create_byte_reader("sc", "map")]
+    faces += [manager.create_index_writer("sc", "index", ["t"]), manager.create_index_reader("sc", "index")]
     for face in faces:
         for thing in (face, face._core):
             own = {name for name in vars(thing) if not name.startswith("_")}
@@ -121,6 +122,7 @@ WAIT_FOR_OTHERS = {
     "commit",
     "commit_together",
     "create_byte_reader",
+    "create_index_reader",
     "generate_stream_cuts",
     "initiate_checkpoint",
     "scale_stream",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
+from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
 from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
@@ -30,6 +31,7 @@ from nadi.client.blocking.writers import (
 )
 from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
+from nadi.client.indexstream.record import IndexRecord
 from nadi.client.places.bookmarks import Bookmark
 from nadi.client.places.slices import NamedSlice
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
@@ -71,6 +73,9 @@ __all__ = [
     "GroupSize",
     "GroupValueReader",
     "Holder",
+    "IndexReader",
+    "IndexRecord",
+    "IndexWriter",
     "Insert",
     "Journal",
     "Kept",

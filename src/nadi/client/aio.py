@@ -6,6 +6,9 @@ from nadi.client.bytestream.byte_reader import ByteStreamReader
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
+from nadi.client.indexstream.index_reader import IndexReader
+from nadi.client.indexstream.index_writer import IndexWriter
+from nadi.client.indexstream.record import IndexRecord
 from nadi.client.manager.streams import StreamManager
 from nadi.client.places.bookmarks import Bookmark, Bookmarks
 from nadi.client.places.cuts import StreamCuts
@@ -62,6 +65,9 @@ __all__ = [
     "GroupSize",
     "GroupValueReader",
     "Holder",
+    "IndexReader",
+    "IndexRecord",
+    "IndexWriter",
     "Insert",
     "Journal",
     "Kept",

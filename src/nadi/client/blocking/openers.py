@@ -5,6 +5,7 @@ from __future__ import annotations
 from nadi.client import aio
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.face import Face, opens, waits
+from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.structures import (
     Journal,
     KeyValueTable,
@@ -22,6 +23,8 @@ class Structures(Face[aio.StreamManager]):
     """The part of the blocking StreamManager that opens them."""
 
     create_byte_reader = opens(aio.StreamManager.create_byte_reader, ByteStreamReader)
+    create_index_reader = opens(aio.StreamManager.create_index_reader, IndexReader)
+    create_index_writer = opens(aio.StreamManager.create_index_writer, IndexWriter)
     create_key_value_table = waits(aio.StreamManager.create_key_value_table)
     delete_key_value_table = waits(aio.StreamManager.delete_key_value_table)
     list_key_value_tables = waits(aio.StreamManager.list_key_value_tables)

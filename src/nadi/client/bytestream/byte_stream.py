@@ -38,13 +38,15 @@ async def open_byte_reader(
     stores: SegmentStores, scope: str, stream: str, *, start: int | None, follow: bool, timeout: float | None
 ) -> ByteStreamReader:
     """A reader at `start`, or at the head."""
-    head = await stores.controller.head(scope, stream)
-    segment_id = _only(scope, stream, list(head.positions))
-    reader = ByteStreamReader(
-        stores, scope, stream, segment_id, head.positions[segment_id], follow=follow, timeout=timeout
-    )
+    segment_id = await only_segment(stores, scope, stream)
+    reader = ByteStreamReader(stores, scope, stream, segment_id, 0, follow=follow, timeout=timeout)
     await reader.seek(await reader.head() if start is None else start)
     return reader
+
+
+async def only_segment(stores: SegmentStores, scope: str, stream: str) -> int:
+    """The segment that a stream begins with; InvalidArgumentError if there are several."""
+    return _only(scope, stream, list((await stores.controller.head(scope, stream)).positions))
 
 
 def _only(scope: str, stream: str, segment_ids: list[int]) -> int:

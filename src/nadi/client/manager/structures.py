@@ -1,14 +1,19 @@
-"""The part of StreamManager that opens byte streams, key-value tables and shared state."""
+"""The part of StreamManager that opens byte and index streams, key-value tables and shared state."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from nadi.client.bytestream import byte_reader, byte_writer
 from nadi.client.bytestream.byte_reader import READ_TIMEOUT_S, ByteStreamReader
 from nadi.client.bytestream.byte_stream import open_byte_reader, open_byte_writer
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.arguments import checked
+from nadi.client.indexstream.index_reader import IndexReader
+from nadi.client.indexstream.index_stream import open_index_reader, open_index_writer
+from nadi.client.indexstream.index_writer import IndexWriter
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.shared import shared_state as shared
@@ -36,6 +41,7 @@ class Structures:
     def __init__(self) -> None:
         self._byte_writers: list[ByteStreamWriter] = []
         self._byte_readers: list[ByteStreamReader] = []
+        self._index_readers: WeakSet[IndexReader] = WeakSet()
 
     async def _end_structures(self) -> None:
         """Close them: writes not stored yet fail with ClosedError."""
@@ -44,6 +50,8 @@ class Structures:
             byte_writer.stop(writer, ClosedError(f"the client was closed, and with it the writer of {name}"))
         for reader in self._byte_readers:
             await reader.close()
+        for index_reader in tuple(self._index_readers):
+            await index_reader.close()
 
     # --- byte streams -----------------------------------------------------------------------
 
@@ -76,6 +84,41 @@ class Structures:
         reader = await open_byte_reader(self._stores, scope, stream, start=start, follow=follow, timeout=timeout)
         self._byte_readers = [known for known in self._byte_readers if not byte_reader.is_closed(known)]
         self._byte_readers.append(reader)
+        return reader
+
+    # --- index streams ----------------------------------------------------------------------
+
+    async def create_index_writer(
+        self,
+        scope: str,
+        stream: str,
+        fields: Sequence[str],
+        *,
+        record_size: int | None = None,
+        ack_timeout: float = ACK_TIMEOUT_S,
+    ) -> IndexWriter:
+        """Create a writer of records with these fields, at the end of a stream of one segment.
+
+        The first writer of a stream decides how many bytes all its records have, up to 4,096, which it is if left out;
+        later ones leave it out, or say the same. They name the same fields in the same order, and new ones behind them.
+        It fails if nothing is stored for `ack_timeout` seconds.
+        """
+        bytes_writer = await self.create_byte_writer(scope, stream, ack_timeout=ack_timeout)
+        try:
+            return await open_index_writer(self._stores, bytes_writer, fields, record_size)
+        except BaseException:
+            byte_writer.stop(bytes_writer, ClosedError(f"no index writer of {scope}/{stream} was made"))
+            raise
+
+    async def create_index_reader(
+        self, scope: str, stream: str, *, timeout: float | None = READ_TIMEOUT_S
+    ) -> IndexReader:
+        """Create a reader of the records of an index stream.
+
+        One that follows the tail and gets nothing for `timeout` seconds raises RequestTimeoutError.
+        """
+        reader = await open_index_reader(self._stores, scope, stream, timeout)
+        self._index_readers.add(reader)
         return reader
 
     # --- key-value tables -------------------------------------------------------------------

@@ -1,0 +1,202 @@
+"""Reading an index stream: a record by its offset, the first one whose field has a value, or all between two places.
+
+Records have one size and lie at its multiples, and no field ever falls; so the place of a value is found by halving
+what is left, with a request for each step, however long the stream is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from nadi.client.bytestream.byte_reader import ByteStreamReader
+from nadi.client.control.arguments import checked
+from nadi.client.indexstream.record import (
+    RECORD_SIZE,
+    RECORD_SIZE_ATTRIBUTE,
+    IndexRecord,
+    decode,
+    stated_size,
+    whole_number,
+)
+from nadi.client.segments.info import segment_info
+from nadi.client.segments.segment_input import read_bytes
+from nadi.client.segments.stores import REQUESTS, SegmentStores
+from nadi.errors import ClosedError, InvalidArgumentError, TruncatedError
+from nadi.limits import BYTE_APPEND_BYTES, KIB
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+
+_BUFFER_BYTES = 256 * KIB  # of records read at once, if so many are there
+
+
+@checked()
+class IndexReader:
+    """Made by `StreamManager.create_index_reader`. What is truncated away raises TruncatedError, what is no record
+    SerializationError."""
+
+    def __init__(
+        self, stores: SegmentStores, scope: str, stream: str, segment_id: int, *, timeout: float | None
+    ) -> None:
+        self.scope, self.stream, self.segment_id = scope, stream, segment_id
+        self._stores, self._segment, self._timeout = stores, segment_name(scope, stream, segment_id), timeout
+        self._size: int | None = None  # once the stream says it
+        self._open: set[ByteStreamReader] = set()
+        self._closed = False
+
+    async def record_size(self) -> int:
+        """Return how many bytes each record has; 4,096 where the stream doesn't say."""
+        return await stored_record_size(self) or RECORD_SIZE
+
+    async def head(self) -> int:
+        """Return where the first record begins that is left."""
+        return (await self._bounds())[0]
+
+    async def tail(self) -> int:
+        """Return where the next record will begin."""
+        return (await self._bounds())[1]
+
+    async def first(self) -> IndexRecord | None:
+        """Return the first record that is left; None if there is none."""
+        while True:
+            head, tail, size = await self._bounds()
+            try:
+                return await self._record(head, size) if head < tail else None
+            except TruncatedError:
+                continue  # meanwhile: there is another first one now
+
+    async def last(self) -> IndexRecord | None:
+        """Return the last record; None if there is none."""
+        while True:
+            head, tail, size = await self._bounds()
+            try:
+                return await self._record(tail - size, size) if head < tail else None
+            except TruncatedError:
+                continue
+
+    async def at(self, offset: int) -> IndexRecord:
+        """Return the record that begins at `offset`; InvalidArgumentError if none begins there."""
+        _, tail, size = await self._bounds()
+        _check_offset(offset, size)
+        if offset >= tail:
+            raise InvalidArgumentError(f"no record begins at {offset:,}: the stream ends at {tail:,}")
+        return await self._record(offset, size)
+
+    async def search(self, field: str, value: int) -> int:
+        """Return the offset of the first record whose `field` is `value` or more; the tail if it is less in all.
+
+        A record without the field counts as less: fields are added behind the others. InvalidArgumentError if the
+        last record doesn't have it either.
+        """
+        value = whole_number(field, value)
+        head, tail, size = await self._bounds()
+        low, high = head // size, tail // size
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                record = await self._record(middle * size, size)
+            except TruncatedError as gap:
+                low = max(middle + 1, -(-gap.start_offset // size))
+                continue
+            if record.has(field) and record.value(field) >= value:
+                high = middle
+            else:
+                low = middle + 1
+        if head < tail <= low * size and (last := await self.last()) is not None:
+            last.value(field)
+        return low * size
+
+    async def read(
+        self, start: int | None = None, end: int | None = None, *, follow: bool = False
+    ) -> AsyncIterator[IndexRecord]:
+        """Yield the records from `start`, or the head, up to `end`, or the tail.
+
+        With `follow` it waits for those that aren't there yet; RequestTimeoutError if none comes within the reader's
+        timeout.
+        """
+        for offset in (start, end):
+            if offset is not None:
+                _check_offset(offset, await self.record_size())
+        self._check_open()
+        head, tail, size = await self._bounds()
+        start = head if start is None else start
+        reader = ByteStreamReader(
+            self._stores, self.scope, self.stream, self.segment_id, start, follow=follow, timeout=self._timeout
+        )
+        self._open.add(reader)
+        try:
+            if follow and tail == 0:  # a stream may say its record size together with its first record
+                await reader.readinto(bytearray(1))
+                size = await self.record_size()
+                await reader.seek(start)
+            if not follow:
+                end = tail if end is None else min(end, tail)
+            buffer, filled = memoryview(bytearray(max(_BUFFER_BYTES // size, 1) * size)), 0
+            while end is None or start < end:
+                got = await reader.readinto(buffer[filled : None if end is None else end - start])
+                if not got:
+                    return
+                filled += got
+                whole = filled // size * size
+                for at in range(0, whole, size):
+                    yield decode(buffer[at : at + size], start)
+                    start += size
+                buffer[: filled - whole] = buffer[whole:filled]
+                filled -= whole
+        finally:
+            self._open.discard(reader)
+            await reader.close()
+
+    async def close(self) -> None:
+        """Close at once; whoever waits for a record gets ClosedError."""
+        self._closed = True
+        for reader in tuple(self._open):
+            await reader.close()
+
+    async def __aenter__(self) -> IndexReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _bounds(self) -> tuple[int, int, int]:
+        """Where whole records begin and end, and the size of each."""
+        self._check_open()
+        info = await segment_info(self._stores, self._segment)
+        size = await self.record_size()
+        head = -(-info.start_offset // size) * size
+        return head, max(info.write_offset // size * size, head), size
+
+    async def _record(self, offset: int, size: int) -> IndexRecord:
+        data = bytearray()
+        pieces = read_bytes(self._stores, self._segment, offset, offset + size, purpose=REQUESTS)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                data += piece
+        return decode(data, offset)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed")
+
+
+def _check_offset(offset: int, size: int) -> None:
+    if offset < 0 or offset % size:
+        raise InvalidArgumentError(f"no record begins at {offset:,}: records lie at multiples of {size:,}")
+
+
+# --- what the rest of the client asks of it ---------------------------------------------------
+
+
+async def stored_record_size(reader: IndexReader) -> int | None:
+    """The record size that the stream says; None if it says none."""
+    if reader._size is None:
+        asked = wire.GetSegmentAttribute(0, reader._segment, RECORD_SIZE_ATTRIBUTE, "")
+        size = stated_size((await reader._stores.ask(asked, wire.SegmentAttribute)).value)
+        if size is not None and not 0 < size <= BYTE_APPEND_BYTES:
+            raise InvalidArgumentError(
+                f"{reader.scope}/{reader.stream} says that its index records have {size:,} bytes, which none can: "
+                "write to another stream"
+            )
+        reader._size = size
+    return reader._size

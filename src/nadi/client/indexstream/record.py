@@ -1,0 +1,164 @@
+"""The record of an index stream, in the official Rust client's format (`pravega_client::index`, version 0).
+
+A record is an event: its header, then what it says, then zeros up to the stream's record size. So all records lie at
+multiples of that size, and readers of events can read them too. All numbers are big-endian:
+
+    int32 0, int32 size - 8      the event's header
+    int32 0, int32 0             the kind of record, and the version of the format
+    uint32, uint32               bytes of all fields, bytes of data
+    uint32, each 16 + 8 bytes    how many fields; of each the hash of its name, and its value
+    uint32, bytes                the data
+
+The hash is the first 16 bytes of SHAKE128 of the name in UTF-8. Names themselves are not stored. Official readers take
+4,096 bytes behind the header at most, whatever the record size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import index
+
+from nadi.display import Displayed
+from nadi.errors import EventTooLargeError, InvalidArgumentError, SerializationError
+from nadi.limits import INDEX_CONTENT_BYTES, INDEX_FIELDS
+from nadi.wire.fields import NO_VERSION, Buffer
+
+RECORD_SIZE = 4096  # where a stream doesn't say
+RECORD_SIZE_ATTRIBUTE = bytes.fromhex("ffffffe8b78918010000000000000011")  # of the segment: its record size
+LARGEST_VALUE = (1 << 64) - 1
+
+_FRONT = struct.Struct(">iiiiIII")  # up to the fields
+_FIELD = struct.Struct(">16sQ")
+_DATA = struct.Struct(">I")
+_HEADER_BYTES = 8
+_EMPTY_BYTES = _FRONT.size + _DATA.size  # of a record without fields and data
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord(Displayed):
+    """One record: where it begins, the values of its fields by the hashes of their names, and its data."""
+
+    offset: int
+    hashed_fields: tuple[tuple[int, int], ...]
+    data: bytes
+
+    def has(self, field: str) -> bool:
+        """Whether it was written with that field."""
+        return _of(self, field_hash(field)) is not None
+
+    def value(self, field: str) -> int:
+        """Return the field's value; InvalidArgumentError if the record was written without it."""
+        found = _of(self, field_hash(field))
+        if found is None:
+            raise InvalidArgumentError(
+                f"the record at {self.offset:,} has no field {field!r}, but {len(self.hashed_fields)} of other names"
+            )
+        return found
+
+
+def _of(record: IndexRecord, hashed: int) -> int | None:
+    return next((value for name, value in record.hashed_fields if name == hashed), None)
+
+
+class Fields:
+    """The names of a writer's fields, in the order in which they are stored."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError(f"fields are a list of names, not {str(names)[:60]!r}")
+        self.names = tuple(names)
+        if not 1 <= len(self.names) <= INDEX_FIELDS:
+            raise InvalidArgumentError(f"a record has 1 to {INDEX_FIELDS} fields, not {len(self.names)}")
+        if len(set(self.names)) < len(self.names):
+            raise InvalidArgumentError(
+                f"each field has a name of its own, and of {', '.join(self.names)} some are equal"
+            )
+        self.hashes = tuple(field_hash(name) for name in self.names)
+        self._packed = [hashed.to_bytes(16) for hashed in self.hashes]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them in a record."""
+        return len(self.names) * _FIELD.size
+
+    def values(self, given: Mapping[str, int]) -> tuple[int, ...]:
+        """The values in order; InvalidArgumentError unless each field has a whole number from 0 to 2^64 - 1."""
+        if not isinstance(given, Mapping) or given.keys() != set(self.names):
+            raise InvalidArgumentError(f"a record has values for {', '.join(self.names)}, not {str(given)[:120]}")
+        return tuple(whole_number(name, given[name]) for name in self.names)
+
+    def encode(self, values: Sequence[int], data: Buffer, record_size: int) -> bytes:
+        """The record's bytes; EventTooLargeError if they are more than `record_size`."""
+        size, most = memoryview(data).nbytes, data_limit(record_size, len(self.names))
+        if size > most:
+            raise EventTooLargeError(size, most)
+        length = self.size_bytes
+        parts = [_FRONT.pack(0, record_size - _HEADER_BYTES, 0, 0, length, size, len(self.names))]
+        parts += [_FIELD.pack(name, value) for name, value in zip(self._packed, values, strict=True)]
+        parts += [_DATA.pack(size), bytes(data), bytes(record_size - _EMPTY_BYTES - length - size)]
+        return b"".join(parts)
+
+
+def decode(record: Buffer, offset: int) -> IndexRecord:
+    """The record that begins at `offset` of its stream; SerializationError if the bytes aren't one."""
+    try:
+        kind, rest, type_code, version, fields_bytes, data_bytes, count = _FRONT.unpack_from(record)
+        start = _FRONT.size + count * _FIELD.size
+        (size,) = _DATA.unpack_from(record, start)
+    except struct.error:
+        raise _no_record(offset, "it is too short") from None
+    start += _DATA.size
+    if kind or type_code or rest != len(record) - _HEADER_BYTES:
+        raise _no_record(offset, f"no record of {len(record):,} bytes begins so")
+    if version:
+        raise SerializationError(
+            f"the index record at {offset:,} has version {version} and 0 is known here: read it with a newer client"
+        )
+    if fields_bytes != count * _FIELD.size or data_bytes != size or start + size > len(record):
+        raise _no_record(offset, "its lengths don't agree")
+    fields = _FIELD.iter_unpack(memoryview(record)[_FRONT.size : start - _DATA.size])
+    hashed = tuple((int.from_bytes(name), value) for name, value in fields)
+    return IndexRecord(offset, hashed, bytes(memoryview(record)[start : start + size]))
+
+
+def _no_record(offset: int, why: str) -> SerializationError:
+    return SerializationError(f"the bytes at {offset:,} are no index record ({why}): was something else written there?")
+
+
+@lru_cache(maxsize=1024)
+def field_hash(name: str) -> int:
+    """What stands for a field's name; InvalidArgumentError if it isn't one."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"a field's name is a text of one letter or more, not {str(name)[:60]!r}")
+    try:
+        return int.from_bytes(hashlib.shake_128(name.encode()).digest(16))
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{name[:60]!r} can't be written in UTF-8: give the field another name") from None
+
+
+def whole_number(name: str, value: object) -> int:
+    """The value; InvalidArgumentError unless it is a whole number from 0 to 2^64 - 1."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= LARGEST_VALUE:
+        raise InvalidArgumentError(f"{name} is {str(value)[:60]}: it takes whole numbers from 0 to 2^64 - 1")
+    return number
+
+
+def data_limit(record_size: int, fields: int) -> int:
+    """How many bytes of data a record of so many fields can have."""
+    content = min(record_size - _HEADER_BYTES, INDEX_CONTENT_BYTES)
+    return content - (_EMPTY_BYTES - _HEADER_BYTES) - fields * _FIELD.size
+
+
+def stated_size(stored: int) -> int | None:
+    """A stream's record size from its attribute; None if it has none."""
+    return None if stored == NO_VERSION else stored

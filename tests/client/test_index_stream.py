@@ -1,0 +1,462 @@
+"""Index streams against the whole server: records, search, truncation, and what writers refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import threading
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nadi
+from nadi.client import IndexWriter, StreamManager, aio
+from nadi.client.indexstream.record import RECORD_SIZE_ATTRIBUTE, Fields, decode
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    SerializationError,
+    StreamSealedError,
+    TruncatedError,
+)
+from tests.support.waiting import until
+
+SIZE = 4096
+BOTH = ("time", "offset")
+
+
+def write(manager: StreamManager, stream: str, count: int, *, size: int | None = None) -> None:
+    """Records with time 10, 20, ... and offset 1, 2, ..."""
+    manager.create_stream("sc", stream)
+    with manager.create_index_writer("sc", stream, BOTH, record_size=size) as writer:
+        for n in range(1, count + 1):
+            writer.append({"time": 10 * n, "offset": n}, b"%d" % n)
+
+
+def test_what_is_appended_is_found_and_read(manager: StreamManager) -> None:
+    manager.create_stream("sc", "frames")
+    with manager.create_index_writer("sc", "frames", BOTH) as writer, manager.create_index_reader("sc", "frames") as r:
+        assert (writer.record_size, writer.tell(), writer.last()) == (SIZE, 0, {})
+        assert (r.first(), r.last(), list(r.read()), r.search("time", 5)) == (None, None, [], 0)
+        places = [writer.append({"offset": n, "time": 10 * n}, bytes([n]) * n) for n in range(5)]
+        assert places == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
+        writer.flush()
+        assert writer.last() == {"time": 40, "offset": 4}
+        assert [r.search("time", time) for time in (0, 1, 10, 11, 40, 41)] == [
+            0, SIZE, SIZE, 2 * SIZE, 4 * SIZE, 5 * SIZE
+        ]  # fmt: skip
+        assert (r.head(), r.tail(), r.record_size()) == (0, 5 * SIZE, SIZE)
+        assert [(one.offset, one.value("time"), one.data) for one in r.read(SIZE, 3 * SIZE)] == [
+            (SIZE, 10, b"\1"),
+            (2 * SIZE, 20, b"\2\2"),
+        ]
+        first, last, third = r.first(), r.last(), r.at(2 * SIZE)
+        assert first is not None
+        assert last is not None
+        assert (first.data, last.data, third.value("offset"), third.has("pos")) == (b"", b"\4" * 4, 2, False)
+        assert [one.data for one in r.read(3 * SIZE)] == [b"\3" * 3, b"\4" * 4]
+        assert list(r.read(3 * SIZE, SIZE)) == []
+
+
+def test_of_equal_values_the_first_is_found(manager: StreamManager) -> None:
+    manager.create_stream("sc", "equal")
+    with manager.create_index_writer("sc", "equal", ["t"], record_size=64) as writer:
+        times = [1, 1, 4, 4, 4, 4, 9]
+        for time in times:
+            writer.append({"t": time})
+    reader = manager.create_index_reader("sc", "equal")
+    for wanted in range(11):
+        assert reader.search("t", wanted) == 64 * bisect.bisect_left(times, wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9), min_size=1, max_size=9, unique=True),
+    st.data(),
+)
+def test_a_record_is_what_it_was(names: list[str], data: st.DataObject) -> None:
+    fields = Fields(names)
+    values = data.draw(st.tuples(*[st.integers(0, (1 << 64) - 1) for _ in names]))
+    size = data.draw(st.integers(32 + 24 * len(names), 4096))
+    payload = data.draw(st.binary(max_size=min(size - 32 - 24 * len(names), 300)))
+    found = decode(fields.encode(values, payload, size), 7)
+    assert (found.offset, found.data, [found.value(name) for name in names]) == (7, payload, list(values))
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_what_is_no_record_is_refused(noise: bytes) -> None:
+    record = bytearray(Fields(["t"]).encode([5], b"data", 200))
+    record[: len(noise)] = noise
+    try:
+        decode(record, 0)
+    except SerializationError:
+        return
+    assert record[:16] == Fields(["t"]).encode([5], b"data", 200)[:16]
+
+
+def test_a_writer_goes_on_after_the_last_record(manager: StreamManager) -> None:
+    write(manager, "longer", 3)
+    with manager.create_index_writer("sc", "longer", BOTH) as writer:
+        assert writer.last() == {"time": 30, "offset": 3}
+        with pytest.raises(InvalidArgumentError, match="offset is 2 after 3"):
+            writer.append({"time": 40, "offset": 2})
+        assert writer.append({"time": 30, "offset": 3}) == 3 * SIZE
+    with manager.create_index_writer("sc", "longer", (*BOTH, "pos")) as writer:
+        assert writer.last() == {"time": 30, "offset": 3}
+        writer.append({"time": 31, "offset": 4, "pos": 0})
+        writer.append({"time": 31, "offset": 4, "pos": 7})
+    reader = manager.create_index_reader("sc", "longer")
+    assert reader.search("pos", 0) == 4 * SIZE
+    assert reader.search("pos", 1) == 5 * SIZE
+    for names in (["offset", "time"], ["time"], ["time", "offset"], ["time", "offset", "other"], ["time", "pos"]):
+        with pytest.raises(InvalidArgumentError, match="has 3 fields"):
+            manager.create_index_writer("sc", "longer", names)
+    with pytest.raises(InvalidArgumentError, match="no field 'speed'"):
+        reader.search("speed", 0)
+
+
+def test_only_after_a_given_record(manager: StreamManager) -> None:
+    manager.create_stream("sc", "after")
+    with manager.create_index_writer("sc", "after", ["t"]) as writer:
+        writer.append({"t": 1}, after={})
+        with pytest.raises(ConditionFailedError, match=r"has {'t': 1}, not {}"):
+            writer.append({"t": 2}, after={})
+        assert writer.append({"t": 2}, after={"t": 1}) == SIZE
+    with manager.create_index_writer("sc", "after", ["t"]) as writer:
+        with pytest.raises(ConditionFailedError):
+            writer.append({"t": 3}, after={"t": 1})
+        assert writer.append({"t": 3}, after={"t": 2}) == 2 * SIZE
+
+
+def test_of_two_writers_one_goes_on(manager: StreamManager) -> None:
+    manager.create_stream("sc", "two")
+    first = manager.create_index_writer("sc", "two", ["t"])
+    second = manager.create_index_writer("sc", "two", ["t"])
+    first.append({"t": 5}, b"first")
+    first.flush()
+    second.append({"t": 3}, b"second")
+    with pytest.raises(ConditionFailedError, match="somebody else wrote"):
+        second.flush()
+    with pytest.raises(ConditionFailedError):
+        second.append({"t": 6})
+    first.append({"t": 6})
+    first.close()
+    assert [record.value("t") for record in manager.create_index_reader("sc", "two").read()] == [5, 6]
+
+
+def test_records_of_another_size(manager: StreamManager) -> None:
+    write(manager, "small", 100, size=83)
+    reader = manager.create_index_reader("sc", "small")
+    assert (reader.record_size(), reader.tail()) == (83, 8300)
+    assert reader.search("time", 505) == 83 * 50
+    with manager.create_index_writer("sc", "small", BOTH) as writer:
+        assert (writer.record_size, writer.data_limit) == (83, 3)
+        with pytest.raises(EventTooLargeError):
+            writer.append({"time": 1000, "offset": 100}, b"four")
+    with pytest.raises(InvalidArgumentError, match="have 83 bytes, not 4,096"):
+        manager.create_index_writer("sc", "small", BOTH, record_size=SIZE)
+    with pytest.raises(InvalidArgumentError, match="too few"):
+        manager.create_index_writer("sc", "small", (*BOTH, "more"))
+
+
+def test_as_much_data_as_fits(manager: StreamManager) -> None:
+    manager.create_stream("sc", "full")
+    names = [f"f{n}" for n in range(100)]
+    values = dict.fromkeys(names, (1 << 64) - 1)
+    with manager.create_index_writer("sc", "full", names) as writer:
+        assert writer.data_limit == SIZE - 32 - 2400
+        writer.append(values, bytearray(b"x" * writer.data_limit))
+        with pytest.raises(EventTooLargeError):
+            writer.append(values, b"x" * (writer.data_limit + 1))
+    last = manager.create_index_reader("sc", "full").last()
+    assert last is not None
+    assert (len(last.data), last.value("f99")) == (SIZE - 2432, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({}, InvalidArgumentError),
+        ({"t": -1}, InvalidArgumentError),
+        ({"t": 1 << 64}, InvalidArgumentError),
+        ({"t": True}, InvalidArgumentError),
+        ({"t": 1.0}, InvalidArgumentError),
+        ({"t": "1"}, InvalidArgumentError),
+        ({"t": None}, InvalidArgumentError),
+        ({"t": 1, "u": 1}, InvalidArgumentError),
+        ({"T": 1}, InvalidArgumentError),
+        ([("t", 1)], InvalidArgumentError),
+        (5, InvalidArgumentError),
+    ],
+)
+def test_a_wrong_record_is_refused_and_harms_nothing(manager: StreamManager, fields: Any, error: type) -> None:
+    manager.create_stream("sc", "wrong")
+    with manager.create_index_writer("sc", "wrong", ["t"]) as writer:
+        before = writer.tell()
+        with pytest.raises(error):
+            writer.append(fields)
+        with pytest.raises(TypeError):
+            writer.append({"t": 9}, "text")  # type: ignore[arg-type]
+        assert writer.tell() == before
+        writer.append({"t": np.uint64(9)}, memoryview(array("q", [1, 2, 3])))  # type: ignore[dict-item]
+    last = manager.create_index_reader("sc", "wrong").last()
+    assert last is not None
+    assert (last.value("t"), len(last.data)) == (9, 24)
+
+
+@pytest.mark.parametrize("fields", [[], "time", ["t", "t"], [""], [5], ["\ud800"], [f"f{n}" for n in range(101)], None])
+def test_wrong_fields(manager: StreamManager, fields: Any) -> None:
+    manager.create_stream("sc", "fields")
+    with pytest.raises(InvalidArgumentError):
+        manager.create_index_writer("sc", "fields", fields)
+
+
+@pytest.mark.parametrize("size", [0, -1, 55, 4097, 1 << 40, True, 64.0])
+def test_wrong_record_sizes(manager: StreamManager, size: Any) -> None:
+    manager.create_stream("sc", "sizes")
+    with pytest.raises(InvalidArgumentError):
+        manager.create_index_writer("sc", "sizes", ["t"], record_size=size)
+
+
+def test_places_where_no_record_begins(manager: StreamManager) -> None:
+    write(manager, "places", 2)
+    reader = manager.create_index_reader("sc", "places")
+    for offset in (1, -SIZE, SIZE - 1, 2 * SIZE, 100 * SIZE):
+        with pytest.raises(InvalidArgumentError):
+            reader.at(offset)
+    for offset in (1, -SIZE):
+        with pytest.raises(InvalidArgumentError):
+            next(reader.read(offset))
+        with pytest.raises(InvalidArgumentError):
+            next(reader.read(0, offset))
+    for value in (-1, 1 << 64, 1.5, True):
+        with pytest.raises(InvalidArgumentError):
+            reader.search("time", value)  # type: ignore[arg-type]
+    assert [one.data for one in reader.read(0, 100 * SIZE)] == [b"1", b"2"]
+    assert list(reader.read(100 * SIZE)) == []
+
+
+def test_the_head_is_dropped_up_to_a_value(manager: StreamManager) -> None:
+    write(manager, "dropped", 20)
+    reader = manager.create_index_reader("sc", "dropped")
+    with manager.create_index_writer("sc", "dropped", BOTH) as writer:
+        assert writer.truncate_before("time", 95) == 9 * SIZE
+        assert reader.head() == 9 * SIZE
+        first = reader.first()
+        assert first is not None
+        assert first.value("time") == 100
+        assert [reader.search("time", time) // SIZE for time in (0, 100, 101, 200, 201)] == [9, 9, 10, 19, 20]
+        with pytest.raises(TruncatedError):
+            reader.at(8 * SIZE)
+        with pytest.raises(TruncatedError) as gap:
+            next(reader.read(0))
+        assert gap.value.start_offset == 9 * SIZE
+        assert len(list(reader.read())) == 11
+        assert writer.truncate_before("offset", 1 << 40) == 20 * SIZE
+        assert (reader.first(), reader.last(), reader.head(), reader.tail()) == (None, None, 20 * SIZE, 20 * SIZE)
+        with pytest.raises(InvalidArgumentError):
+            writer.append({"time": 199, "offset": 20})
+        assert writer.append({"time": 200, "offset": 20}) == 20 * SIZE
+    with manager.create_index_writer("sc", "dropped", BOTH) as writer:
+        assert writer.last() == {"time": 200, "offset": 20}
+
+
+def test_a_head_within_a_record(manager: StreamManager) -> None:
+    """As official writers may leave it: their `truncate` takes any offset."""
+    write(manager, "within", 5)
+    with manager.create_byte_writer("sc", "within") as writer:
+        writer.truncate_before(SIZE + 1)
+    reader = manager.create_index_reader("sc", "within")
+    assert reader.head() == 2 * SIZE
+    assert [one.data for one in reader.read()] == [b"3", b"4", b"5"]
+    assert reader.search("time", 0) == 2 * SIZE
+
+
+def test_a_search_goes_on_while_the_head_is_dropped(uri: str, manager: StreamManager) -> None:
+    """At each step of the search everything up to there is gone."""
+    write(manager, "racing", 64)
+
+    async def search() -> int:
+        async with aio.StreamManager(uri) as client:
+            writer = await client.create_index_writer("sc", "racing", BOTH)
+            reader = await client.create_index_reader("sc", "racing")
+            found = reader._record
+
+            async def late(offset: int, size: int) -> Any:
+                await writer._writer.truncate_before(max(await reader.head(), min(offset + size, 40 * SIZE)))
+                return await found(offset, size)
+
+            reader._record = late  # type: ignore[method-assign]
+            return await reader.search("time", 300)
+
+    assert asyncio.run(search()) == 40 * SIZE
+
+
+def test_other_bytes_are_no_records(manager: StreamManager) -> None:
+    manager.create_stream("sc", "events")
+    with manager.create_writer("sc", "events") as events:
+        for n in range(4):
+            events.write_event(b"x" * 2040 if n % 2 else b"y" * 2040)
+    reader = manager.create_index_reader("sc", "events")
+    for call in (reader.first, reader.last, lambda: reader.search("t", 1), lambda: next(reader.read())):
+        with pytest.raises(SerializationError):
+            call()
+    with pytest.raises(SerializationError):
+        manager.create_index_writer("sc", "events", ["t"])
+    with manager.create_byte_writer("sc", "events") as bytes_writer:
+        bytes_writer.write(b"odd")
+    with pytest.raises(InvalidArgumentError, match="within a record"):
+        manager.create_index_writer("sc", "events", ["t"])
+    manager.create_stream("sc", "wide", 2)
+    with pytest.raises(InvalidArgumentError, match="2 segments"):
+        manager.create_index_reader("sc", "wide")
+    with pytest.raises(InvalidArgumentError, match="2 segments"):
+        writer_of(manager, "wide")
+
+
+def writer_of(manager: StreamManager, stream: str) -> IndexWriter:
+    return manager.create_index_writer("sc", stream, ["t"])
+
+
+def test_a_record_size_that_nobody_can_have(uri: str, manager: StreamManager) -> None:
+    manager.create_stream("sc", "odd-size")
+    set_size(uri, "odd-size", -5)
+    with pytest.raises(InvalidArgumentError, match="-5 bytes"):
+        writer_of(manager, "odd-size")
+    with pytest.raises(InvalidArgumentError, match="-5 bytes"):
+        manager.create_index_reader("sc", "odd-size").first()
+
+
+def set_size(uri: str, stream: str, size: int) -> None:
+    from nadi.client.manager.streams import stores_of
+    from nadi.wire import commands as wire
+    from nadi.wire.fields import NO_VERSION
+
+    async def update() -> None:
+        async with aio.StreamManager(uri) as manager:
+            name = f"sc/{stream}/0.#epoch.0"
+            change = wire.UpdateSegmentAttribute(0, name, RECORD_SIZE_ATTRIBUTE, size, NO_VERSION, "")
+            assert (await stores_of(manager).ask(change, wire.SegmentAttributeUpdated)).success
+
+    asyncio.run(update())
+
+
+def test_a_reader_waits_for_what_comes(manager: StreamManager) -> None:
+    manager.create_stream("sc", "followed")
+    reader = manager.create_index_reader("sc", "followed", timeout=20)
+    found: list[int] = []
+
+    def follow() -> None:
+        found.extend(record.value("t") for record in reader.read(follow=True))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    writer = manager.create_index_writer("sc", "followed", ["t"], record_size=100)
+    for n in range(5):
+        writer.append({"t": n})
+        writer.flush()
+        until(lambda n=n: found == list(range(n + 1)))  # type: ignore[misc]
+    writer.close_and_seal()
+    thread.join(20)
+    assert found == list(range(5))
+    assert [one.value("t") for one in reader.read(200, 400, follow=True)] == [2, 3]
+    with pytest.raises(StreamSealedError):
+        writer_of(manager, "followed")
+
+
+def test_who_waits_too_long_is_told_and_who_closes_is_let_go(manager: StreamManager) -> None:
+    write(manager, "quiet", 1)
+    short = manager.create_index_reader("sc", "quiet", timeout=0.2)
+    records = short.read(follow=True)
+    assert next(records).value("time") == 10
+    with pytest.raises(RequestTimeoutError):
+        next(records)
+    patient = manager.create_index_reader("sc", "quiet", timeout=None)
+    told: list[BaseException] = []
+    waiting = threading.Event()
+
+    def follow() -> None:
+        try:
+            for _ in patient.read(follow=True):
+                waiting.set()
+        except ClosedError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    waiting.wait(20)
+    patient.close()
+    thread.join(20)
+    assert len(told) == 1
+    with pytest.raises(ClosedError):
+        patient.first()
+
+
+def test_with_its_client_a_writer_and_a_reader_are_closed(uri: str, manager: StreamManager) -> None:
+    manager.create_stream("sc", "closed")
+    with StreamManager(uri) as client:
+        writer = client.create_index_writer("sc", "closed", ["t"])
+        reader = client.create_index_reader("sc", "closed")
+        writer.append({"t": 1})
+        writer.flush()
+    writer.close()
+    reader.close()
+    for call in (lambda: writer.append({"t": 2}), reader.first):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_records_are_events(manager: StreamManager) -> None:
+    """The official format has it so; nadi's readers, Spark and exports can take them."""
+    write(manager, "as-events", 3, size=100)
+    with manager.create_reader("sc", "as-events", end=manager.stream_info("sc", "as-events").tail) as reader:
+        assert [len(event) for _, block in reader for event in block] == [92] * 3
+
+
+def test_a_server_that_is_killed_while_records_are_appended(tmp_path: Path) -> None:
+    server = nadi.embedded(tmp_path)
+    port = int(server.controller_uri.rpartition(":")[2])
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "killed")
+        writer = manager.create_index_writer("sc", "killed", ["t"], record_size=1000)
+        for n in range(2000):
+            writer.append({"t": n}, b"%d" % n)
+        server.kill()
+        for n in range(2000, 3000):
+            writer.append({"t": n}, b"%d" % n)
+        server = nadi.embedded(tmp_path, port=port)
+        writer.close()
+        reader = manager.create_index_reader("sc", "killed")
+        assert [one.data for one in reader.read()] == [b"%d" % n for n in range(3000)]
+        assert reader.search("t", 1234) == 1_234_000
+    server.stop()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(0, 40), st.integers(0, 60))
+def test_a_search_finds_what_a_list_would(manager: StreamManager, steps: list[int], dropped: int, value: int) -> None:
+    times = sorted(steps)
+    manager.create_stream("sc", "list")
+    with manager.create_index_writer("sc", "list", ["t"], record_size=56) as writer:
+        if writer.last():  # of the example before: one begins anew where nothing is left
+            writer.truncate_before("t", 1 << 40)
+    with manager.create_index_writer("sc", "list", ["t"]) as writer:
+        begin = writer.tell() // 56
+        for time in times:
+            writer.append({"t": time})
+        writer.flush()
+        start = writer.truncate_before("t", dropped) // 56 - begin
+    reader = manager.create_index_reader("sc", "list")
+    assert start == bisect.bisect_left(times, dropped)
+    assert reader.search("t", value) == 56 * (begin + max(bisect.bisect_left(times, value), start))
+    assert [one.value("t") for one in reader.read()] == times[start:]
