@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Transaction,
     )
     from nadi.client.scan.scan import scan
+    from nadi.client.scan.split import Split
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
     from nadi.observe.traces import turn_on_traces
@@ -45,6 +46,7 @@ __all__ = [
     "RetentionPolicy",
     "ScalingPolicy",
     "ServerSecurity",
+    "Split",
     "StreamCut",
     "StreamManager",
     "Transaction",
@@ -59,6 +61,7 @@ _HOMES = {
     "NadiError": "nadi.errors",
     "StreamCut": "nadi.model.streamcut",
     "ServerSecurity": "nadi.standalone",
+    "Split": "nadi.client.scan.split",
     "embedded": "nadi.standalone",
     "scan": "nadi.client.scan.scan",
     "turn_on_traces": "nadi.observe.traces",

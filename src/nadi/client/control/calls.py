@@ -16,6 +16,7 @@ import grpc
 from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel
 from nadi.client.control.patience import is_cancelled
+from nadi.client.control.process import grpc_use
 from nadi.client.control.security import Security
 from nadi.errors import (
     AlreadyExistsError,
@@ -52,9 +53,10 @@ class ControllerCalls:
         self.trouble: NadiError | None = None  # the last try's error, until a call is answered
 
     async def close(self) -> None:
-        self._closed = True
-        if self._channel is not None:
+        was_closed, self._closed = self._closed, True
+        if self._channel is not None and not was_closed:
             await self._channel.close()
+            grpc_use.end()
 
     async def stream_call(self, rpc: str, scope: str, stream: str, request: Any, kind: type[_Reply]) -> _Reply:
         """Make an RPC about a stream, for which a bare NOT_FOUND means that there is no such stream."""
@@ -107,7 +109,12 @@ class ControllerCalls:
             try:
                 async with asyncio.timeout(timeout_s), self._opening:
                     if self._channel is None:
-                        self._channel = await open_channel(self.address, self.security, timeout_s)
+                        grpc_use.begin()
+                        try:
+                            self._channel = await open_channel(self.address, self.security, timeout_s)
+                        except BaseException:
+                            grpc_use.end()
+                            raise
             except TimeoutError:  # other calls were opening it all that time
                 raise UnavailableError(f"the controller at {self.address} can't be reached") from None
             timeout_s = max(timeout_s - (time.monotonic() - began), 0.001)

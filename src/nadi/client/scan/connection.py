@@ -66,9 +66,12 @@ _clients: dict[tuple[int, Connection], Client] = {}
 
 
 def client_of(connection: Connection) -> Client:
-    """This process's client of that controller."""
+    """This process's client of that controller, for all its threads."""
     key = (os.getpid(), connection)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = Client(*opened(connection, "scans"))
+        made = Client(*opened(connection, "scans"))
+        client = _clients.setdefault(key, made)  # no lock, which another thread might hold while it forks
+        if client is not made:  # one that another thread made just now
+            made.thread.close(made.manager.close())
     return client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +17,13 @@ from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.places.slices import NamedSlice
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.scan.connection import Client, Connection, client_of, connection_of
-from nadi.client.scan.divided import UNEVEN, chained, divided
+from nadi.client.scan.connection import Client, connection_of
+from nadi.client.scan.divided import chained, evenly
 from nadi.client.scan.pieces import Piece, deal, pieces_of
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import TYPES, arrow_schema
-from nadi.client.scan.selection import Readable, Rows
+from nadi.client.scan.selection import Readable, Rows, why_missing
+from nadi.client.scan.split import Split
 from nadi.client.scan.unnested import unnested_schema
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
@@ -32,31 +32,6 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL_UNIT, VALUE
 
 _LEAST_BYTES = MIB  # of a split, unless it may have no more than fewer
-
-
-@dataclass(frozen=True, slots=True)
-class Split(Readable):
-    """A part of a scan that anybody can read who reaches the server, in any process: pickle it, and send it there. It
-    has the credentials of the client that made it, if that was given some; whoever has it can sign in with them.
-
-    Reads like a `Scan`, by a client that its process keeps for all splits of one server.
-    """
-
-    connection: Connection
-    rows: Rows
-    pieces: tuple[Piece, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in the stream, events' headers included."""
-        return sum(piece.size_bytes for piece in self.pieces)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.rows.schema
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        return self.rows.batches(client_of(self.connection), self.pieces)
 
 
 class Scan(Readable):
@@ -108,23 +83,11 @@ class Scan(Readable):
             chains = self._client.run(chained(manager, scope, self._pieces))
             parts = deal(self._pieces, count, least, chains)
         else:
-            pieces = self._client.run(divided(manager, scope, self._pieces, count, least))
-            parts = _dealt(pieces, count, least, max_bytes)
+            count = min(count, max(1, -(-self.size_bytes // least)))
+            with why_missing(self._client):
+                parts = self._client.run(evenly(manager, scope, self._pieces, count))
         connection = connection_of(manager)
         return [Split(connection, self._rows, part) for part in parts]
-
-
-def _dealt(pieces: Sequence[Piece], count: int, least: int, max_bytes: int | None) -> list[tuple[Piece, ...]]:
-    """In as many parts as it takes that none is much larger than it may be."""
-    if max_bytes is None:
-        return deal(pieces, count, least)
-    while True:
-        parts = deal(pieces, count, 1)
-        sizes = (sum(piece.size_bytes for piece in part) for part in parts if len(part) > 1)
-        too_large = sum(size > max_bytes * UNEVEN for size in sizes)
-        if not too_large:
-            return parts
-        count += too_large
 
 
 Place = StreamCut | datetime | str

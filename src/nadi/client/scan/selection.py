@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from nadi.client.manager.streams import stores_of
 from nadi.client.reading.damage import OnDamage
+from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.scan.connection import Client
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.rows import Server, arrow_schema, read_rows
 from nadi.client.scan.unnested import unnested, unnested_schema
 from nadi.client.values.options import Target
+from nadi.errors import SegmentNotFoundError
+from nadi.model.event import EventBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,26 @@ class Rows:
         return unnested_schema(made) if self.is_unnested else made
 
     def batches(self, client: Client, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        found = read_rows(self, client, pieces, Server(self, client))
-        return (unnested(batch, self.schema) for batch in found) if self.is_unnested else found
+        with why_missing(client):
+            for batch in read_rows(self, client, pieces, Server(self, client)):
+                yield unnested(batch, self.schema) if self.is_unnested else batch
+
+    def blocks(self, client: Client, pieces: Iterable[Piece]) -> Iterator[tuple[int, EventBlock]]:
+        """Segments and blocks of the events themselves, one piece after the other."""
+        source = Server(self, client)
+        with why_missing(client):
+            for piece in pieces:
+                for block in client.thread.each(source.blocks(piece)):
+                    yield piece.segment_id, block
+
+
+@contextmanager
+def why_missing(client: Client) -> Iterator[None]:
+    """What became of a segment that its store doesn't have: it was truncated away, or deleted with its stream."""
+    try:
+        yield
+    except SegmentNotFoundError as error:
+        raise client.run(what_became_of(stores_of(client.manager), error.segment)) from None
 
 
 class Readable:

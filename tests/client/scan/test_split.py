@@ -1,0 +1,262 @@
+"""Splits: how even they are, what others are handed, and what they say where they can't be read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import nadi
+from nadi.client import Basic, Bearer, StreamManager
+from nadi.client.control.security import Encoded
+from nadi.client.scan import connection
+from nadi.client.scan.connection import Connection
+from nadi.client.scan.pieces import Piece
+from nadi.client.scan.selection import Rows
+from nadi.client.scan.split import Split
+from nadi.client.scan.written import data_of, text_of
+from nadi.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    SegmentGoneError,
+    StreamNotFoundError,
+    StreamRemadeError,
+    TruncatedError,
+)
+
+EVENT_BYTES = 5_000
+# of format 1: a text that was stored must stay readable, or be refused
+STORED = (
+    "eJw9jtFuwyAMRf_Fz2ghVZSN_EpUIUS8Fg0Mik1fqv37TCvNbz6-9_o-gcKRPLecBLbZQD8TbCCZt2liqSduzjoLBuTsLP6FVDChxCmGj4ZFb4-Q"
+    "0xEE_b2qhkJRyXfIjAY41jYM96rQQKy5F2LYdsAHkihqlZOkSnA1b-YlFfSdRiMorJJK_ggl3EYQ_6SmqBMhy_-bljDiiN2hoOCpruXiFrd-XtyX"
+    "mVezWLeafbdmtvaq8yrdh4V6zgZyvSV6L79_S0pbIg"
+)
+
+
+def filled(manager: StreamManager, stream: str, events: int = 1_000, segments: int = 1) -> nadi.StreamCut:
+    manager.create_stream("sc", stream, segments)
+    with manager.create_writer("sc", stream) as writer:
+        for number in range(events):
+            writer.write_event(b"%d" % number + b"x" * EVENT_BYTES, f"k{number}")
+    return manager.cuts("sc", stream).tail()
+
+
+def split_of(credentials: Basic | Bearer | Encoded | None = None) -> Split:
+    piece = Piece("meters", (1 << 32) | 2, 16, 4_096, ((0, 100),))
+    rows = Rows("home", ("event", "position"), "ms", None, "skip", False)
+    return Split(Connection("tls://store:9090", credentials, "/etc/ca.pem", False), rows, (piece,))
+
+
+# --- how even they are ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uneven(uri: str) -> Iterator[StreamManager]:
+    """Stream sc/uneven: three segments, of which one has half of all bytes and was split."""
+    with StreamManager(uri) as manager:
+        manager.create_stream("sc", "uneven", 3)
+        with manager.create_writer("sc", "uneven") as writer:
+            for number in range(2_000):
+                writer.write_event(b"x" * (number % 97 * 100), "hot" if number % 2 else f"k{number}")
+                if number == 1_000:
+                    writer.flush(30)
+                    manager.scale_stream("sc", "uneven", [0], [(0.0, 0.1), (0.1, 1 / 3)])
+        yield manager
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 16])
+def test_parts_are_as_good_as_equally_large(uneven: StreamManager, count: int) -> None:
+    scan = nadi.scan(uneven, "sc", "uneven")
+    splits = scan.splits(count, max_bytes=scan.size_bytes)  # so small a part is wanted
+    sizes = [split.size_bytes for split in splits]
+    assert sum(sizes) == scan.size_bytes
+    few = min(count, -(-scan.size_bytes // (1 << 20)))
+    assert len(sizes) == few
+    assert max(sizes) <= 1.07 * scan.size_bytes / few
+    found = sorted(
+        row for split in splits for row in zip(*map(column_of(split), ("segment_id", "offset")), strict=True)
+    )
+    whole = pa.table(scan)
+    assert found == sorted(zip(whole["segment_id"].to_pylist(), whole["offset"].to_pylist(), strict=True))
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    return table.sort_by([("segment_id", "ascending"), ("offset", "ascending")]).combine_chunks()
+
+
+def column_of(split: Split) -> Callable[[str], list[Any]]:
+    table = pa.table(split)
+    return lambda name: table[name].to_pylist()
+
+
+def test_an_event_that_is_longer_than_a_part_is_one(uneven: StreamManager) -> None:
+    uneven.create_stream("sc", "huge")
+    with uneven.create_writer("sc", "huge") as writer:
+        for event in (b"a", b"z" * 12_000_000, b"e"):
+            writer.write_event(event)
+    splits = nadi.scan(uneven, "sc", "huge").splits(8)
+    assert 1 <= len(splits) <= 3
+    assert [len(event) for split in splits for event in column_of(split)("event")] == [1, 12_000_000, 1]
+
+
+def test_each_event_may_be_a_split(uneven: StreamManager) -> None:
+    uneven.create_stream("sc", "few")
+    with uneven.create_writer("sc", "few") as writer:
+        for number in range(50):
+            writer.write_event(b"%d" % number)
+    splits = nadi.scan(uneven, "sc", "few").splits(1, max_bytes=1)
+    assert [column_of(split)("event") for split in splits] == [[b"%d" % number] for number in range(50)]
+
+
+# --- what others are handed ----------------------------------------------------------------------------------------
+
+
+def test_text_and_pickle_keep_all_of_it(uneven: StreamManager) -> None:
+    given: dict[str, Any] = {"value_format": "json", "value_schema": "meter string, wh array<long>", "unnest": True}
+    real = nadi.scan(uneven, "sc", "uneven", **given).splits(2)[0]
+    for split in (real, split_of()):
+        assert Split.from_text(split.as_text()) == split
+        assert pickle.loads(pickle.dumps(split)) == split
+        assert split.as_text().replace("-", "").replace("_", "").isalnum()
+    assert pa.table(Split.from_text(real.as_text())).equals(pa.table(real))
+
+
+@pytest.mark.parametrize("credentials", [Basic("ann", "very secret"), Bearer("secret"), Encoded("Basic c2VjcmV0")])
+def test_credentials_are_in_a_text_only_if_asked_for(credentials: Basic | Bearer | Encoded) -> None:
+    split = split_of(credentials)
+    assert b"ecret" not in data_of(split.as_text())
+    assert Split.from_text(split.as_text()).connection.credentials is None
+    assert Split.from_text(split.as_text(with_credentials=True)) == split
+    assert Split.from_text(split.as_text(), credentials=credentials) == split
+    assert pickle.loads(pickle.dumps(split)) == split
+
+
+def token() -> str:
+    return "secret"
+
+
+def test_credentials_that_are_a_function() -> None:
+    split = split_of(Bearer(token))
+    assert pickle.loads(pickle.dumps(split)) == split
+    with pytest.raises(InvalidArgumentError, match="are a function"):
+        split.as_text(with_credentials=True)
+
+
+def test_a_text_that_was_stored_by_an_earlier_version() -> None:
+    assert Split.from_text(STORED) == split_of()
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"nadi_split": 2}, "has format 2, and this version of nadi reads format 1"),
+        ({"nadi_split": "1"}, "this is no split"),
+        ({"colour": "red"}, "this is no split .*colour"),
+        ({"pieces": [["s", 0, "1", 2, []]]}, "this is no split"),
+        ({"login": {"kind": "basic", "parts": ["ann"]}}, "of no known kind"),
+        ({"values": {"format": "json", "mode": "FAILFAST", "kind": "AAAA"}}, "this is no split"),
+    ],
+)
+def test_a_split_of_another_version(change: dict[str, Any], wrong: str) -> None:
+    made = msgspec.json.decode(data_of(split_of().as_text()), type=dict[str, Any])
+    data = msgspec.json.encode(made | change)
+    with pytest.raises(InvalidArgumentError, match=wrong):
+        Split.from_text(text_of(data))
+    call, (_, credentials) = split_of().__reduce__()
+    with pytest.raises(InvalidArgumentError, match=wrong):
+        call(data, credentials)
+
+
+def test_a_text_that_is_damaged() -> None:
+    text = split_of().as_text()
+    changed = text[:60] + ("A" if text[60] != "A" else "B") + text[61:]
+    for wrong in ("", "x", "no text", text[:-4], text[4:], changed, text + "AAAA", f"{text} ", text * 2):
+        with pytest.raises(InvalidArgumentError, match="of a split"):
+            Split.from_text(wrong)
+
+
+# --- where they can't be read --------------------------------------------------------------------------------------
+
+
+def test_after_truncation(uneven: StreamManager) -> None:
+    tail = filled(uneven, "truncated")
+    scan = nadi.scan(uneven, "sc", "truncated")
+    splits = scan.splits(2)
+    uneven.truncate_stream(tail)
+    for read in (splits[0].batches, splits[0].blocks):
+        with pytest.raises(TruncatedError):
+            list(read())
+    filled_again = nadi.scan(uneven, "sc", "truncated")
+    assert filled_again.splits(2) == []
+
+
+def test_after_truncation_of_a_whole_segment(uneven: StreamManager) -> None:
+    filled(uneven, "gone")
+    splits = nadi.scan(uneven, "sc", "gone").splits(1)
+    uneven.scale_stream("sc", "gone", [0], [(0.0, 0.5), (0.5, 1.0)])
+    uneven.truncate_stream(uneven.cuts("sc", "gone").tail())
+    with pytest.raises(SegmentGoneError):
+        list(splits[0].batches())
+
+
+def test_after_deletion(uneven: StreamManager) -> None:
+    filled(uneven, "deleted")
+    scan = nadi.scan(uneven, "sc", "deleted")
+    (split,) = scan.splits(1)
+    uneven.seal_stream("sc", "deleted")
+    uneven.delete_stream("sc", "deleted")
+    for read in (split.batches, split.blocks):
+        with pytest.raises(StreamNotFoundError):
+            list(read())
+    with pytest.raises(StreamNotFoundError):
+        scan.splits(2)
+    filled(uneven, "deleted")  # another stream of that name
+    with pytest.raises(StreamRemadeError):
+        list(split.batches())
+
+
+def test_in_a_forked_process(uneven: StreamManager) -> None:
+    (split,) = nadi.scan(uneven, "sc", "uneven").splits(1)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # a call that waits for ever ends this process by a signal
+        code = 1
+        try:
+            list(split.batches())
+        except ClosedError as error:
+            code = 7 if "spawn" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+# --- twice at once -------------------------------------------------------------------------------------------------
+
+
+def test_a_process_has_one_client_for_all_its_threads(uneven: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_clients", {})
+    splits = nadi.scan(uneven, "sc", "uneven").splits(2) * 4
+    with ThreadPoolExecutor(8) as pool:
+        counts = [table.num_rows for table in pool.map(pa.table, splits)]
+    assert sum(counts) == 4 * 2_000
+    assert len(connection._clients) == 1
+    (client,) = connection._clients.values()
+    client.thread.close(client.manager.close())
+
+
+def test_blocks_are_the_events_as_they_were_written(uneven: StreamManager) -> None:
+    scan = nadi.scan(uneven, "sc", "uneven", columns=["offset"])
+    for split in scan.splits(2):
+        found = [event for _, block in split.blocks() for event in block.events()]
+        assert found == column_of(Split(split.connection, with_events(split.rows), split.pieces))("event")
+
+
+def with_events(rows: Rows) -> Rows:
+    return Rows(rows.scope, ("event",), rows.event_time_unit, None, rows.on_damage, False)
