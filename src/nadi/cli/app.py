@@ -21,6 +21,7 @@ from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.cluster.commands import cluster_app
 from nadi.cli.events.read import read
+from nadi.cli.events.splits import read_split, splits
 from nadi.cli.events.tail import tail
 from nadi.cli.events.write import write
 from nadi.cli.files.exporting import export
@@ -53,6 +54,8 @@ app.command()(top)
 app.command()(write)
 app.command()(read)
 app.command()(tail)
+app.command()(splits)
+app.command()(read_split)
 app.command()(sql)
 app.command()(export)
 app.command("import")(import_file)

@@ -18,7 +18,7 @@ from nadi.model.event import EventBlock
 @dataclass(frozen=True, slots=True)
 class Split(Readable):
     """A part of a scan that anybody can read who reaches the server, in any process: pickle it, and send it there. It
-    has the credentials of the client that made it, if that was given some; whoever has it can sign in with them.
+    has the credentials of the client that made it, those of its environment too; whoever has it can sign in with them.
 
     Reads like a `Scan`, by a client that its process keeps for all splits of one server.
     """
