@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from nadi.client.scan.scan import scan
     from nadi.client.scan.split import Split
+    from nadi.client.streamtables.table import stream_table
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
     from nadi.observe.traces import turn_on_traces
@@ -53,6 +54,7 @@ __all__ = [
     "embedded",
     "errors",
     "scan",
+    "stream_table",
     "turn_on_traces",
 ]
 
@@ -64,6 +66,7 @@ _HOMES = {
     "Split": "nadi.client.scan.split",
     "embedded": "nadi.standalone",
     "scan": "nadi.client.scan.scan",
+    "stream_table": "nadi.client.streamtables.table",
     "turn_on_traces": "nadi.observe.traces",
 }
 

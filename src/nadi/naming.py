@@ -34,6 +34,7 @@ MARK_PREFIX = "_MARK"
 REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: where a revisioned stream is read from
 BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no user's table name starts like this
 SCHEMAS_TABLE = "_schemas"  # likewise
+STREAM_TABLES_TABLE = "_streamtables"  # likewise
 SCRUB = "scrub"
 SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
 LOAD_SEGMENT = f"{CLUSTER_SCOPE}/load/0{EPOCH_DELIMITER}0"  # only the server itself has a token for it

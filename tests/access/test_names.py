@@ -73,6 +73,10 @@ STREAM_NAMES = {
         _STREAM + "_schemas_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
         (READ, UPDATE, None, None, UPDATE, None),
     ),
+    "_streamtables_kvtable": Promise(
+        _STREAM + "_streamtables_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+        (READ, UPDATE, None, None, UPDATE, None),
+    ),
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
 CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))

@@ -119,6 +119,7 @@ def test_every_line_of_the_tables_is_tested() -> None:
         "K_kvtable": ("home", "s_kvtable") in NAMES,
         "_bookmarks_kvtable": ("home", "_bookmarks_kvtable") in NAMES,
         "_schemas_kvtable": ("home", "_schemas_kvtable") in NAMES,
+        "_streamtables_kvtable": ("home", "_streamtables_kvtable") in NAMES,
         "_system/…": ("_system", "s") in NAMES,
         "_cluster/scrub": ("_cluster", "scrub") in NAMES,
         "_…": ("home", "_x") in UNKNOWN and ("_other", "s") in UNKNOWN,

@@ -37,6 +37,7 @@ from nadi.naming import (
     READER_GROUP_PREFIX,
     SCHEMAS_TABLE,
     SCRUB,
+    STREAM_TABLES_TABLE,
     TABLE_SUFFIX,
     segment_name,
     segment_of,
@@ -175,7 +176,7 @@ _INTERNAL = (
     (Kind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
     (Kind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
     (Kind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
-    (Kind.SHARED_TABLE, re.compile(f"(?:{BOOKMARKS_TABLE}|{SCHEMAS_TABLE}){TABLE_SUFFIX}")),
+    (Kind.SHARED_TABLE, re.compile(f"(?:{BOOKMARKS_TABLE}|{SCHEMAS_TABLE}|{STREAM_TABLES_TABLE}){TABLE_SUFFIX}")),
 )
 
 

@@ -37,6 +37,7 @@ from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
 from nadi.cli.spark.commands import spark_app
 from nadi.cli.sql.command import sql
+from nadi.cli.stream_tables import stream_table_app
 from nadi.cli.streams import scope_app, stream_app
 from nadi.cli.tables import table_app
 from nadi.cli.transactions import txn_app
@@ -67,6 +68,7 @@ app.add_typer(bookmark_app, name="bookmark")
 app.add_typer(slice_app, name="slice")
 app.add_typer(group_app, name="group")
 app.add_typer(table_app, name="table")
+app.add_typer(stream_table_app, name="stream-table")
 app.add_typer(txn_app, name="txn")
 app.add_typer(function_app, name="function")
 app.add_typer(spark_app, name="spark")

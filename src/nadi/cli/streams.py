@@ -12,7 +12,7 @@ from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scalin
 from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
 from nadi.cli.updating import update_stream
-from nadi.errors import InvalidArgumentError, PermissionDeniedError
+from nadi.errors import InvalidArgumentError, PermissionDeniedError, ScopeNotFoundError
 
 if TYPE_CHECKING:
     from nadi.client import Holder, RetentionPolicy, StreamManager
@@ -207,11 +207,21 @@ def truncate_stream(
 @stream_app.command("delete")
 @connected
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Delete a sealed stream."""
+    """Delete a sealed stream, with the tables that are defined on it."""
     if not yes:
-        typer.confirm(f"Delete stream {scope}/{stream} and all its events?", abort=True)
+        typer.confirm(
+            f"Delete stream {scope}/{stream} and all its events{_its_tables(manager, scope, stream)}?", abort=True
+        )
     gone = manager.delete_stream(scope, stream)
     say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
+
+
+def _its_tables(manager: StreamManager, scope: str, stream: str) -> str:
+    try:
+        tables = [table.name for table in manager.stream_tables(scope).list(stream=stream)]
+    except (PermissionDeniedError, ScopeNotFoundError):
+        tables = []
+    return "" if not tables else f", and the tables defined on it ({', '.join(tables)})"
 
 
 def _row(manager: StreamManager, scope: str, stream: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 from __future__ import annotations
 
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
-from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
+from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
 from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
@@ -31,6 +31,7 @@ from nadi.client.blocking.writers import (
 )
 from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
+from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.indexstream.record import IndexRecord
 from nadi.client.places.bookmarks import Bookmark
 from nadi.client.places.slices import NamedSlice
@@ -107,7 +108,9 @@ __all__ = [
     "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
+    "StreamTables",
     "Table",
+    "TableDefinition",
     "TableEntry",
     "TableKey",
     "TableValue",

@@ -6,6 +6,7 @@ from nadi.client.bytestream.byte_reader import ByteStreamReader
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
+from nadi.client.definitions.stream_tables import StreamTables, TableDefinition
 from nadi.client.indexstream.index_reader import IndexReader
 from nadi.client.indexstream.index_writer import IndexWriter
 from nadi.client.indexstream.record import IndexRecord
@@ -101,7 +102,9 @@ __all__ = [
     "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
+    "StreamTables",
     "Table",
+    "TableDefinition",
     "TableEntry",
     "TableKey",
     "TableValue",

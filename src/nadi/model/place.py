@@ -1,11 +1,15 @@
-"""What a scope's table of bookmarks and slices holds: written by clients, read by them and by retention.
+"""What a scope's tables hold that clients write, and read by name: bookmarks and slices, which retention reads too, and
+how streams are read as tables, which goes with its stream.
 
-The table has a key `bookmark/<name>` or `slice/<name>` for each, and `Stored` as JSON.
+The first table has a key `bookmark/<name>` or `slice/<name>` for each, and `Stored` as JSON; the other one has
+`table/<name>` and `StoredTable`.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+TABLE_PREFIX = "table/"
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -16,3 +20,17 @@ class Stored(msgspec.Struct, frozen=True):
     made_ms: int
     note: str = ""
     tags: list[str] = []
+
+
+class StoredTable(msgspec.Struct, frozen=True):
+    """A table's definition. value_format: None if the stream's schema says it; value_schema: fields in Spark's DDL,
+    None for those of the stream's schema. made_ms: by the clock of whoever made it."""
+
+    stream: str
+    made_ms: int
+    value_format: str | None = None
+    value_schema: str | None = None
+    value_mode: str | None = None
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    note: str = ""

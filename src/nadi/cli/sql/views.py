@@ -1,4 +1,5 @@
-"""Streams as tables of DuckDB: the columns of their schema, if they have one, or else their events' bytes."""
+"""Streams as tables of DuckDB: with the columns that a stream table's definition gives, or the stream's schema, or else
+their events' bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from nadi.cli.sql.query import Stretch
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.scan.scan import Scan
+from nadi.client.streamtables.table import StreamTable
 from nadi.client.values.target import stored_format
-from nadi.errors import InvalidArgumentError, StreamNotFoundError
+from nadi.errors import InvalidArgumentError, PermissionDeniedError, StreamNotFoundError, StreamTableNotFoundError
 
 _OWN = ("segment_id", "offset", "append_time")
 
@@ -49,6 +51,8 @@ def make_views(
 
 def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Scan | None:
     """None if there is no such stream, and it may be something else: its scope isn't in the query."""
+    if ddl is None and (table := _defined(manager, scope, stretch.stream)) is not None:
+        return table.rows(start=stretch.start, end=stretch.end, slice=stretch.slice_name, also=_OWN)
     try:
         value_format = "json" if ddl is not None else _stored(manager, scope, stretch.stream)
     except StreamNotFoundError:
@@ -69,6 +73,13 @@ def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None)
     parsed = partial(of_stream, value_format=value_format, value_schema=ddl, unnest=True)
     fields = parsed(columns=["value"]).schema.names
     return parsed(columns=["value", *(name for name in _OWN if name not in fields)])
+
+
+def _defined(manager: StreamManager, scope: str, name: str) -> StreamTable | None:
+    try:
+        return nadi.stream_table(manager, scope, name)
+    except (StreamTableNotFoundError, PermissionDeniedError):  # who may not see definitions has streams alone
+        return None
 
 
 def _stored(manager: StreamManager, scope: str, stream: str) -> str | None:

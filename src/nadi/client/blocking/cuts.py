@@ -1,4 +1,4 @@
-"""The blocking face of stream cuts, bookmarks and named slices."""
+"""The blocking face of stream cuts, and of what a scope keeps by name: bookmarks, named slices, stream tables."""
 
 from __future__ import annotations
 
@@ -51,3 +51,13 @@ class NamedSlices(Face[aio.NamedSlices]):
     tag = waits(aio.NamedSlices.tag)
     rename = waits(aio.NamedSlices.rename)
     delete = waits(aio.NamedSlices.delete)
+
+
+@described(aio.StreamTables)
+class StreamTables(Face[aio.StreamTables]):
+    """See nadi.client.aio.StreamTables."""
+
+    define = waits(aio.StreamTables.define)
+    get = waits(aio.StreamTables.get)
+    list = waits(aio.StreamTables.list)
+    drop = waits(aio.StreamTables.drop)

@@ -10,7 +10,7 @@ import os
 
 from nadi.client import aio
 from nadi.client.blocking.administration import Administration
-from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
+from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
 from nadi.client.blocking.event_streams import EventStreams
 from nadi.client.blocking.face import Closing, by_hand, described, gives, opens
 from nadi.client.blocking.openers import Structures
@@ -29,6 +29,7 @@ class StreamManager(Administration, EventStreams, Structures, Closing[aio.Stream
     cuts = gives(aio.StreamManager.cuts, StreamCuts)
     bookmarks = gives(aio.StreamManager.bookmarks, Bookmarks)
     slices = gives(aio.StreamManager.slices, NamedSlices)
+    stream_tables = gives(aio.StreamManager.stream_tables, StreamTables)
     open_slice = opens(aio.StreamManager.open_slice, SliceReader)
     reader_group_manager = gives(aio.StreamManager.reader_group_manager, ReaderGroupManager)
     table = gives(aio.StreamManager.table, Table)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from nadi.client.control.arguments import checked
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.security import Credentials, security_of, split_uri
+from nadi.client.definitions.stream_tables import StreamTables
 from nadi.client.manager.administration import Administration
 from nadi.client.manager.event_streams import EventStreams
 from nadi.client.manager.structures import Structures
@@ -115,6 +116,10 @@ class StreamManager(Administration, EventStreams, Structures):
     def slices(self, scope: str) -> NamedSlices:
         """Return the scope's named slices."""
         return NamedSlices(self._stores, scope)
+
+    def stream_tables(self, scope: str) -> StreamTables:
+        """Return the scope's stream tables, which say how streams are read as tables; `nadi.stream_table` reads one."""
+        return StreamTables(self._stores, scope)
 
     async def open_slice(
         self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None, on_damage: OnDamage = RAISE

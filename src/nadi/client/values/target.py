@@ -11,17 +11,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import Protocol
 
 import pyarrow as pa
 
-from nadi.client.aio import StreamManager
-from nadi.client.serializers.registry import SchemaVersion
+from nadi.client.control.policy import StreamConfiguration
+from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.values.ddl import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
 from nadi.client.values.types import plain
 from nadi.errors import InvalidArgumentError
 
 _READ_AS = {"json-schema": "json or msgpack"}
+
+
+class Schemas(Protocol):
+    """A client, as far as the schemas of streams are concerned."""
+
+    def schemas(self, scope: str, stream: str) -> SchemaGroup: ...
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        """StreamNotFoundError if there is no such stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ def module_of(value_format: str) -> ModuleType:
 
 
 async def target_of(
-    manager: StreamManager,
+    manager: Schemas,
     value: ValueOptions,
     scope: str,
     streams: Sequence[str],
@@ -89,7 +99,7 @@ async def target_of(
     return None
 
 
-async def stored_format(manager: StreamManager, scope: str, stream: str) -> str | None:
+async def stored_format(manager: Schemas, scope: str, stream: str) -> str | None:
     """The format of a stream's newest schema, as `value_format` has it; None if it has no schema. StreamNotFoundError
     if there is no stream."""
     group = manager.schemas(scope, stream)

@@ -73,6 +73,7 @@ from nadi.naming import (
     MARK_PREFIX,
     READER_GROUP_PREFIX,
     SCHEMAS_TABLE,
+    STREAM_TABLES_TABLE,
     TABLE_SUFFIX,
     segment_name,
 )
@@ -169,10 +170,10 @@ class Metadata:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
-        """The scope's tables that clients write, deleted with it: bookmarks and slices, schemas."""
+        """The scope's tables that clients write, deleted with it: bookmarks and slices, schemas, streams' tables."""
         return [
             self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
-            for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
+            for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE, STREAM_TABLES_TABLE)
         ]
 
     def group_state(self, name: GroupName) -> RecordTable[Any]:

@@ -1,5 +1,8 @@
 """Delete a sealed stream with its mark stream: segments first, then its name, then all that was kept about it.
 
+Tables that are defined on it go with it (`definitions`), after its name: whoever defines one at that moment, and looks
+for the stream afterwards, sees that it is gone.
+
 The last segment number is kept forever, so a new stream of this name never reuses a segment name.
 """
 
@@ -11,7 +14,7 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import Versioned
-from nadi.controller.workflows import tags
+from nadi.controller.workflows import definitions, tags
 from nadi.errors import ConditionFailedError, StreamNotSealedError
 from nadi.naming import segment_number
 
@@ -47,6 +50,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         await flow.metadata.keep_last_numbers((owner, _last_number(found.value)) for owner, found in gone)
         if not await flow.metadata.streams(name.scope).remove_if(*((o.stream, found.version) for o, found in gone)):
             raise ConditionFailedError(f"{name} changed while it was deleted")
+    await definitions.drop(flow, name)
     for owner in owners:  # last: as long as the record stands, its epochs must be found
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()

@@ -1,0 +1,133 @@
+"""`nadi stream-table`: how streams are read as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nadi.cli.bookmarks import Note, Scope
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import connected
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager, TableDefinition
+
+stream_table_app = typer.Typer(
+    help="Stream tables: how streams are read as tables, with columns and keys.", no_args_is_help=True
+)
+Name = Annotated[str, typer.Argument(help="The table: letters, digits, '.' and '-'.")]
+_COLUMNS = ["table", "stream", "key", "event time", "columns", "note"]
+
+
+@stream_table_app.command("define")
+@connected
+def define(
+    manager: StreamManager,
+    scope: Scope,
+    name: Name,
+    stream: Annotated[
+        str | None, typer.Option(help="The stream. [default: the one of that name]", show_default=False)
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="The columns, as 'meter string, wh double'. [default: those of the stream's schema]",
+            show_default=False,
+        ),
+    ] = None,
+    value_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="What events are: json, msgpack, avro, protobuf or arrow. "
+            "[default: as the stream's schema says, or json with --schema]",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="Events that are no such row: PERMISSIVE has them as nulls, DROPMALFORMED leaves them out, FAILFAST "
+            "ends the read. [default: PERMISSIVE]",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that tells rows apart, of which the latest counts; may be given several times."),
+    ] = None,
+    event_time: Annotated[str | None, typer.Option(help="The column that says when something was so.")] = None,
+    note: Note = "",
+    replace: Annotated[bool, typer.Option("--replace", help="In place of a table of that name.")] = False,
+) -> None:
+    """Define how a stream is read as a table."""
+    made = manager.stream_tables(scope).define(
+        name,
+        stream=stream,
+        value_format=value_format,
+        value_schema=schema,
+        value_mode=mode,
+        key=key or (),
+        event_time=event_time,
+        note=note,
+        replace=replace,
+    )
+    say(f"defined table {name} of stream {scope}/{made.stream}: {_columns(manager, made)}")
+
+
+@stream_table_app.command("list")
+@connected
+def list_stream_tables(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Annotated[str | None, typer.Option(help="Only those of this stream.")] = None,
+    form: Form = Form.TABLE,
+) -> None:
+    """List a scope's stream tables."""
+    rows = [_row(found) for found in manager.stream_tables(scope).list(stream=stream)]
+    for row in rows:
+        row["columns"] = row["schema"] or "of the stream's schema"
+    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
+
+
+@stream_table_app.command("show")
+@connected
+def show_stream_table(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
+    """Show a stream table and the columns that its rows have now."""
+    found = manager.stream_tables(scope).get(name)
+    row = _row(found)
+    try:
+        row["columns"] = _columns(manager, found)
+    except InvalidArgumentError as error:  # the stream's schema isn't any more what it was defined with
+        row["columns"] = f"can't be read: {error}"
+    show([row], _COLUMNS, form=form, empty="")
+
+
+@stream_table_app.command("drop")
+@connected
+def drop(manager: StreamManager, scope: Scope, name: Name) -> None:
+    """Forget how a stream is read as a table; the stream and its events stay."""
+    gone = manager.stream_tables(scope).drop(name)
+    say(f"dropped table {name}; the stream stays" if gone else f"there was no table {name}")
+
+
+def _columns(manager: StreamManager, found: TableDefinition) -> str:
+    from nadi.client.streamtables.table import StreamTable
+
+    return ", ".join(f"{field.name} {field.type}" for field in StreamTable(manager, found).schema)
+
+
+def _row(found: TableDefinition) -> dict[str, Any]:
+    return {
+        "table": found.name,
+        "stream": found.stream,
+        "key": found.key,
+        "event time": found.event_time,
+        "format": found.value_format,
+        "schema": found.value_schema,
+        "mode": found.value_mode,
+        "made at": found.made_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+        "note": found.note,
+    }

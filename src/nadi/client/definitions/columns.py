@@ -1,0 +1,81 @@
+"""The columns that a stream table's rows have, and which of them can be its key or its time.
+
+They are looked at when a table is defined, and each time that it is opened: the schema of its stream may have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nadi.client.values.options import Target, value_options
+from nadi.client.values.target import Schemas, stored_format, target_of
+from nadi.client.values.types import plain
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nadi.client.definitions.stream_tables import TableDefinition
+
+CHANGE = "_change_type"  # the column that makes a table's rows changes of another's
+_KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # what has no fields, and is equal to itself
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+)
+
+
+async def planned(client: Schemas, table: TableDefinition) -> Target:
+    """What the table's events are read as, now. InvalidArgumentError if they can't be, or lack its columns."""
+    what = f"table {table.scope}/{table.name}"
+    value_format = table.value_format or await stored_format(client, table.scope, table.stream)
+    if value_format is None:
+        raise InvalidArgumentError(
+            f"{what} has no columns: the store has no schema for stream {table.scope}/{table.stream}. Write to it "
+            "with a serializer that has one, or name the columns of JSON events: value_schema='meter string, wh double'"
+        )
+    value = value_options(value_format, table.value_schema, None, table.value_mode)
+    assert value is not None, "a format was given"
+    target = await target_of(client, value, table.scope, [table.stream], lambda _: True)
+    assert target is not None, "whichever is found is wanted"
+    check_columns(fields_of(target.kind, what), table.key, table.event_time, what)
+    return target
+
+
+def fields_of(kind: pa.DataType, what: str) -> list[pa.Field]:
+    """The columns of values of that type; InvalidArgumentError if they have no fields."""
+    found = plain(kind)
+    if not pa.types.is_struct(found):
+        raise InvalidArgumentError(
+            f"{what} is of values that are {found}: a table's have fields, which are its columns"
+        )
+    return list(found)
+
+
+def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: str | None, what: str) -> None:
+    """InvalidArgumentError if the key or the time isn't among the columns, or can't be one."""
+    types = {field.name: field.type for field in fields}
+    for name in (*key, *([] if event_time is None else [event_time])):
+        if name not in types:
+            raise InvalidArgumentError(f"{what} has no column {name[:60]!r}: it has {', '.join(types)}")
+    for name in key:
+        if name == CHANGE or not any(is_one(types[name]) for is_one in _KEYS):
+            raise InvalidArgumentError(
+                f"column {name!r} of {what} is {types[name]}, and can't be a part of its key: numbers without "
+                "fractions can, texts, bytes, booleans, dates and times"
+            )
+    if event_time is not None and not (pa.types.is_timestamp(types[event_time]) or pa.types.is_date(types[event_time])):
+        raise InvalidArgumentError(
+            f"column {event_time!r} of {what} is {types[event_time]}, and can't be its event time: a timestamp or a "
+            f"date can, as in value_schema='{event_time} timestamp, …'"
+        )
+    if len(key) and len(types) == len(key) + (event_time is not None):
+        raise InvalidArgumentError(
+            f"{what} has no column besides its key and its time: a row without values deletes its key, so nothing "
+            "would be in it"
+        )

@@ -1,0 +1,109 @@
+"""A stream table that is opened for reading: `nadi.stream_table(manager, "home", "meters")`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+
+from nadi.client.blocking.face import inside
+from nadi.client.blocking.manager import StreamManager
+from nadi.client.control.arguments import several_texts
+from nadi.client.definitions.columns import fields_of, planned
+from nadi.client.definitions.stream_tables import TableDefinition
+from nadi.client.places.slices import NamedSlice
+from nadi.client.scan.scan import Scan, scan
+from nadi.client.values.options import Target
+from nadi.errors import InvalidArgumentError
+from nadi.model.streamcut import StreamCut
+from nadi.naming import VALUE
+
+Place = StreamCut | datetime | str
+OWN = ("segment_id", "offset")  # columns that rows have besides the table's own, unless it has such itself
+
+
+class StreamTable:
+    """A stream that is read as its definition says, of when it was opened; with the newest schema of the stream each
+    time, if the definition has none."""
+
+    def __init__(self, manager: StreamManager, definition: TableDefinition) -> None:
+        self.definition = definition
+        self._manager = manager
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's own columns."""
+        return pa.schema(fields_of(self._planned().kind, self._name))
+
+    def rows(
+        self,
+        *,
+        start: Place | None = None,
+        end: Place | None = None,
+        slice: str | NamedSlice | None = None,
+        also: Sequence[str] = OWN,
+    ) -> Scan:
+        """Return what was written between two places in the stream, or in a slice of it, as Arrow: a row for each
+        event, with the table's columns, and `segment_id` and `offset`, which say where it lies.
+
+        start, end, slice: as for `nadi.scan`. also: which of a scan's columns there are besides the table's; one whose
+        name the table has itself is left out.
+        """
+        target = self._planned()
+        names = {field.name for field in fields_of(target.kind, self._name)}
+        own = (name for name in several_texts(also, "the columns in `also`") if name not in names)
+        return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"table {self.definition.scope}/{self.definition.name}"
+
+    def _planned(self) -> Target:
+        thread, core = inside(self._manager)
+        return thread.run(planned(core, self.definition))
+
+    def _scan(
+        self,
+        target: Target,
+        start: Place | None,
+        end: Place | None,
+        slice: str | NamedSlice | None,
+        columns: tuple[str, ...],
+        *,
+        unnest: bool,
+    ) -> Scan:
+        table, value = self.definition, target.options
+        if isinstance(slice, str):
+            slice = self._manager.slices(table.scope).get(slice)
+        if slice is not None and (slice.scope, slice.stream) != (table.scope, table.stream):
+            raise InvalidArgumentError(
+                f"slice {slice.name} is one of stream {slice.scope}/{slice.stream}, and {self._name} is of stream "
+                f"{table.stream}"
+            )
+        return scan(
+            self._manager,
+            table.scope,
+            table.stream if slice is None else None,
+            start=start,
+            end=end,
+            slice=slice,
+            columns=columns,
+            value_format=value.format,
+            value_schema=value.ddl,
+            value_mode=value.mode,
+            unnest=unnest,
+        )
+
+
+def stream_table(manager: StreamManager, scope: str, name: str) -> StreamTable:
+    """Open a stream table for reading, by the definition that `manager.stream_tables(scope).define` stored.
+
+    StreamTableNotFoundError if there is none; InvalidArgumentError if the stream's schema has become one that the
+    definition doesn't fit.
+    """
+    table = StreamTable(manager, manager.stream_tables(scope).get(name))
+    table._planned()
+    return table

@@ -1,0 +1,257 @@
+"""Definitions of stream tables, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import nadi
+from nadi.client import StreamManager, aio
+from nadi.client.aio import Table
+from nadi.client.serializers import Json, Struct
+from nadi.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamTableNotFoundError,
+)
+from nadi.model.place import StoredTable
+from nadi.naming import STREAM_TABLES_TABLE
+
+SCHEMA = "meter string, wh double, at timestamp"
+
+
+class Reading(msgspec.Struct):
+    meter: str
+    wh: int
+    at: datetime
+
+
+@pytest.fixture(scope="module")
+def manager(uri: str) -> Iterator[StreamManager]:
+    """Scope tables, with stream typed, whose schema is in the store, and plain, which has none."""
+    with StreamManager(uri) as manager:
+        manager.create_scope("tables")
+        manager.create_stream("tables", "typed")
+        with manager.create_writer("tables", "typed", serializer=Struct(Reading)) as typed:
+            typed.write_event(Reading("m1", 3, datetime(2026, 11, 14, tzinfo=UTC)), "m1")
+        manager.create_stream("tables", "plain", 2)
+        yield manager
+
+
+def test_a_definition_is_found_by_its_name(manager: StreamManager) -> None:
+    tables = manager.stream_tables("tables")
+    made = tables.define("plain", value_schema=SCHEMA, key=["meter"], event_time="at", note="the cellar")
+    assert (made.scope, made.name, made.stream, made.value_format) == ("tables", "plain", "plain", "json")
+    assert (made.key, made.event_time, made.note) == (("meter",), "at", "the cellar")
+    assert abs((datetime.now(UTC) - made.made_at).total_seconds()) < 60
+    assert tables.get("plain") == made
+    other = tables.define("by-hand", stream="plain", value_schema="wh long", value_format="msgpack")
+    assert tables.list() == [other, made]
+    assert tables.list(stream="plain") == [other, made]
+    assert tables.list(stream="typed") == []
+    with pytest.raises(AlreadyExistsError):
+        tables.define("by-hand", stream="plain", value_schema="wh long")
+    changed = tables.define("by-hand", stream="plain", value_schema="wh double", replace=True)
+    assert tables.get("by-hand") == changed
+    assert changed.value_schema == "wh double"
+    assert tables.drop("by-hand")
+    assert not tables.drop("by-hand")
+    assert tables.drop("plain")
+    assert tables.list() == []
+    with pytest.raises(StreamTableNotFoundError, match="no stream table 'by-hand'"):
+        tables.get("by-hand")
+
+
+def test_the_columns_are_those_of_the_streams_schema(manager: StreamManager) -> None:
+    made = manager.stream_tables("tables").define("typed", key=["meter"], event_time="at")
+    assert (made.value_format, made.value_schema) == (None, None)
+    table = nadi.stream_table(manager, "tables", "typed")
+    assert table.schema.names == ["meter", "wh", "at"]
+    assert pa.table(table.rows()).drop(["segment_id", "offset"]).to_pylist() == [
+        {"meter": "m1", "wh": 3, "at": datetime(2026, 11, 14, tzinfo=UTC)}
+    ]
+    assert manager.stream_tables("tables").drop("typed")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"value_schema": "wh"}, "value_schema"),
+        ({"value_schema": "wh double", "value_format": "yaml"}, "it must be json"),
+        ({"value_schema": "wh double", "value_mode": "perhaps"}, "it must be PERMISSIVE"),
+        ({"value_schema": "wh double", "value_format": "avro"}, "its schema is the stream's"),
+        ({"value_format": "json"}, "no schema for stream"),
+        ({}, "has no columns"),
+        ({"value_schema": "wh double", "key": ["meter"]}, "has no column 'meter': it has wh"),
+        ({"value_schema": "m string, wh double", "key": ["wh"]}, "is double, and can't be a part of its key"),
+        ({"value_schema": "m array<string>, wh double", "key": ["m"]}, "can't be a part of its key"),
+        ({"value_schema": "m string, wh double", "key": ["m", "m"]}, "each named once"),
+        ({"value_schema": "m string, wh double", "key": "m"}, "list of texts"),
+        ({"value_schema": "m string, wh double", "event_time": "wh"}, "can't be its event time"),
+        ({"value_schema": "m string, wh double", "event_time": "at"}, "no column 'at'"),
+        ({"value_schema": "m string, t date", "key": ["m"], "event_time": "t"}, "no column besides"),
+        ({"value_schema": "m string", "note": "x" * 5_000}, "at most 4,096 characters"),
+        ({"stream": "typed"}, "plain is a stream"),
+    ],
+)
+def test_what_can_be_no_table_is_refused(manager: StreamManager, given: dict[str, object], told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        manager.stream_tables("tables").define("plain", **given)  # type: ignore[arg-type]
+    assert manager.stream_tables("tables").list() == []
+
+
+def test_what_isnt_there(manager: StreamManager) -> None:
+    with pytest.raises(StreamNotFoundError):
+        manager.stream_tables("tables").define("nothing", value_schema="wh long")
+    with pytest.raises(InvalidNameError):
+        manager.stream_tables("tables").define("a/b", stream="plain", value_schema="wh long")
+    with pytest.raises(NotFoundError):
+        manager.stream_tables("nowhere").define("plain", value_schema="wh long")
+    with pytest.raises(ScopeNotFoundError):
+        manager.stream_tables("nowhere").list()
+    with pytest.raises(StreamTableNotFoundError):
+        nadi.stream_table(manager, "nowhere", "plain")
+
+
+def test_a_schema_that_no_longer_fits_is_told_when_the_table_is_opened(manager: StreamManager) -> None:
+    manager.create_stream("tables", "changing")
+    schemas = manager.schemas("tables", "changing")
+    schemas.register(Struct(Reading))
+    manager.stream_tables("tables").define("changing", key=["meter"])
+
+    class Other(msgspec.Struct):
+        wh: int
+
+    schemas.register(Struct(Other))
+    with pytest.raises(InvalidArgumentError, match="no column 'meter'"):
+        nadi.stream_table(manager, "tables", "changing")
+    manager.stream_tables("tables").drop("changing")
+
+
+def test_slices_and_malformed_events(manager: StreamManager) -> None:
+    manager.create_stream("tables", "mixed", 2)
+    tables = manager.stream_tables("tables")
+    with manager.create_writer("tables", "mixed", serializer=Json(object)) as writer:
+        for number in range(6):
+            writer.write_event({"meter": f"m{number}", "offset": number}, f"m{number}")
+        writer.flush()
+        middle = manager.cuts("tables", "mixed").tail()
+        writer.write_event({"meter": 7}, "m7")
+    tables.define("mixed", value_schema="meter string, offset long")
+    tables.define("strict", stream="mixed", value_schema="meter string, offset long", value_mode="dropmalformed")
+    early = manager.slices("tables").create("early", manager.cuts("tables", "mixed").head(), middle)
+    table = nadi.stream_table(manager, "tables", "mixed")
+    whole = pa.table(table.rows())
+    assert whole.schema.names == ["meter", "offset", "segment_id"], "its own offset, and no other"
+    assert sorted(row["meter"] or "" for row in whole.to_pylist()) == ["", "m0", "m1", "m2", "m3", "m4", "m5"]
+    assert pa.table(nadi.stream_table(manager, "tables", "strict").rows()).num_rows == 6
+    for place in ({"slice": "early"}, {"slice": early}, {"end": middle}, {"end": middle, "start": "head"}):
+        assert pa.table(table.rows(**place)).num_rows == 6
+    assert pa.table(table.rows(start=middle)).num_rows == 1
+    assert pa.table(table.rows(also=["append_time"])).schema.names == ["meter", "offset", "append_time"]
+    other = manager.slices("tables").create(
+        "other", manager.cuts("tables", "typed").head(), manager.cuts("tables", "typed").tail()
+    )
+    for given in (other, "other"):
+        with pytest.raises(InvalidArgumentError, match="slice other is one of stream tables/typed"):
+            table.rows(slice=given)
+    for name in ("mixed", "strict"):
+        tables.drop(name)
+
+
+def test_they_go_with_their_stream_and_no_others_do(manager: StreamManager) -> None:
+    tables = manager.stream_tables("tables")
+    for stream in ("goes", "stays"):
+        manager.create_stream("tables", stream)
+        tables.define(stream, value_schema="wh long")
+    stored = manager.table("tables", STREAM_TABLES_TABLE)
+    for number in range(150):  # more than a page
+        stored.put(f"table/goes-{number}".encode(), msgspec.json.encode(StoredTable("goes", 0)))
+    manager.seal_stream("tables", "goes")
+    assert manager.delete_stream("tables", "goes")
+    assert [table.name for table in tables.list()] == ["stays"]
+    manager.create_stream("tables", "goes")
+    with pytest.raises(StreamTableNotFoundError):
+        tables.get("goes")
+    tables.drop("stays")
+
+
+async def test_none_is_left_by_whoever_defines_one_while_its_stream_is_deleted(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes has looked for definitions when this one is stored."""
+    async with aio.StreamManager(uri) as manager:
+        await manager.create_scope("race")
+        tables = manager.stream_tables("race")
+        await manager.create_stream("race", "meters")
+        await manager.seal_stream("race", "meters")
+        put = Table.put
+
+        async def put_late(table: Table, key: bytes, value: bytes, version: int) -> int:
+            assert await manager.delete_stream("race", "meters")
+            return await put(table, key, value, version)
+
+        monkeypatch.setattr(Table, "put", put_late)
+        with pytest.raises(StreamNotFoundError):
+            await tables.define("meters", value_schema="wh long")
+        assert await tables.list() == []
+
+
+async def test_nor_by_many_who_define_and_delete_at_once(uri: str) -> None:
+    async with aio.StreamManager(uri) as manager, aio.StreamManager(uri) as other:
+        await manager.create_scope("races")
+        tables = other.stream_tables("races")
+        for number in range(12):
+            await manager.create_stream("races", "meters")
+            await manager.seal_stream("races", "meters")
+
+            async def define() -> None:
+                with suppress(StreamNotFoundError):
+                    await tables.define("meters", value_schema="wh long")
+
+            async def delete(number: int = number) -> None:
+                await asyncio.sleep(number / 1_000)
+                await manager.delete_stream("races", "meters")
+
+            await asyncio.gather(define(), delete())
+            assert await tables.list() == []
+
+
+async def test_of_many_definers_of_one_name_one_wins(uri: str) -> None:
+    async with aio.StreamManager(uri) as manager:
+        await manager.create_scope("many")
+        await manager.create_stream("many", "meters")
+        tables = manager.stream_tables("many")
+        found = await asyncio.gather(
+            *(tables.define("t", stream="meters", value_schema=f"c{n} long") for n in range(8)), return_exceptions=True
+        )
+        assert sum(isinstance(one, AlreadyExistsError) for one in found) == 7
+        assert await tables.list() == [one for one in found if not isinstance(one, BaseException)]
+
+
+async def test_they_go_with_their_scope_and_nonsense_stops_no_deletion(uri: str) -> None:
+    async with aio.StreamManager(uri) as manager:
+        await manager.create_scope("whole")
+        await manager.create_stream("whole", "meters")
+        await manager.stream_tables("whole").define("meters", value_schema="wh long")
+        table = manager.table("whole", STREAM_TABLES_TABLE)
+        await table.put(b"table/nonsense", b"{")
+        await table.put(b"table/bytes\xff", msgspec.json.encode(StoredTable("meters", 0)))
+        await manager.seal_stream("whole", "meters")
+        assert await manager.delete_stream("whole", "meters")
+        assert await table.get(b"table/meters") is None
+        assert await table.get(b"table/bytes\xff") is None
+        assert await table.get(b"table/nonsense") is not None
+        assert await manager.delete_scope("whole")
+        await manager.create_scope("whole")
+        assert await manager.stream_tables("whole").list() == []
