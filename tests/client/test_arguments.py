@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
 OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something else
     "StreamManager.create_byte_reader.start": ("head", 1.5, -1),
     "StreamManager.create_index_writer.fields": (*NO_LISTS, "t", [], [5], ["t", "t"]),
-    "StreamManager.create_index_writer.record_size": ("64", 1.5, True, 0, 4097),
+    "StreamManager.create_index_writer.record_size": ("64", 1.5, True, 0, 65_537),
     "StreamManager.create_index_writer.ack_timeout": (*NO_TIMES, 0),
     "IndexWriter.append.fields": (5, None, [("t", 1)], {"u": 1}, {"t": -1}, {"t": 1.5}),
     "IndexWriter.append.after": (5, "t"),

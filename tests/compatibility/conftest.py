@@ -23,6 +23,7 @@ from tests.compatibility.recording_server import RecordingServer
 NADI = "nadi"
 OFFICIAL_PYTHON = "official Python"
 OFFICIAL_JAVA = "official Java"
+OFFICIAL_RUST = "official Rust"
 DIRECT = "direct calls"  # each RPC, without a client around it
 
 Server = Callable[[str], Opened]

@@ -25,6 +25,7 @@ COLUMNS = {  # client in the record: column's head
     "nadi": "nadi",
     "official Python": "official Python",
     "official Java": "official Java",
+    "official Rust": "official Rust",
 }
 CONTROLLER = "nadi's controller, in the server"
 DIRECT = "direct calls"

@@ -23,6 +23,7 @@ MAX_FRAME_RECEIVED_BYTES = 17 * MIB
 MAX_EVENT_BYTES = 8 * MIB  # larger events take the transient-segment path
 MAX_LARGE_EVENT_BYTES = 1024 * MIB
 READ_REPLY_MAX_BYTES = 2 * MIB  # the most that official servers send in one SegmentRead
+READ_WHOLE_BYTES = 64 * KIB  # up to this a read gets all it asks for: official index readers go by one reply
 
 # --- peers of the segment store ------------------------------------------------------------------
 PEERS_BYTES = 256 * MIB  # for all peers together: half for data received but not handled, half for data not yet taken
@@ -353,7 +354,7 @@ SCHEMA_CACHE_DECODERS = 256  # of one reader, for the schemas its events were wr
 BYTE_APPEND_BYTES = 8 * MIB  # one append of a byte stream: what is written up to it is stored as a whole
 BYTE_JOIN_BYTES = 1 * MIB  # smaller waiting pieces are joined up to this size
 BYTE_UNDER_WAY_BYTES = 16 * MIB  # sent but unanswered, of one byte stream's writer: two of the largest appends
-INDEX_CONTENT_BYTES = 4 * KIB  # of an index record behind its header: official readers refuse more
+INDEX_RECORD_MAX_BYTES = 64 * KIB  # of a stream that nadi's writer begins: READ_WHOLE_BYTES
 INDEX_FIELDS = 100  # of an index record, as for official writers
 STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
 TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table

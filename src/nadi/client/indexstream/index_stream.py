@@ -11,6 +11,7 @@ from nadi.client.indexstream.index_writer import IndexWriter
 from nadi.client.indexstream.record import RECORD_SIZE, RECORD_SIZE_ATTRIBUTE, Fields, IndexRecord, data_limit
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ConflictError, InvalidArgumentError
+from nadi.limits import INDEX_RECORD_MAX_BYTES
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
@@ -53,10 +54,11 @@ async def open_index_writer(
 
 
 def _check_size(record_size: int | None, fields: Fields) -> None:
-    least = RECORD_SIZE - data_limit(RECORD_SIZE, len(fields.names))
-    if record_size is not None and not least <= record_size <= RECORD_SIZE:
+    least = -data_limit(0, len(fields.names))
+    if record_size is not None and not least <= record_size <= INDEX_RECORD_MAX_BYTES:
         raise InvalidArgumentError(
-            f"a record with {len(fields.names)} fields has {least:,} to {RECORD_SIZE:,} bytes, not {record_size:,}"
+            f"a record with {len(fields.names)} fields has {least:,} to {INDEX_RECORD_MAX_BYTES:,} bytes, "
+            f"not {record_size:,}"
         )
 
 

@@ -9,8 +9,7 @@ multiples of that size, and readers of events can read them too. All numbers are
     uint32, each 16 + 8 bytes    how many fields; of each the hash of its name, and its value
     uint32, bytes                the data
 
-The hash is the first 16 bytes of SHAKE128 of the name in UTF-8. Names themselves are not stored. Official readers take
-4,096 bytes behind the header at most, whatever the record size.
+The hash is the first 16 bytes of SHAKE128 of the name in UTF-8. Names themselves are not stored.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from operator import index
 
 from nadi.display import Displayed
 from nadi.errors import EventTooLargeError, InvalidArgumentError, SerializationError
-from nadi.limits import INDEX_CONTENT_BYTES, INDEX_FIELDS
+from nadi.limits import INDEX_FIELDS
 from nadi.wire.fields import NO_VERSION, Buffer
 
 RECORD_SIZE = 4096  # where a stream doesn't say
@@ -155,8 +154,7 @@ def whole_number(name: str, value: object) -> int:
 
 def data_limit(record_size: int, fields: int) -> int:
     """How many bytes of data a record of so many fields can have."""
-    content = min(record_size - _HEADER_BYTES, INDEX_CONTENT_BYTES)
-    return content - (_EMPTY_BYTES - _HEADER_BYTES) - fields * _FIELD.size
+    return record_size - _EMPTY_BYTES - fields * _FIELD.size
 
 
 def stated_size(stored: int) -> int | None:

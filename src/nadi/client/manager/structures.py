@@ -99,8 +99,8 @@ class Structures:
     ) -> IndexWriter:
         """Create a writer of records with these fields, at the end of a stream of one segment.
 
-        The first writer of a stream decides how many bytes all its records have, up to 4,096, which it is if left out;
-        later ones leave it out, or say the same. They name the same fields in the same order, and new ones behind them.
+        The first writer of a stream decides how many bytes all its records have: up to 65,536, and 4,096 if left out.
+        Later ones leave it out, or say the same. They name the same fields in the same order, and new ones behind them.
         It fails if nothing is stored for `ack_timeout` seconds.
         """
         bytes_writer = await self.create_byte_writer(scope, stream, ack_timeout=ack_timeout)

@@ -27,6 +27,7 @@ from nadi.limits import (
 )
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.reading.fetched import is_cut_short
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import SegmentRecord
@@ -152,7 +153,7 @@ class ConnectionReads:
             length = command.suggested_length
         try:
             record, data = self._reader.at_hand(container, segment, offset, length, self)
-            if data is not None:
+            if data is not None and not is_cut_short(record, offset, data, length):
                 self._reply(command, record, data)
                 size = len(data)
                 counts.reads += 1

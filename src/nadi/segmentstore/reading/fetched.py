@@ -1,9 +1,11 @@
-"""What a fetch of stored bytes has brought: the bytes, and which of them are not what was stored."""
+"""What a fetch of stored bytes has brought: the bytes, which of them aren't what was stored, and if that is all."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from nadi.limits import READ_WHOLE_BYTES
+from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire.fields import Buffer
 
 
@@ -23,3 +25,8 @@ class Fetched(NamedTuple):
         first = within // self.block_bytes
         ends = [number for number in self.damaged if number >= first]
         return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
+
+
+def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) -> bool:
+    """Whether a small read at `offset` has found less than there is."""
+    return 0 < len(data) < length <= READ_WHOLE_BYTES and offset + len(data) < record.durable_length

@@ -1,7 +1,8 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
-A read returns what lies contiguously in memory, or one piece fetched from where it is stored; less than was
-asked for is always fine. Concurrent reads of one block share its fetch, and few fetches run at a time:
+A read returns what lies contiguously in memory, or one piece fetched from where it is stored. Less than was asked for
+is fine, except for a small read, which gets all of it: official readers of index streams take a record from one reply.
+Concurrent reads of one block share its fetch, and few fetches run at a time:
 connections take turns, however many fetches each has asked for.
 Everything fetched is checked against the checksums of its extent before anybody gets it, and only intact
 bytes go to the cache.
@@ -20,19 +21,26 @@ from nadi.access.shares import Places, Ticket
 from nadi.errors import (
     DamagedDataError,
     InvalidArgumentError,
+    NadiError,
     NotFoundError,
     NotOwnerError,
     SegmentNotFoundError,
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
+from nadi.limits import (
+    FETCHES_AT_ONCE,
+    LOCATE_EXTENTS_BACK,
+    MIB,
+    READ_AHEAD_FETCHES,
+    READ_REPLY_MAX_BYTES,
+)
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.reading.chunked import Chunked
-from nadi.segmentstore.reading.fetched import Fetched
+from nadi.segmentstore.reading.fetched import Fetched, is_cut_short
 from nadi.segmentstore.reading.logged import (
     AHEAD_BYTES,
     AHEAD_EXTENTS,
@@ -79,11 +87,22 @@ class SegmentReader:
     ) -> tuple[SegmentRecord, Buffer]:
         """Return up to `length` bytes at `offset`; empty only at the segment's end, where waiting is up to the caller.
 
-        Raises SegmentNotFoundError, TruncatedError, and DamagedDataError where the stored bytes are not those that
-        were appended; bytes before that are returned, and the error's end is where an event begins.
+        A small read gets all of them. Raises SegmentNotFoundError, TruncatedError, and DamagedDataError where the
+        stored bytes are not those that were appended; bytes before that are returned, and the error's end is where an
+        event begins.
         """
         try:
-            return await self._read(container, name, offset, length, owner)
+            record, data = await self._read(container, name, offset, length, owner)
+            while is_cut_short(record, offset, data, length):
+                try:
+                    missing = length - len(data)
+                    record, more = await self._read(container, name, offset + len(data), missing, owner)
+                except NadiError:  # of what follows: whoever asks for that is told
+                    break
+                if not more:
+                    break
+                data = b"".join((data, memoryview(more)[:missing]))
+            return record, data
         except UnavailableError as error:
             if isinstance(container.failure, NotOwnerError):  # and its log closed under the read
                 raise container.refusal(name) from error
