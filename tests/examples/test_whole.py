@@ -17,6 +17,7 @@ SHORT = {  # what makes a run short, and what it prints
     "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "each count once"),
     "python -m examples.returns": ("--lines 5000 --seconds 2", "each once"),
     "python -m examples.sensor_slices": ("--readings 700 --seconds 2", "exact to the event, each once"),
+    "python -m examples.splits": ("--by processes --readings 5000", "as it was written, to the digit"),
     "script/demo": ("", "replays that agree to the last digit: 65"),
 }
 QUICK = "python -m examples.log_patterns"
