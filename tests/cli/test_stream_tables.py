@@ -57,6 +57,44 @@ def test_queries_have_its_columns(shell: Shell) -> None:
     shell.run("stream-table", "drop", "home", "usage")
 
 
+def test_queries_have_latest_rows_and_changes(shell: Shell) -> None:
+    shell.run("stream-table", "define", "home", "last", "--stream", "meters", "--schema", "meter string, wh long",
+              "--key", "meter")  # fmt: skip
+    shell.run("bookmark", "create", "home", "meters", "now")
+    first = (("slice", "show", "home", "early"), "m0,0\nm1,1\nm2,2\n")
+    end = shell.json(*first[0])[0]["end"]
+    for name, told in (
+        ("latest('home.last')", "m0,3\nm1,4\nm2,5\n"),
+        ("LATEST ( 'home.last' ) for system_time as of 'now' as last", "m0,3\nm1,4\nm2,5\n"),
+        (f"latest('home.last') for system_time as of '{end}'", first[1]),
+    ):
+        assert shell.run("sql", f"select meter, wh from {name} order by 1", "-o", "csv").stdout == f"meter,wh\n{told}"
+    counted = "select _change_type as what, count(*) as n from {} group by all order by all"
+    told = shell.run("sql", counted.format("changes('last')"), "--scope", "home", "-o", "csv").stdout
+    assert told == "what,n\ninsert,3\nupdate_after,3\nupdate_before,3\n"
+    later = f"changes('home.last') for system_time from '{end}' to 'now'"
+    assert shell.run("sql", counted.format(later), "-o", "csv").stdout == "what,n\nupdate_after,3\nupdate_before,3\n"
+    both = "select a.wh - b.wh as d from latest('home.last') a join home.meters b using (segment_id, \"offset\")"
+    assert "wh" in shell.run("sql", both, code=1).output, "home.meters has no such column"
+    for query, why in (
+        ("from latest('last')", "names no scope"),
+        ("from latest('home.meters')", "no stream table 'meters'"),
+        ("from latest('home.last') for slice 'early'", "as of 'place'"),
+        ("from latest('home.last') for system_time from 'head' to 'tail'", "as of 'place'"),
+        ("from changes('home.last') for slice 'early'", "from 'place' to 'place'"),
+    ):
+        assert why in shell.run("sql", query, code=1).output
+    assert shell.run("sql", "select 1 as latest, 'latest(''x'')' as changes", "-o", "csv").stdout == (
+        "latest,changes\n1,latest('x')\n"
+    )
+    shell.run("stream-table", "drop", "home", "last")
+    shell.run("stream-table", "define", "home", "my.last", "--stream", "meters", "--schema", "meter string, wh long",
+              "--key", "meter")  # fmt: skip
+    for query, more in (("from latest('home.\"my.last\"')", ()), ("from latest('\"my.last\"')", ("--scope", "home"))):
+        assert len(shell.json("sql", query, *more)) == 3
+    shell.run("stream-table", "drop", "home", "my.last")
+
+
 def test_a_streams_deletion_asks_about_its_tables(shell: Shell) -> None:
     shell.run("stream", "create", "home", "gone")
     shell.run("stream-table", "define", "home", "gone", "--schema", "wh long")

@@ -5,6 +5,10 @@
     home.meters for system_time as of 'monday'             up to a place
     home.meters for system_time from 'monday' to 'friday'  from a place to another
 
+    latest('home.meters')                                  the latest row of each key of a stream table
+    latest('home.meters') for system_time as of 'monday'   up to a place
+    changes('home.meters')                                 what changed in it, also from a place to another
+
 Places are bookmarks, times with a zone, head, tail, or texts of cuts. A stretch is a table of its own to DuckDB, which
 the query is rewritten to name.
 """
@@ -12,33 +16,40 @@ the query is rewritten to name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 
 from nadi.errors import InvalidArgumentError
 
+_NAMES = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+VIEWS = ("latest", "changes")
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stream, and what of it is asked for. scope: "" where the query doesn't name it."""
+    """A stream, and what of it is asked for. scope: "" where the query doesn't name it; view: latest or changes, if not
+    its rows."""
 
     scope: str
     stream: str
     slice_name: str | None = None
     start: str | None = None
     end: str | None = None
+    view: str = ""
 
     @property
     def table(self) -> str:
         """Its name in the rewritten query."""
+        what = f"{self.view} of {self.stream}" if self.view else self.stream
         if self.slice_name is not None:
-            return f"{self.stream} for slice {self.slice_name}"
+            return f"{what} for slice {self.slice_name}"
         if self.start is None and self.end is None:
-            return self.stream
-        return f"{self.stream} from {self.start or 'head'} to {self.end}"
+            return what
+        return f"{what} from {self.start or 'head'} to {self.end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +77,18 @@ def stretches(query: str) -> tuple[str, list[Stretch]]:
     parts: list[bytes] = []
     done = 0
     for at, word in enumerate(words):
-        if not word.says("for") or at + 1 == len(words) or word.start < done:
+        if word.start < done:
             continue
-        kind = words[at + 1]
-        if not (kind.says("slice") or kind.says("system_time")):
+        view = _view(words, at)
+        if view is not None:
+            stretch, start, end = view[0], word.start, view[1]
+        elif _is_stretch(words, at):
+            name = _name_before(words, at)
+            stretch, end = _stretch(name[0], name[1], words, at + 1)
+            start = name[2]
+        else:
             continue
-        scope, stream, start = _name_before(words, at)
-        stretch, end = _stretch(scope, stream, words, at + 1)
+        scope = stretch.scope
         found[scope, stretch.table] = stretch
         parts += [data[done:start], _quoted(scope, stretch.table).encode()]
         done = end
@@ -89,6 +105,36 @@ def _words(data: bytes) -> Iterator[_Word]:
             continue
         text = data[start:end].decode().rstrip()
         yield _Word(text, start, start + len(text.encode()), kind == duckdb.token_type.string_const)
+
+
+def _is_stretch(words: list[_Word], at: int) -> bool:
+    return (
+        words[at].says("for")
+        and at + 1 < len(words)
+        and (words[at + 1].says("slice") or words[at + 1].says("system_time"))
+    )
+
+
+def _view(words: list[_Word], at: int) -> tuple[Stretch, int] | None:
+    """What `latest('scope.table')` and the like ask for, with the stretch behind it, and where it ends."""
+    view = next((view for view in VIEWS if words[at].says(view)), None)
+    call = words[at + 1 : at + 4]
+    if view is None or [word.text for word in (*call[:1], *call[2:])] != ["(", ")"] or not call[1].is_text:
+        return None
+    scope, name = _names(call[1].text[1:-1].replace("''", "'"))
+    if at + 4 >= len(words) or not _is_stretch(words, at + 4):
+        return Stretch(scope, name, view=view), call[2].end
+    stretch, end = _stretch(scope, name, words, at + 5)
+    if stretch.slice_name is not None or (view == "latest" and stretch.start is not None):
+        instead = "as of 'place'" if view == "latest" else "from 'place' to 'place'"
+        raise InvalidArgumentError(f"write {view}('…') with for system_time {instead}: it is of no other stretch")
+    return replace(stretch, view=view), end
+
+
+def _names(text: str) -> tuple[str, str]:
+    """Scope and name in a text, with quotes if one of them has a dot: home."meters.raw"."""
+    *scope, name = [quoted.replace('""', '"') or plain for quoted, plain in _NAMES.findall(text)] or [""]
+    return ".".join(scope), name
 
 
 def _name_before(words: list[_Word], at: int) -> tuple[str, str, int]:

@@ -13,6 +13,7 @@ from nadi.cli.sql.query import Stretch
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.scan.scan import Scan
+from nadi.client.scan.selection import Readable
 from nadi.client.streamtables.table import StreamTable
 from nadi.client.values.target import stored_format
 from nadi.errors import InvalidArgumentError, PermissionDeniedError, StreamNotFoundError, StreamTableNotFoundError
@@ -34,9 +35,17 @@ def make_views(
         name = f"{stretch.scope}.{stretch.stream}" if stretch.scope else stretch.stream
         unused.discard(name)
         home = stretch.scope or scope
+        if home is None and stretch.view:
+            raise InvalidArgumentError(
+                f"{stretch.view}('{stretch.stream}') names no scope: write it as {stretch.view}('scope.table'), or "
+                "give --scope"
+            )
         if home is None:
             continue  # one that the query makes, a file, or one that DuckDB says isn't there
-        found = _scan(manager, home, stretch, given.get(name))
+        if stretch.view:
+            found: Readable | None = _view(nadi.stream_table(manager, home, stretch.stream), stretch)
+        else:
+            found = _scan(manager, home, stretch, given.get(name))
         if found is None:
             continue
         con.register(f"nadi_{number}", found)
@@ -47,6 +56,12 @@ def make_views(
         con.execute(f"create {kind} {schema}{_quoted(stretch.table)} as from nadi_{number}")
     if unused:
         raise InvalidArgumentError(f"--schema {min(unused)}=… has no effect: the query names no such stream")
+
+
+def _view(table: StreamTable, stretch: Stretch) -> Readable:
+    if stretch.view == "latest":
+        return table.latest(stretch.end)
+    return table.changes(start=stretch.start, end=stretch.end)
 
 
 def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Scan | None:

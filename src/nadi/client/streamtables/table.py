@@ -14,13 +14,14 @@ from nadi.client.definitions.columns import fields_of, planned
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.places.slices import NamedSlice
 from nadi.client.scan.scan import Scan, scan
+from nadi.client.streamtables.layout import OWN, Layout
+from nadi.client.streamtables.views import Changes, LatestRows
 from nadi.client.values.options import Target
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import VALUE
 
 Place = StreamCut | datetime | str
-OWN = ("segment_id", "offset")  # columns that rows have besides the table's own, unless it has such itself
 
 
 class StreamTable:
@@ -55,6 +56,26 @@ class StreamTable:
         own = (name for name in several_texts(also, "the columns in `also`") if name not in names)
         return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
 
+    def latest(self, at: Place | None = None) -> LatestRows:
+        """Return the latest row of each key, as of a place in the stream, as Arrow: by default its current end. A row
+        whose columns are null but for the key's and the event time deletes its key.
+
+        In a table of changes, with a column `_change_type`, `delete` deletes too, and what was before an update isn't
+        looked at. A row that lacks a part of its key is none. InvalidArgumentError if the table has no key.
+        """
+        layout, target = self._layout("it has no latest rows")
+        return LatestRows(layout, self._placed(target, None, at))
+
+    def changes(self, *, start: Place | None = None, end: Place | None = None) -> Changes:
+        """Return what changed in `latest` between two places in the stream, as Arrow: each change that was written.
+
+        The column `_change_type` says what a row is: insert, update_before, update_after or delete. start, end: as for
+        `nadi.scan`, so that without them it is all that ever changed.
+        """
+        layout, target = self._layout("it has no changes but its rows")
+        rows = self._placed(target, start, end)
+        return Changes(layout, self._placed(target, None, rows.start), rows)
+
     # --- inside -----------------------------------------------------------------------------
 
     @property
@@ -64,6 +85,16 @@ class StreamTable:
     def _planned(self) -> Target:
         thread, core = inside(self._manager)
         return thread.run(planned(core, self.definition))
+
+    def _layout(self, why: str) -> tuple[Layout, Target]:
+        target = self._planned()
+        if not self.definition.key:
+            raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")
+        fields = tuple(fields_of(target.kind, self._name))
+        return Layout(fields, self.definition.key, self.definition.event_time or ""), target
+
+    def _placed(self, target: Target, start: Place | None, end: Place | None) -> Scan:
+        return self._scan(target, start, end, None, (VALUE, *OWN), unnest=False)
 
     def _scan(
         self,
