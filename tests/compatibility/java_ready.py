@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,12 +72,15 @@ def classpath(work: Path) -> str:
     return file.read_text().strip()
 
 
-def get_ready(project: Path, settings: Mapping[str, str] | None = None) -> str:
-    """`lacking()` for a folder with a pom.xml; settings: Java system properties for Maven.
+def get_ready(
+    project: Path, settings: Mapping[str, str] | None = None, goals: Sequence[str] = ("test", "-DskipTests")
+) -> str:
+    """`lacking()` for a folder with a pom.xml; settings: Java system properties for Maven; goals: what it is to do, for
+    which all it needs is downloaded.
 
     A registry that refuses is asked again, for it may do so for a moment only; one that is away is not.
     """
-    command = ["test", "-DskipTests"]
+    command = [*goals]
     with _alone():
         said = _said(maven([*command, "--offline"], project, DOWNLOAD_TIMEOUT_S, settings))
         deadline = time.monotonic() + DOWNLOAD_TIMEOUT_S

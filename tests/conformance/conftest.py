@@ -1,4 +1,5 @@
-"""The kinds of chunk stores that need no network. A new kind adds itself to `STORES`."""
+"""The kinds of chunk stores that need no network. A new kind adds itself to `STORES`; HDFS is here a stand-in, and in
+`tests/hdfs` the real one."""
 
 from __future__ import annotations
 
@@ -7,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from nadi.engines.hdfs import client
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from tests.support.hdfs.fake import FakeHdfs
 
-STORES: dict[str, Callable[[Path], str]] = {"folder": Path.as_uri, "memory": lambda _: "memory:///"}
+STORES: dict[str, Callable[[Path], str]] = {
+    "folder": Path.as_uri,
+    "memory": lambda _: "memory:///",
+    "hdfs": lambda _: "hdfs://name-node:8020/tier 2",
+}
 
 
 @pytest.fixture(params=list(STORES))
-def chunks(request: pytest.FixtureRequest, tmp_path: Path) -> ChunkStore:
+def chunks(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChunkStore:
+    monkeypatch.setattr(client, "connect", FakeHdfs().connect)
     return ChunkStore.from_url(STORES[request.param](tmp_path / "tier 2"))

@@ -93,7 +93,7 @@ def test_room_is_known_as_far_as_it_can_be(chunks: ChunkStore) -> None:
 @pytest.mark.parametrize(
     ("url", "config", "said"),
     [
-        ("ftp://host/folder", {}, "a store is file://, s3://, gs://, az://"),
+        ("ftp://host/folder", {}, "a store is file://, s3://, gs://, az://, hdfs://"),
         ("/a/folder", {}, "a store is file://"),
         ("", {}, "'': a store is file://"),
         ("s3:/bucket/prefix", {}, "names no bucket: write it as s3://bucket/prefix"),

@@ -24,8 +24,8 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runfile import RunFile
-from nadi.segmentstore.tier2 import localfiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.places import localfiles
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 from tests.segmentstore.test_runs import checkpointed, runs_in

@@ -19,6 +19,8 @@ from obstore.store import GCSStore, MemoryStore
 
 from nadi.engines.engine import LogEngine
 from nadi.engines.files import open_files
+from nadi.engines.hdfs import client
+from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.objects import ObjectEngine, ObjectRegistry
 from nadi.engines.opening import open_engines, open_log
 from nadi.engines.registry import Entry, Registry
@@ -26,6 +28,7 @@ from nadi.engines.urls import RemoteStore
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from tests.support.fake_s3 import FakeS3, Faults
+from tests.support.hdfs.fake import FakeHdfs
 from tests.support.nats import nats_servers, url_of
 from tests.support.seaweed import seaweed_endpoint
 
@@ -137,12 +140,26 @@ async def seaweed(_: Path) -> AsyncIterator[Opener]:
     yield opened
 
 
+@contextlib.asynccontextmanager
+async def hdfs(_: Path) -> AsyncIterator[Opener]:
+    """A stand-in: only what is said of a store of chunks is kept there, and never a log."""
+    fake = FakeHdfs()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(client, "connect", fake.connect)
+
+        async def opened() -> Engines:
+            return open_hdfs("hdfs://name-node:8020/a/folder", REAL)
+
+        yield opened
+
+
 KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
     "memory": memory,
     "files": files,
     "s3": s3(odd),
     "s3 with faults": s3(faulty),
     "google": google,
+    "hdfs": hdfs,
 }
 LOGS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {  # that aren't in a cluster's store
     "jetstream": jetstream(1),

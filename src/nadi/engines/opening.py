@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 from nadi.engines.engine import LogEngine
 from nadi.engines.files import open_files
+from nadi.engines.hdfs.engine import open_hdfs
+from nadi.engines.hdfs.where import SCHEME as HDFS
 from nadi.engines.jetstream.engine import open_jetstream
 from nadi.engines.jetstream.where import where
 from nadi.engines.objects import TIMEOUT_S, ObjectEngine, ObjectRegistry
 from nadi.engines.registry import Registry
-from nadi.engines.urls import folder_of, remote_store
+from nadi.engines.urls import check_shared, folder_of, remote_store
 from nadi.runtime import Runtime
 
 
 async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
     """Those of `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`, of this call alone.
+
+    For a cluster: `open_of_chunks` takes HDFS, too.
 
     Closing the engine closes both. config: see `remote_store`. Nothing is asked of a remote store yet: see `prove`.
 
@@ -23,11 +28,19 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
         InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
         UnavailableError: the folder can't be used.
     """
+    check_shared(url)
     folder = folder_of(url, **config)
     if folder is not None:
         return await open_files(folder, runtime)
     remote = remote_store(url, retries=0, timeout_s=TIMEOUT_S, **config)
     return ObjectEngine(remote), ObjectRegistry(remote)
+
+
+async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
+    """`open_engines`, for whoever says in a store whose the chunks in it are. Errors: likewise."""
+    if urlsplit(url).scheme == HDFS:
+        return open_hdfs(url, runtime, **config)
+    return await open_engines(url, runtime, **config)
 
 
 async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> LogEngine:

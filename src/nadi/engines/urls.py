@@ -11,12 +11,15 @@ from urllib.request import url2pathname
 from obstore.store import MemoryStore, ObjectStore, from_url
 
 from nadi.engines.failures import secrets_of, without_secrets
+from nadi.engines.hdfs.where import SCHEME as HDFS
+from nadi.engines.hdfs.where import check_form
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-REMOTE = ("s3", "gs", "az")
+REMOTE = ("s3", "gs", "az")  # of `obstore`
+ELSEWHERE = (*REMOTE, HDFS)
 _CONNECT_TIMEOUT = "5s"
 _RETRY_TIMEOUT = timedelta(seconds=30)
 
@@ -43,14 +46,26 @@ def folder_of(url: str, **config: str) -> Path | None:
             f"{parts.scheme}://…: a store's URL has no credentials and no query: set its environment variables"
         )
     if parts.scheme != "file":
-        if parts.scheme not in (*REMOTE, "memory"):
-            raise InvalidArgumentError(f"{url!r}: a store is file://, {', '.join(f'{name}://' for name in REMOTE)}")
+        if parts.scheme not in (*ELSEWHERE, "memory"):
+            raise InvalidArgumentError(f"{url!r}: a store is file://, {', '.join(f'{name}://' for name in ELSEWHERE)}")
+        if parts.scheme == HDFS:
+            check_form(url)
         if parts.scheme in REMOTE and not parts.netloc:
             raise InvalidArgumentError(f"{url!r} names no bucket: write it as {parts.scheme}://bucket/prefix")
         return None
     if parts.netloc or not parts.path or config:
         raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
     return Path(url2pathname(parts.path))
+
+
+def check_shared(url: str) -> None:
+    """InvalidArgumentError if that store can't be a cluster's."""
+    if urlsplit(url).scheme == HDFS:
+        raise InvalidArgumentError(
+            f"{url}: HDFS keeps the chunks of one server, by --tier2; the store of a cluster is file://, "
+            f"{', '.join(f'{name}://' for name in REMOTE)}, for its log takes an object a moment, and replaces small "
+            "values by condition, which HDFS doesn't have"
+        )
 
 
 def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> RemoteStore:
@@ -60,9 +75,9 @@ def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> Re
     config: such as `endpoint` or `access_key_id`, beside what its environment variables say.
     InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
     """
-    if folder_of(url, **config) is not None:
-        raise InvalidArgumentError(f"{url}: it is a folder")
     scheme = urlsplit(url).scheme
+    if folder_of(url, **config) is not None or scheme == HDFS:
+        raise InvalidArgumentError(f"{url}: it is no object store")
     if scheme == "memory":
         return RemoteStore(MemoryStore(), scheme, ())
     client: ClientConfig = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": f"{timeout_s}s"}

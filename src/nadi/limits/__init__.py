@@ -10,6 +10,7 @@ import os
 
 from nadi.limits.cluster import *  # noqa: F403 - they are limits like all others, and set like them
 from nadi.limits.given import override
+from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
 
 KIB = 1024

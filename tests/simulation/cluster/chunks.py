@@ -10,6 +10,7 @@ from obstore.store import MemoryStore
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.tier2.places.objects import ObjectPlace
 from nadi.wire.fields import Buffer
 
 from ..machine.process import BEGIN_MS, Process
@@ -24,7 +25,7 @@ class StoredChunks(ChunkStore):
     """For one process."""
 
     def __init__(self, store: SimulatedStore, process: Process) -> None:
-        super().__init__(MemoryStore(), None, process.runtime)
+        super().__init__(ObjectPlace(MemoryStore()), None, "memory:///", process.runtime)
         self._line = Line(store, process)
 
     async def _ask(self, what: str, do: Callable[[], T], *, changes: bool = True) -> T:

@@ -29,6 +29,7 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.tier2.places.objects import ObjectPlace
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
@@ -114,7 +115,7 @@ class SimulatedChunks(ChunkStore):
     """Objects in a dict. They are there as a whole once they were put, or not at all."""
 
     def __init__(self, objects: dict[str, bytes], faults: Faults, runtime: Runtime) -> None:
-        super().__init__(MemoryStore(), None, runtime)
+        super().__init__(ObjectPlace(MemoryStore()), None, "memory:///", runtime)
         self._objects, self._faults = objects, faults
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:

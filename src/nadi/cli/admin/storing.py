@@ -15,7 +15,10 @@ STORE_HELP = "URL of the store that a cluster's servers share: s3://bucket/prefi
 OPTION_HELP = "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment."
 
 TIER2_PANEL: Any = {"rich_help_panel": "Chunks elsewhere (docs/tier2.md)"}
-TIER2_HELP = "URL of the store that keeps the folder's chunks: s3://bucket/prefix, gs://…, az://… or file:///folder."
+TIER2_HELP = (
+    "URL of the store that keeps the folder's chunks: s3://bucket/prefix, gs://…, az://…, hdfs://host:port/folder or "
+    "file:///folder."
+)
 Tier2Options = Annotated[
     list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP, **TIER2_PANEL)
 ]

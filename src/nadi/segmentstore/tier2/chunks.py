@@ -1,12 +1,9 @@
 """Chunk objects in an object store: put once, read by range, deleted. `tests/conformance/test_chunk_store.py` says what
 every store does.
 
-`obstore` renames a local object into place but never fsyncs it. So in a local store a chunk counts
-as stored only once its file and the folders that lead to it have been synced here.
-
-Elsewhere an object is put only if its name is free (`putting`), and in one request: parts of one that was begun and
-never ended would be paid for, and seen by nobody. A store that a data folder has claimed (`claim`) is written only
-while it is that folder's.
+What keeps them is a place (`places`): a folder, an object store, or HDFS. Elsewhere than in a folder here an object is
+put only if its name is free (`putting`). A store that a data folder has claimed (`claim`) is written only while it is
+that folder's.
 """
 
 from __future__ import annotations
@@ -19,85 +16,61 @@ import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import obstore
-from obstore.exceptions import AlreadyExistsError
-from obstore.store import LocalStore, ObjectStore
-
-from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
+from nadi.engines.hdfs.where import SCHEME as HDFS
 from nadi.engines.urls import folder_of, remote_store
-from nadi.errors import NadiError, NotFoundError, StorageFullError, UnavailableError
+from nadi.errors import NotFoundError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
-from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
-from nadi.segmentstore.tier2 import localfiles, localreads, putting
+from nadi.segmentstore.tier2 import localreads, putting
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
 from nadi.segmentstore.tier2.claim import Claim
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.tier2.places import localfiles
+from nadi.segmentstore.tier2.places.hdfs import HdfsPlace
+from nadi.segmentstore.tier2.places.objects import ObjectPlace, failed, unwritten
+from nadi.segmentstore.tier2.places.place import DiskReadError as DiskReadError
+from nadi.segmentstore.tier2.places.place import Listed as Listed
+from nadi.segmentstore.tier2.places.place import Place
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
 MARK, MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
-_PAGE = 1_000
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 _PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
 
 
-class DiskReadError(UnavailableError):
-    """A place on the disk that holds a chunk can't be read."""
-
-
-class Listed(NamedTuple):
-    """An object as a listing shows it. modified_ms: when it was stored, since 1970, by the store's own clock."""
-
-    name: str
-    size_bytes: int
-    modified_ms: int
-
-
 class ChunkStore:
-    """Chunks by name. local: the folder when the store is one, for fsync. runtime: its threads wait for the disk, and
-    check what was read. secrets: what no text may have. patient: the same store, for puts, which may take longer.
-    claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with them:
-    what a store says may hold credentials."""
+    """Chunks by name. local: the folder if the place is one. runtime: its threads wait for the disk, and check what was
+    read. claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with
+    them: what a store says may hold credentials."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        local: Path | None,
-        runtime: Runtime = REAL,
-        url: str = "memory:///",
-        *,
-        secrets: tuple[str, ...] = (),
-        patient: ObjectStore | None = None,
-        claim: Claim | None = None,
-    ) -> None:
+    def __init__(self, place: Place, local: Path | None, url: str, runtime: Runtime = REAL) -> None:
         self.runtime = runtime
         self.url = url  # without credentials: those that it takes come from the environment
-        self.claim = claim
+        self.claim: Claim | None = None
         self._mark = ""
-        self._store, self._patient = store, patient if patient is not None else store
-        self._local = local
-        self._secrets = secrets
+        self._place, self._local = place, local
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(LocalStore(str(folder), mkdir=True), folder, runtime, folder.absolute().as_uri())
+        return cls(ObjectPlace.in_folder(folder, runtime), folder, folder.absolute().as_uri(), runtime)
 
     @classmethod
     def of(cls, claim: Claim, runtime: Runtime = REAL) -> ChunkStore:
         """The store that a data folder claims. Errors: see `from_url`."""
-        store = cls.from_url(claim.url, **claim.options)
-        store.runtime, store.claim = runtime, claim
+        store = cls._at(claim.url, runtime, claim.options)
+        store.claim = claim
         return store
 
     @classmethod
     def from_url(cls, url: str, **config: str) -> ChunkStore:
-        """The store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///` for tests.
+        """The store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, `hdfs://host:port/folder`, or
+        `memory:///` for tests.
 
         config: of the store, such as `endpoint` or `access_key_id`, beside what its environment variables say.
         InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
@@ -105,14 +78,20 @@ class ChunkStore:
         >>> ChunkStore.from_url("memory:///").room_bytes() > 0
         True
         """
+        return cls._at(url, REAL, config)
+
+    @classmethod
+    def _at(cls, url: str, runtime: Runtime, config: dict[str, str]) -> ChunkStore:
         folder = folder_of(url, **config)
         if folder is not None:
-            return cls.in_folder(folder)
+            return cls.in_folder(folder, runtime)
+        if urlsplit(url).scheme == HDFS:
+            return cls(HdfsPlace(url, runtime, config), None, url, runtime)
         store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
         patient = store
         if scheme != "memory":
             patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
-        return cls(store, None, url=url, secrets=secrets, patient=patient)
+        return cls(ObjectPlace(store, secrets=secrets, patient=patient), None, url, runtime)
 
     @property
     def is_here(self) -> bool:
@@ -145,14 +124,7 @@ class ChunkStore:
         """What this store alone says of itself, so that no other is taken for it; made when it is first asked for."""
         if not self._mark:
             await self._before_write()
-            try:
-                await obstore.put_async(self._store, MARK, self.runtime.unique().encode(), mode="create")
-                if self._local is not None:
-                    await self.runtime.in_thread(localfiles.sync, self._local, self._local / MARK)
-            except AlreadyExistsError:
-                pass
-            except Exception as error:
-                raise self._failed("store its mark", error) from None
+            await self._place.create(MARK, [self.runtime.unique().encode()])
             self._mark = bytes(await self.read(MARK, 0, MARK_BYTES)).decode()
         return self._mark
 
@@ -176,26 +148,15 @@ class ChunkStore:
         """
         await self._before_write()
         if self._local is None:
-            await putting.put_new(self._patient, name, parts, self._secrets)
+            await putting.put_new(self._place, name, parts)
         else:
-            await self._put_here(self._local, name, parts)
+            await self._place.put_over(name, parts)
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
         """`put`, in place of what has the name now. Raises: as `put`, and as `check_ours`, for that is lost then."""
         await self.check_ours()
         await self._before_write()
-        if self._local is None:
-            await putting.put_over(self._patient, name, parts, self._secrets)
-        else:
-            await self._put_here(self._local, name, parts)
-
-    async def _put_here(self, folder: Path, name: str, parts: Sequence[Buffer]) -> None:
-        try:
-            # an iterator: obstore puts them together in a thread of its own, while the loop continues
-            await obstore.put_async(self._store, name, iter(parts), use_multipart=False)
-            await self.runtime.in_thread(localfiles.sync, folder, folder / name)
-        except Exception as error:  # obstore raises its own family, mapped here once
-            raise self._unwritten(error) from None
+        await self._place.put_over(name, parts)
 
     async def settle(self, name: str) -> None:
         """Make an object durable that a process has stored which may have been killed before that."""
@@ -203,24 +164,10 @@ class ChunkStore:
             try:
                 await self.runtime.in_thread(localfiles.sync, self._local, self._local / name)
             except OSError as error:
-                raise self._unwritten(error) from error
+                raise unwritten(error) from error
 
-    @staticmethod
-    def _unwritten(error: Exception) -> UnavailableError:
-        if is_no_room(error) or "No space left" in str(error):
-            return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
-        return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
-
-    def _failed(self, what: str, error: Exception) -> UnavailableError:
-        """what: that can't be done, as in "read a chunk"."""
-        if self._local is None:
-            return told(what, error, self._secrets)
-        return UnavailableError(f"tier 2 can't {what}: {_in_a_line(error)}")
-
-    def _missing(self, name: str, error: FileNotFoundError) -> NadiError:
+    def _missing(self, name: str) -> NotFoundError:
         """What isn't found is gone, unless nothing is found there now."""
-        if self._local is None and is_no_bucket(error):
-            return told(f"read {name}", error, self._secrets)
         self._check_mounted()
         return NotFoundError(f"chunk {name} is not in tier 2")
 
@@ -244,7 +191,7 @@ class ChunkStore:
         except OSError as error:
             if error.errno in _NO_LINKS:
                 return False
-            raise self._unwritten(error) from error
+            raise unwritten(error) from error
         return True
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
@@ -254,15 +201,9 @@ class ChunkStore:
         """
         self._check_is_file(name)
         try:
-            return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
-        except FileNotFoundError as error:
-            raise self._missing(name, error) from None
-        except Exception as error:
-            if self._local is not None and "(os error 5)" in str(error):
-                raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
-            if await self._size_after(name, error) <= position:
-                return memoryview(b"")
-            raise self._failed(f"read {name}", error) from None
+            return await self._place.read(name, position, length)
+        except FileNotFoundError:
+            raise self._missing(name) from None
 
     async def read_checked(
         self, name: str, position: int, length: int, checksums: bytes
@@ -275,12 +216,12 @@ class ChunkStore:
             arguments = self._local / name, name, position, length, checksums
             try:
                 return await self.runtime.in_thread(localreads.read_checked, *arguments)
-            except FileNotFoundError as error:
-                raise self._missing(name, error) from None
+            except FileNotFoundError:
+                raise self._missing(name) from None
             except OSError as error:
                 if error.errno in (errno.EIO, errno.ELOOP):
                     raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
-                raise self._failed(f"read {name}", error) from None
+                raise failed(f"read {name}", error) from None
         data = await self.read(name, position, length)
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
@@ -302,16 +243,11 @@ class ChunkStore:
         """
         self._check_is_file(name)
         try:
-            tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
-            return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
-        except FileNotFoundError as error:
-            raise self._missing(name, error) from None
-        except Exception as error:
-            if self._local is not None and "(os error 5)" in str(error):
-                return None
-            if await self._size_after(name, error) <= length:
-                return None
-            raise self._failed(f"read {name}", error) from None
+            return ChunkDescription.decode(name, await self._place.read(name, length, None))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+        except DiskReadError:
+            return None
 
     def _check_is_file(self, name: str) -> None:
         """A pipe in its place would make whoever opens it wait forever."""
@@ -324,34 +260,11 @@ class ChunkStore:
 
     def has(self, name: str) -> bool:
         """Whether an object of that name is there; blocking."""
-        try:
-            obstore.head(self._store, name)
-        except FileNotFoundError as error:
-            if self._local is None and is_no_bucket(error):
-                raise self._failed(f"read {name}", error) from None
-            return False
-        except Exception as error:
-            raise self._failed(f"read {name}", error) from None
-        return True
+        return self._place.has(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the sizes of all objects whose names begin with a folder; blocking."""
-        try:
-            return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
-        except Exception as error:
-            raise self._failed(f"list {prefix}", error) from None
-
-    async def _size_after(self, name: str, error: Exception) -> int:
-        """The size of a chunk of which a part can't be read: where it ends, a range that begins there is an error, to
-        each store another one."""
-        if was_unanswered(error):
-            raise self._failed(f"read {name}", error) from None
-        try:
-            return int((await obstore.head_async(self._store, name))["size"])
-        except FileNotFoundError as missing:
-            raise self._missing(name, missing) from None
-        except Exception as unread:
-            raise self._failed(f"read {name}", unread) from None
+        return self._place.sizes(prefix)
 
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
@@ -359,39 +272,16 @@ class ChunkStore:
             await self.claim.confirm_at_once()
         return await self.runtime.in_thread(self.sizes, folder)
 
-    async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+    def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
         """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
-        listing = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
-        while True:
-            try:
-                page = await anext(listing)
-            except StopAsyncIteration:
-                return
-            except Exception as error:
-                raise self._failed(f"list {folder or 'what is there'}", error) from None
-            yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
+        return self._place.pages(folder)
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""
         await self._before_write()
-        try:
-            await obstore.rename_async(self._store, name, new)
-            if self._local is not None:
-                await self.runtime.in_thread(localfiles.sync, self._local, self._local / new)
-                await self.runtime.in_thread(sync_folder, (self._local / name).parent)
-        except Exception as error:
-            raise self._failed(f"rename {name}", error) from None
+        await self._place.rename(name, new)
 
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""
         await self._before_write()
-        try:
-            await obstore.delete_async(self._store, name)
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise self._failed(f"delete {name}", error) from None
-
-
-def _in_a_line(error: Exception) -> str:
-    return without_secrets(str(error), secrets_of({}))
+        await self._place.delete(name)

@@ -23,7 +23,7 @@ import msgspec
 from nadi.engines import outcomes
 from nadi.engines.engine import LogEngine
 from nadi.engines.failures import RefusedError
-from nadi.engines.opening import open_engines
+from nadi.engines.opening import open_of_chunks
 from nadi.engines.proof import PROOF, prove
 from nadi.engines.registry import Entry, Registry
 from nadi.engines.starting import patiently
@@ -168,7 +168,7 @@ class Claim:
             folder = folder_of(self.url, **self.options)
             if folder is not None and self._where.claimed and not folder.is_dir():
                 raise UnavailableError(f"there is no {folder} now: see whether it is mounted")
-            self._engines = await open_engines(self.url, self._runtime, **self.options)
+            self._engines = await open_of_chunks(self.url, self._runtime, **self.options)
         return self._engines
 
     async def _confirm(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from nadi.engines.urls import REMOTE
+from nadi.engines.urls import ELSEWHERE
 from nadi.errors import NotFoundError
 from nadi.segmentstore.tier2.chunks import MARK, MARK_BYTES, ChunkStore
 
@@ -31,4 +31,4 @@ async def marked(url: str, mark: str) -> ChunkStore:
 def _may_be_here(url: str) -> bool:
     """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
     parts = urlsplit(url)
-    return parts.scheme in REMOTE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
+    return parts.scheme in ELSEWHERE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())

@@ -1,0 +1,288 @@
+"""HDFS as a store, by a stand-in for its client: what a URL may be, errors in words, calls that don't end, and what
+becomes of a put or a set that is interrupted or late. `tests/hdfs` has the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nadi.engines.failures import RefusedError
+from nadi.engines.hdfs import calls, client, files
+from nadi.engines.hdfs.calls import Calls
+from nadi.engines.hdfs.engine import open_hdfs
+from nadi.engines.hdfs.failures import told
+from nadi.engines.hdfs.files import Files
+from nadi.engines.hdfs.registry import HdfsRegistry, _known
+from nadi.engines.hdfs.where import where
+from nadi.engines.opening import open_engines
+from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.runtime import REAL
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from tests.support.hdfs.fake import FakeHdfs, Node
+from tests.support.waiting import until, until_async
+
+URL = "hdfs://name-node:8020/a/folder"
+UNFINISHED = "/a/folder/.unfinished"
+
+
+@pytest.fixture
+def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+    hdfs = FakeHdfs()
+    monkeypatch.setattr(client, "connect", hdfs.connect)
+    yield hdfs
+    if hdfs.stalled is not None:
+        hdfs.stalled.set()
+
+
+@pytest.fixture
+def stored(hdfs: FakeHdfs) -> Files:
+    return Files(where(URL), REAL)
+
+
+def unfinished(hdfs: FakeHdfs) -> list[str]:
+    return [path for path in hdfs.nodes if path.startswith(UNFINISHED + "/")]
+
+
+# --- where -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("hdfs://name-node:8020", {}, "names no folder: HDFS is hdfs://host:port/folder"),
+        ("hdfs://name-node:8020/", {}, "names no folder"),
+        ("hdfs:///folder", {}, "names no name node"),
+        ("hdfs:folder", {}, "names no name node"),
+        ("hdfs://name-node:many/folder", {}, "its port is no number"),
+        ("hdfs://name-node:8020/a/../b", {}, "takes no folder that is empty, . or .."),
+        ("hdfs://name-node:8020/a//b", {}, "takes no folder that is empty"),
+        ("hdfs://name-node:8020/a:b", {}, "has a colon"),
+        ("hdfs://name-node:8020/a#b", {}, "names no folder|names no name node"),
+        ("hdfs://user:secret@name-node:8020/a", {}, "has no credentials"),
+        (URL, {"endpoint": "x"}, "endpoint isn't an option of HDFS here, which are dfs.replication"),
+        (URL, {"dfs.replication": "none"}, "dfs.replication is a number from 1 to 512, not 'none'"),
+        (URL, {"dfs.blocksize": "1024"}, "dfs.blocksize is a number from 1,048,576"),
+    ],
+)
+async def test_a_url_that_is_no_store(hdfs: FakeHdfs, url: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        ChunkStore.from_url(url, **options)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_cluster_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="HDFS keeps the chunks of one server, by --tier2"):
+        await open_engines(URL, REAL)
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
+    with pytest.raises(InvalidArgumentError, match=re.escape("pip install 'nadi[hdfs]'")):
+        client.connect(where(URL))
+
+
+# --- errors in words -------------------------------------------------------------------------------
+
+_SERVER = "org.apache.hadoop.hdfs.server.namenode"
+_STACK = r"\n\tat org.apache.hadoop.hdfs.server.namenode.FSNamesystem.f(FSNamesystem.java:1)"
+
+
+class PanicException(BaseException):
+    """As a panic of the library shows itself."""
+
+
+def _rpc(java: str, said: str) -> RuntimeError:
+    """As the library shows what a name node says."""
+    return RuntimeError(f'RPCError("{java}", "{said}{_STACK}")')
+
+
+_FORBIDS = (
+    "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME "
+    '(user=x, inode="/p")'
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (_rpc(f"{_SERVER}.SafeModeException", "Cannot rename /a."), None, "in safe mode"),
+        (_rpc("org.apache.hadoop.ipc.RetriableException", "Name node is in safe mode."), None, "in safe mode"),
+        (
+            _rpc("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "of /q"),
+            StorageFullError,
+            "a quota of the folder is used up; raise it, or free space there (of /q)",
+        ),
+        (_rpc("org.apache.hadoop.security.AccessControlException", 'user=x, inode=\\"/p\\"'), RefusedError, _FORBIDS),
+        (_rpc("org.apache.hadoop.ipc.StandbyException", "x"), None, "is active"),
+        (_rpc("java.io.IOException", "File /a could only be written to 0 of the 1 "), None, "no data node takes it"),
+        (RuntimeError('OperationFailed("hsync is not supported for erasure-coded files")'), RefusedError, "replicated"),
+        (RuntimeError("NoSASLMechanism"), RefusedError, "it wants Kerberos"),
+        (ConnectionRefusedError("Connection refused (os error 111)"), None, "it can't be reached"),
+        (TimeoutError(), None, "no answer in time"),
+        (PanicException("there is no reactor"), None, "there is no reactor; it is tried again"),
+    ],
+)
+def test_errors_are_told_in_words(error: BaseException, kind: type[UnavailableError] | None, said: str) -> None:
+    problem = told("store x", error)
+    assert type(problem) is (kind or UnavailableError)
+    assert str(problem).startswith("HDFS can't store x: ")
+    assert said in str(problem)
+    assert "at org.apache" not in str(problem)
+
+
+async def test_each_call_maps_what_it_is_told(hdfs: FakeHdfs, stored: Files) -> None:
+    hdfs.error = RuntimeError(f'RPCError("{_SERVER}.SafeModeException", "Name node is in safe mode.")')
+
+    async def listed() -> None:
+        async for _ in stored.pages(""):
+            pass
+
+    for work in (stored.put("x", [b"x"]), stored.read("x"), stored.delete("x"), stored.rename("x", "y"), listed()):
+        with pytest.raises(UnavailableError, match="safe mode"):
+            await work
+    for call in (lambda: stored.is_there("x"), lambda: stored.listed("x")):
+        with pytest.raises(UnavailableError, match="safe mode"):
+            call()
+
+
+# --- puts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["create_file", "write", "hsync", "close", "rename"])
+async def test_a_put_that_fails_leaves_nothing(hdfs: FakeHdfs, stored: Files, at: str) -> None:
+    hdfs.error, hdfs.of = RuntimeError('RPCError("org.x.DSQuotaExceededException", "of /q")'), (at,)
+    with pytest.raises(StorageFullError):
+        await stored.put("a/b", [b"x"])
+    assert not unfinished(hdfs)
+    assert "/a/folder/a/b" not in hdfs.nodes
+    hdfs.error = None
+    assert await stored.put("a/b", [b"x"])
+
+
+async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdfs, stored: Files) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    hdfs.make_folder(UNFINISHED)
+    hdfs.nodes[f"{UNFINISHED}/old"] = Node(b"x", now_ms - 2 * 3_600_000)
+    hdfs.nodes[f"{UNFINISHED}/young"] = Node(b"x", now_ms - 60_000)
+    await stored.put("a", [b"x"])
+    assert unfinished(hdfs) == [f"{UNFINISHED}/young"]
+    assert [file.name for file in stored.listed("")] == ["a"]
+
+
+async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs, stored: Files) -> None:
+    hdfs.make_folder("/a/folder/container-0/x")
+    with pytest.raises(UnavailableError, match="a folder has that name"):
+        await stored.read("container-0/x")
+
+
+# --- calls that don't end --------------------------------------------------------------------------
+
+
+async def test_a_call_without_an_answer_ends_in_time_and_another_takes_its_place(
+    hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HDFS_CALLS_LEFT", 3)
+    await stored.put("a", [b"x"])
+    hdfs.stalled = threading.Event()
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="no answer in time"):
+            await stored.run("read a", lambda client: client.read("/a/folder/a"), 0.1)
+    with pytest.raises(UnavailableError, match="3 calls to it had no answer, and still wait"):
+        await stored.read("a")
+    hdfs.stalled.set()
+    await until_async(lambda: stored.calls.left == 0)
+    hdfs.stalled = None
+    assert await stored.read("a") == b"x"
+
+
+def test_calls_are_bounded_and_give_way() -> None:
+    pool, release, running, most = Calls(at_once=3, most_left=2), threading.Event(), [0], [0]
+    lock = threading.Lock()
+
+    def work() -> int:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        release.wait()
+        with lock:
+            running[0] -= 1
+        return 7
+
+    async def run() -> None:
+        waiting = [asyncio.ensure_future(pool.run(60, work)) for _ in range(20)]
+        await until_async(lambda: running[0] == 3)
+        with pytest.raises(TimeoutError):
+            await pool.run(0.05, work)
+        assert pool.left == 0, "it never had a thread"
+        release.set()
+        assert await asyncio.gather(*waiting) == [7] * 20
+
+    asyncio.run(run())
+    assert most[0] == 3
+    release.clear()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            pool.wait(0.05, work)
+    until(lambda: pool.left == 2)
+    assert pool.wait(10, lambda: 8) == 8
+    release.set()
+    until(lambda: pool.left == 0)
+    assert [pool.wait(10, lambda: 9) for _ in range(10)] == [9] * 10
+
+
+def test_a_thread_ends_that_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_IDLE_S", 0.05)
+    before = threading.active_count()
+    pool = Calls()
+    assert pool.wait(10, lambda: 1) == 1
+    until(lambda: threading.active_count() <= before)
+    assert pool.wait(10, lambda: 2) == 2
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+async def test_a_set_that_is_late_changes_nothing(hdfs: FakeHdfs) -> None:
+    """It has seen a version, and is carried out after others have gone on, or have deleted and set the value anew."""
+    _, registry = open_hdfs(URL, REAL)
+    first = await registry.compare_and_set("v", b"1", None)
+    assert first is not None
+    second = await registry.compare_and_set("v", b"2", first)
+    third = await registry.compare_and_set("v", b"3", second)
+    assert third is not None
+    for late in (await _late(registry, "v", first), await _late(registry, "v", second or "")):
+        assert late is None
+    entry = await registry.get("v")
+    assert entry is not None
+    assert (entry.value, entry.version) == (b"3", third)
+    await registry.delete("v")
+    assert await _late(registry, "v", third) is None
+    assert await registry.get("v") is None
+    assert await registry.compare_and_set("v", b"new", None) is not None
+    assert await _late(registry, "v", third) is None
+    entry = await registry.get("v")
+    assert entry is not None
+    assert entry.value == b"new"
+    again = await registry.compare_and_set("v", b"newer", entry.version)
+    assert again is not None
+    assert len([path for path in hdfs.nodes if "/v/" in path]) == 2, "the first, and the last"
+
+
+async def _late(registry: HdfsRegistry, name: str, version: str) -> str | None:
+    """A set that looked at the value while it had that version, and is as late as can be."""
+    newest, looks = registry._newest, [0]
+
+    async def looked(name: str) -> object:
+        looks[0] += 1
+        if looks[0] == 1:
+            return _known(version)
+        return await newest(name)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(registry, "_newest", looked)
+        return await registry.compare_and_set(name, b"late", version)

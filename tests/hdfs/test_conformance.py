@@ -1,0 +1,97 @@
+"""What every chunk store, engine and registry does, by Hadoop's own HDFS; and that the stand-in says what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nadi.engines.engine import LogEngine
+from nadi.engines.hdfs import client
+from nadi.engines.hdfs.client import Client
+from nadi.engines.hdfs.engine import open_hdfs
+from nadi.engines.hdfs.failures import told
+from nadi.engines.hdfs.where import where
+from nadi.engines.proof import prove
+from nadi.engines.registry import Registry
+from nadi.runtime import REAL
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from tests.conformance import test_checked_reads, test_chunk_store, test_log_engine, test_registry
+from tests.support.hdfs.fake import FakeHdfs
+
+test_parts = test_chunk_store.test_what_was_put_is_read_in_parts
+test_none = test_chunk_store.test_one_that_is_not_there
+test_gone = test_chunk_store.test_what_is_deleted_or_renamed_is_gone
+test_damaged = test_chunk_store.test_what_is_damaged_is_told
+test_mark = test_chunk_store.test_a_store_has_a_mark_of_its_own
+test_listed = test_chunk_store.test_what_is_listed_says_when_it_was_stored
+test_not_there = test_checked_reads.test_a_chunk_that_is_not_there
+test_whole_and_in_parts = test_log_engine.test_what_is_stored_is_read_whole_and_in_parts
+test_set_by_version = test_registry.test_a_value_is_set_if_it_has_the_version
+
+pytestmark = pytest.mark.slow  # the cluster takes ten seconds to start, and more on a busy machine
+
+
+@pytest.fixture
+def chunks(url: str) -> ChunkStore:
+    return ChunkStore.from_url(url)
+
+
+@pytest.fixture
+def engine(url: str) -> LogEngine:
+    return open_hdfs(url, REAL)[0]
+
+
+@pytest.fixture
+def registry(url: str) -> Registry:
+    return open_hdfs(url, REAL)[1]
+
+
+async def test_it_keeps_the_conditions_that_a_claim_stands_on(url: str) -> None:
+    await prove(*open_hdfs(url, REAL), REAL)
+
+
+def _refused(call: Callable[[], object]) -> tuple[type[BaseException], str]:
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(told("do it", error)).partition(":")[2].partition("(")[0]
+    raise AssertionError("it was not refused")
+
+
+def test_the_stand_in_refuses_as_it_does(url: str) -> None:
+    place = where(url)
+    found = []
+    for hdfs in (client.connect(place), FakeHdfs().connect(place)):
+        found.append(_refusals(hdfs, place.root))
+    assert found[0] == found[1]
+
+
+def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], str]]:
+    for name in ("a/x", "a/y"):
+        hdfs.create_file(f"{root}/{name}", 1 << 20, None).close()
+    hdfs.make_folder(f"{root}/b")
+    calls: list[Callable[[], object]] = [
+        lambda: hdfs.get_file_info(f"{root}/none"),
+        lambda: hdfs.read(f"{root}/none"),
+        lambda: hdfs.read(f"{root}/a"),
+        lambda: list(hdfs.list_status(f"{root}/none")),
+        lambda: hdfs.create_file(f"{root}/a/x", 1 << 20, None),
+        lambda: hdfs.create_file(f"{root}/a/x/z", 1 << 20, None),
+        lambda: hdfs.make_folder(f"{root}/a/x/z"),
+        lambda: hdfs.rename(f"{root}/a/x", f"{root}/a/y"),
+        lambda: hdfs.rename(f"{root}/a/x", f"{root}/none/y"),
+        lambda: hdfs.rename(f"{root}/none", f"{root}/a/z"),
+        lambda: hdfs.rename(f"{root}/a", f"{root}/b"),
+        lambda: hdfs.rename(f"{root}/a/x", f"{root}/b"),
+        lambda: hdfs.delete(f"{root}/a"),
+    ]
+    refusals = [_refused(call) for call in calls]
+    assert hdfs.delete(f"{root}/none") is False
+    assert sorted(one.path for one in hdfs.list_status(root, True)) == [
+        f"{root}/a", f"{root}/a/x", f"{root}/a/y", f"{root}/b"
+    ]  # fmt: skip
+    return [
+        (kind, "" if kind in (FileNotFoundError, FileExistsError) else said.split(";")[0].replace(root, ""))
+        for kind, said in refusals
+    ]

@@ -1,0 +1,173 @@
+"""HDFS as its client shows it, in memory: what `nadi.engines.hdfs.client.connect` gives, with the errors and the texts
+that the real one has, which `tests/hdfs` compares with a real cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nadi.engines.hdfs.where import Where
+from nadi.wire.fields import Buffer
+
+
+@dataclass
+class Status:
+    path: str
+    length: int
+    isdir: bool
+    modification_time: int
+
+
+@dataclass
+class Node:
+    """body: None is a folder."""
+
+    body: bytes | None
+    modification_time: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+
+class FakeHdfs:
+    """One name node and its files. error: raised by each call while it is set; what: by those of these names alone."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {"/": Node(None)}
+        self.error: Exception | None = None
+        self.of: Sequence[str] = ()
+        self.stalled: threading.Event | None = None  # calls wait for it
+        self.lock = threading.Lock()
+
+    def connect(self, where: Where) -> FakeClient:
+        return FakeClient(self)
+
+    def check(self, call: str) -> None:
+        if self.error is not None and (not self.of or call in self.of):
+            raise self.error
+        if self.stalled is not None:
+            self.stalled.wait()
+
+    def make_folder(self, path: str) -> None:
+        for place in _above(path + "/x"):
+            node = self.nodes.setdefault(place, Node(None))
+            if node.body is not None:
+                raise RuntimeError(
+                    f'RPCError("org.apache.hadoop.fs.ParentNotDirectoryException", "{place} (is not a directory)")'
+                )
+
+
+class FakeClient:
+    def __init__(self, hdfs: FakeHdfs) -> None:
+        self._hdfs = hdfs
+
+    def get_file_info(self, path: str) -> Status:
+        self._hdfs.check("get_file_info")
+        with self._hdfs.lock:
+            return _status(path, self._found(path))
+
+    def list_status(self, path: str, recursive: bool = False) -> Iterator[Status]:
+        self._hdfs.check("list_status")
+        with self._hdfs.lock:
+            if self._found(path).body is not None:
+                return iter([_status(path, self._found(path))])
+            below = {name: node for name, node in self._hdfs.nodes.items() if name.startswith(path.rstrip("/") + "/")}
+            if not recursive:
+                below = {name: node for name, node in below.items() if "/" not in name[len(path) + 1 :]}
+            return iter([_status(name, node) for name, node in below.items()])
+
+    def read(self, path: str) -> FakeReader:
+        self._hdfs.check("read")
+        with self._hdfs.lock:
+            body = self._found(path).body
+        if body is None:
+            raise FileNotFoundError(f"Path is not a file: {path}\n\tat org.apache")
+        return FakeReader(body)
+
+    def create_file(self, path: str, block_bytes: int, replication: int | None) -> FakeWriter:
+        self._hdfs.check("create_file")
+        with self._hdfs.lock:
+            if path in self._hdfs.nodes:
+                raise FileExistsError(f"{path} for client 127.0.0.1 already exists")
+            self._hdfs.make_folder(path.rpartition("/")[0])
+            self._hdfs.nodes[path] = Node(b"")
+        return FakeWriter(self._hdfs, path)
+
+    def make_folder(self, path: str) -> None:
+        self._hdfs.check("make_folder")
+        with self._hdfs.lock:
+            self._hdfs.make_folder(path)
+
+    def rename(self, src: str, dst: str, overwrite: bool = False) -> None:
+        self._hdfs.check("rename")
+        with self._hdfs.lock:
+            nodes = self._hdfs.nodes
+            is_folder = self._found(src, f"rename source {src} is not found.").body is None
+            self._found(dst.rpartition("/")[0] or "/", f"rename destination parent {dst} not found.")
+            if dst in nodes and (nodes[dst].body is None) != is_folder:
+                raise RuntimeError(
+                    f'RPCError("java.io.IOException", "Source {src} and destination {dst} must both be directories")'
+                )
+            if dst in nodes and not overwrite:
+                raise FileExistsError(f"rename destination {dst} already exists")
+            nodes.pop(dst, None)
+            for name in [name for name in nodes if name == src or name.startswith(src + "/")]:
+                nodes[dst + name[len(src) :]] = nodes.pop(name)
+
+    def delete(self, path: str, recursive: bool = False) -> bool:
+        self._hdfs.check("delete")
+        with self._hdfs.lock:
+            below = [name for name in self._hdfs.nodes if name == path or name.startswith(path + "/")]
+            if len(below) > 1 and not recursive:
+                raise RuntimeError(
+                    f'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "`{path} is non empty")'
+                )
+            for name in below:
+                del self._hdfs.nodes[name]
+            return bool(below)
+
+    def _found(self, path: str, why: str = "") -> Node:
+        node = self._hdfs.nodes.get(path)
+        if node is None:
+            raise FileNotFoundError(why or path)
+        return node
+
+
+class FakeReader:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __len__(self) -> int:
+        return len(self._body)
+
+    def read_range(self, offset: int, len: int) -> bytes:
+        assert offset + len <= self.__len__(), "the real one panics"
+        return self._body[offset : offset + len]
+
+
+class FakeWriter:
+    def __init__(self, hdfs: FakeHdfs, path: str) -> None:
+        self._hdfs, self._path, self._written, self._is_synced = hdfs, path, b"", True
+
+    def write(self, buf: Buffer) -> int:
+        self._hdfs.check("write")
+        self._written += bytes(buf)
+        self._is_synced = False
+        return len(buf)
+
+    def hsync(self) -> None:
+        self._hdfs.check("hsync")
+        self._is_synced = True
+
+    def close(self) -> None:
+        self._hdfs.check("close")
+        assert self._is_synced, "what is only closed may be in memory"
+        self._hdfs.nodes[self._path] = Node(self._written)
+
+
+def _status(path: str, node: Node) -> Status:
+    return Status(path, len(node.body or b""), node.body is None, node.modification_time)
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) or "/" for count in range(1, len(parts))]
