@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from nadi.limits.cluster import *  # noqa: F403 - they are limits like all others, and set like them
+from nadi.limits.functions import *  # noqa: F403 - likewise
 from nadi.limits.given import override
 from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
@@ -369,25 +370,6 @@ READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segmen
 READ_JOINED_BYTES = 64 * KIB  # small waiting blocks are handed out together, up to this
 SKIPPED_DAMAGES_KEPT = 1_000  # the latest that a reader which skips damage remembers; all are logged
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
-
-# --- functions -----------------------------------------------------------------------------------
-FUNCTION_BATCH_EVENTS = 10_000  # the most that a handler is given at once: they are in memory several times meanwhile
-FUNCTION_WORKERS = 1_000  # of one `nadi function run`: each is a process
-FUNCTION_RETRIES = 1_000  # of one event
-FUNCTION_LEASE_MS = 600_000  # of a transaction whose position is not recorded yet, without contact from its worker
-FUNCTION_ERROR_CHARS = 2_000  # of an exception's message, in dead letters and in `nadi function show`
-FUNCTION_SLICE_S = 0.5  # after which what single events gave is recorded, before the batch is done
-FUNCTION_SLICE_BYTES = 8 * MIB  # and with which it is, too
-FUNCTION_START_S = 60.0  # a handler's process may take to import what it needs
-FUNCTION_DRAIN_S = 30.0  # what is being handled may take this long when the function is stopped
-FUNCTION_LOOK_S = 1.0  # how often the supervisor looks at unread data while there are workers, or others have some
-FUNCTION_BEAT_S = 30.0  # how often it says that it is still there while nothing happens
-FUNCTION_GONE_S = 120.0  # after which one that says nothing counts as gone
-FUNCTION_PROBES = 100  # segments whose length is asked for at one time
-FUNCTION_RETRY_AFTER_S = 300.0  # the longest that a service can ask to wait for
-FUNCTION_REPLY_BYTES = 64 * MIB  # of a service's answer
-DEAD_LETTER_DATA_BYTES = 4 * MIB  # of an event, kept in its dead letter: base64 makes a third more of it
-
 
 # --- Spark ---------------------------------------------------------------------------------------
 SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
