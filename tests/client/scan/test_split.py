@@ -7,17 +7,21 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nadi
 from nadi.client import Basic, Bearer, StreamManager
 from nadi.client.control.security import Encoded
 from nadi.client.scan import connection
 from nadi.client.scan.connection import Connection
+from nadi.client.scan.divided import parted
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.selection import Rows
 from nadi.client.scan.split import Split
@@ -94,6 +98,40 @@ def in_order(table: pa.Table) -> pa.Table:
 def column_of(split: Split) -> Callable[[str], list[Any]]:
     table = pa.table(split)
     return lambda name: table[name].to_pylist()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20),
+    places=st.sets(st.integers(1, 999), max_size=20),
+)
+def test_what_is_parted_at_borders_is_all_there_in_order(sizes: list[int], places: set[int]) -> None:
+    pieces = [Piece("s", number, 7, 7 + size) for number, size in enumerate(sizes)]
+    borders = sorted(place for place in places if place < sum(sizes))
+    parts = parted(pieces, borders)
+    lengths = [sum(piece.size_bytes for piece in part) for part in parts]
+    assert list(accumulate(lengths)) == [*borders, sum(sizes)]
+    flat = [piece for part in parts for piece in part]
+    assert all(piece.size_bytes for piece in flat)
+    bytes_of = [(piece.segment_id, offset) for piece in flat for offset in range(piece.start, piece.end)]
+    assert bytes_of == [(piece.segment_id, offset) for piece in pieces for offset in range(piece.start, piece.end)]
+
+
+def test_of_many_segments(uneven: StreamManager) -> None:
+    uneven.create_stream("sc", "dense")
+    with uneven.create_writer("sc", "dense") as writer:
+        for round_ in range(12):
+            for number in range(20 + round_ * 5):
+                writer.write_event(b"%d.%d" % (round_, number), f"k{number}")
+            writer.flush(30)
+            sealed = list(uneven.cuts("sc", "dense").tail().positions)
+            ranges = [(0.0, 0.5), (0.5, 1.0)] if len(sealed) == 1 else [(0.0, 1.0)]
+            uneven.scale_stream("sc", "dense", sealed, ranges)
+    scan = nadi.scan(uneven, "sc", "dense")
+    whole = in_order(pa.table(scan))
+    for most in (1, 40, 1_000, 100_000):
+        splits = scan.splits(1, max_bytes=most)
+        assert in_order(pa.concat_tables(map(pa.table, splits))).equals(whole)
+        assert most == 1 or max(split.size_bytes for split in splits) <= most + 20
 
 
 def test_an_event_that_is_longer_than_a_part_is_one(uneven: StreamManager) -> None:

@@ -62,14 +62,14 @@ async def evenly(manager: StreamManager, scope: str, pieces: Sequence[Piece], co
     asked = (_boundaries(manager, scope, mine[at], places) for at, places in within.items())
     for at, found in zip(within, await asyncio.gather(*asked), strict=True):
         borders.update(ends[at] - mine[at].end + place for place in found)
-    return _parted(mine, sorted(borders - {0, total}))
+    return parted(mine, sorted(borders - {0, total}))
 
 
-def _parted(pieces: Sequence[Piece], borders: Iterable[int]) -> list[tuple[Piece, ...]]:
+def parted(pieces: Sequence[Piece], borders: Iterable[int]) -> list[tuple[Piece, ...]]:
     """
-    >>> [[one.size_bytes for one in part] for part in _parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [2, 4, 8])]
+    >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [2, 4, 8])]
     [[2], [2], [4], [5]]
-    >>> [[one.size_bytes for one in part] for part in _parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [6])]
+    >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [6])]
     [[4, 2], [7]]
     """
     parts: list[list[Piece]] = [[]] if pieces else []
@@ -90,15 +90,15 @@ def _parted(pieces: Sequence[Piece], borders: Iterable[int]) -> list[tuple[Piece
 
 
 async def _boundaries(manager: StreamManager, scope: str, piece: Piece, places: Sequence[int]) -> list[int]:
-    """The event boundaries within the piece that are next to these offsets; none where its data is damaged, for who
-    reads it has to find out what is left."""
+    """The piece's event boundaries that are next to these offsets, its ends among them; none where its data is damaged,
+    for who reads it has to find out what is left."""
     name = segment_name(scope, piece.stream, piece.segment_id)
     asked = (stores_of(manager).ask(wire.LocateOffset(0, name, place, ""), wire.OffsetLocated) for place in places)
     try:
         found = [reply.offset for reply in await asyncio.gather(*asked)]
     except DamagedDataError:
         return []
-    return [place for place in found if piece.start < place < piece.end]
+    return [min(max(place, piece.start), piece.end) for place in found]
 
 
 async def chained(manager: StreamManager, scope: str, pieces: Sequence[Piece]) -> list[list[Piece]]:
