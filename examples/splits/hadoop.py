@@ -31,7 +31,7 @@ class MissingError(ExampleError):
 def by_hadoop(controller: str, scope: str, stream: str, folder: Path) -> dict[str, int]:
     """Run the job in the folder, which must be new."""
     folder.mkdir()
-    nadi = [sys.executable, "-m", "nadi.cli.app"]
+    nadi = [sys.executable, "-m", "nadi"]
     splits = [*nadi, "splits", scope, stream, "--max-bytes", "1MiB", "--controller", controller, "--quiet"]
     (folder / "plan").write_bytes(subprocess.run(splits, check=True, stdout=subprocess.PIPE).stdout)
     command = [

@@ -105,7 +105,7 @@ def test_the_job_of_the_guide(server: nadi.standalone.EmbeddedServer, expected: 
     command = " ".join(f"'{word}'" for word in words)
     (tmp_path / "hadoop").write_text(f'#!/bin/sh\nshift 2\nexec {command} "$@"\n')
     (tmp_path / "hadoop").chmod(0o755)
-    (tmp_path / "nadi").write_text(f'#!/bin/sh\nexec {sys.executable} -m nadi.cli.app "$@"\n')
+    (tmp_path / "nadi").write_text(f'#!/bin/sh\nexec {sys.executable} -m nadi "$@"\n')
     (tmp_path / "nadi").chmod(0o755)
     block = block.replace("128MiB", "200KB")
     done = subprocess.run(
