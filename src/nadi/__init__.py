@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nadi.client.scan.scan import scan
     from nadi.client.scan.split import Split
     from nadi.client.streamtables.table import stream_table
+    from nadi.client.streamtables.writing import write_rows
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
     from nadi.observe.traces import turn_on_traces
@@ -56,6 +57,7 @@ __all__ = [
     "scan",
     "stream_table",
     "turn_on_traces",
+    "write_rows",
 ]
 
 # imported when first asked for, so that `import nadi` costs nothing; what is not named here is nadi.client's
@@ -68,6 +70,7 @@ _HOMES = {
     "scan": "nadi.client.scan.scan",
     "stream_table": "nadi.client.streamtables.table",
     "turn_on_traces": "nadi.observe.traces",
+    "write_rows": "nadi.client.streamtables.writing",
 }
 
 

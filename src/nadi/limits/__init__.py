@@ -13,6 +13,7 @@ from nadi.limits.functions import *  # noqa: F403 - likewise
 from nadi.limits.given import override
 from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
+from nadi.limits.streamtables import *  # noqa: F403 - likewise
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -363,9 +364,6 @@ TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a 
 SEGMENT_ENDS_KEPT = 20_000  # sealed segments whose ends one planner remembers, about 300 bytes each
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
-STREAM_TABLE_KEYS = 16  # columns of a stream table's key
-STREAM_TABLE_MEMORY_BYTES = 256 * MIB  # for the latest rows of a table's keys, copies included; more are in files,
-STREAM_TABLE_PARTS = 32  # over so many of which keys are divided, and each again if need be
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
 READ_JOINED_BYTES = 64 * KIB  # small waiting blocks are handed out together, up to this
 SKIPPED_DAMAGES_KEPT = 1_000  # the latest that a reader which skips damage remembers; all are logged

@@ -33,9 +33,15 @@ class StreamTable:
         self._manager = manager
 
     @property
+    def target(self) -> Target:
+        """What its events are read as now, and written."""
+        thread, core = inside(self._manager)
+        return thread.run(planned(core, self.definition))
+
+    @property
     def schema(self) -> pa.Schema:
         """The table's own columns."""
-        return pa.schema(fields_of(self._planned().kind, self._name))
+        return pa.schema(fields_of(self.target.kind, self._name))
 
     def rows(
         self,
@@ -51,7 +57,7 @@ class StreamTable:
         start, end, slice: as for `nadi.scan`. also: which of a scan's columns there are besides the table's; one whose
         name the table has itself is left out.
         """
-        target = self._planned()
+        target = self.target
         names = {field.name for field in fields_of(target.kind, self._name)}
         own = (name for name in several_texts(also, "the columns in `also`") if name not in names)
         return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
@@ -82,12 +88,8 @@ class StreamTable:
     def _name(self) -> str:
         return f"table {self.definition.scope}/{self.definition.name}"
 
-    def _planned(self) -> Target:
-        thread, core = inside(self._manager)
-        return thread.run(planned(core, self.definition))
-
     def _layout(self, why: str) -> tuple[Layout, Target]:
-        target = self._planned()
+        target = self.target
         if not self.definition.key:
             raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")
         fields = tuple(fields_of(target.kind, self._name))
@@ -136,5 +138,5 @@ def stream_table(manager: StreamManager, scope: str, name: str) -> StreamTable:
     definition doesn't fit.
     """
     table = StreamTable(manager, manager.stream_tables(scope).get(name))
-    table._planned()
+    _ = table.target
     return table

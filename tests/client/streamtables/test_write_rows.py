@@ -1,0 +1,182 @@
+"""Rows of tables and data frames, written to the streams of stream tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import msgspec
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.client.serializers import Struct
+from nadi.client.streamtables import writing
+from nadi.errors import InvalidArgumentError, SerializationError, StreamTableNotFoundError
+
+ROWS = pa.table({"meter": [f"m{number % 7}" for number in range(500)], "wh": list(range(500))})
+
+
+class Reading(msgspec.Struct):
+    meter: str
+    wh: int
+    note: str | None = None
+
+
+@pytest.fixture(scope="module")
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri) as manager:
+        yield manager
+
+
+def made(manager: StreamManager, name: str, schema: str = "meter string, wh long", **given: Any) -> None:
+    manager.create_stream("sc", name, 3)
+    manager.stream_tables("sc").define(name, value_schema=schema, **({"key": ["meter"]} | given))
+
+
+def wh(manager: StreamManager, name: str) -> list[int]:
+    return sorted(pa.table(nadi.stream_table(manager, "sc", name).rows())["wh"].to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "batches", "polars", "pandas", "duckdb"])
+def test_whatever_speaks_arrows_protocol(manager: StreamManager, kind: str) -> None:
+    made(manager, f"from-{kind}")
+    sources: dict[str, Callable[[], Any]] = {
+        "arrow": lambda: ROWS,
+        "batches": lambda: pa.RecordBatchReader.from_batches(ROWS.schema, ROWS.to_batches(90)),
+        "polars": lambda: polars.DataFrame(ROWS),
+        "pandas": lambda: pandas.DataFrame(ROWS.to_pandas()),
+        "duckdb": lambda: duckdb.sql("from ROWS"),
+    }
+    assert nadi.write_rows(manager, "sc", f"from-{kind}", sources[kind]()) == 500
+    assert wh(manager, f"from-{kind}") == list(range(500))
+    last = pa.table(nadi.stream_table(manager, "sc", f"from-{kind}").latest())
+    assert sorted(last["wh"].to_pylist()) == list(range(493, 500)), "each meter's under one routing key, in order"
+    event = next(manager.read_events("sc", f"from-{kind}", end=manager.cuts("sc", f"from-{kind}").tail()))
+    assert json.loads(event.data).keys() == {"meter", "wh"}
+
+
+def test_a_tables_rows_go_into_another(manager: StreamManager) -> None:
+    """All types, with nulls, there and back."""
+    schema = (
+        "n long, s string, b binary, t timestamp, l timestamp_ntz, d date, y boolean, c decimal(9, 2), i short, "
+        "f double, list array<struct<a: string, t: timestamp>>, m map<string, int>"
+    )
+    row = {
+        "n": 5, "s": "täxt", "b": b"\xff\x00", "t": datetime(2026, 11, 14, 1, 2, 3, 456789, tzinfo=UTC),
+        "l": datetime(1960, 1, 1, 0, 0, 0, 1000), "d": date(1969, 2, 3), "y": False, "c": Decimal("-7.25"), "i": -3,
+        "f": 0.1, "list": [{"a": None, "t": datetime(2026, 11, 14, tzinfo=UTC)}], "m": [("x", 1)],
+    }  # fmt: skip
+    empty = dict.fromkeys(row) | {"n": 6}
+    for value_format in ("json", "msgpack"):
+        made(manager, f"all-{value_format}", schema, key=["n"], value_format=value_format)
+        table = nadi.stream_table(manager, "sc", f"all-{value_format}")
+        assert (
+            nadi.write_rows(manager, "sc", f"all-{value_format}", pa.Table.from_pylist([row, empty], table.schema)) == 2
+        )
+        found = pa.table(table.rows()).drop(["segment_id", "offset"])
+        assert sorted(found.to_pylist(), key=lambda one: one["n"]) == [row, empty]
+
+
+def test_the_streams_own_schema_says_how(manager: StreamManager) -> None:
+    manager.create_stream("sc", "typed")
+    manager.schemas("sc", "typed").register(Struct(Reading))
+    manager.stream_tables("sc").define("typed", key=["meter"])
+    nadi.write_rows(manager, "sc", "typed", ROWS)
+    end = manager.cuts("sc", "typed").tail()
+    with manager.create_reader("sc", "typed", serializer=Struct(Reading), end=end) as reader:
+        assert sum(event.value.wh for some in reader for event in some) == sum(range(500))
+    with pytest.raises(InvalidArgumentError, match="wh is missing"):
+        nadi.write_rows(manager, "sc", "typed", ROWS.drop(["wh"]))
+    with pytest.raises(SerializationError):
+        nadi.write_rows(manager, "sc", "typed", pa.table({"meter": ["m"], "wh": pa.array([None], pa.int64())}))
+    assert len(wh(manager, "typed")) == 500
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (pa.table({"meter": ["m"], "watt": [1]}), "'watt', and table sc/odd doesn't: it has meter, wh"),
+        (pa.table({"wh": [1]}), "no column 'meter', a part of the key"),
+        (pa.table({"meter": [None], "wh": [1]}, pa.schema({"meter": pa.string(), "wh": pa.int64()})), "has no 'meter'"),
+        (pa.table({"meter": ["m"], "wh": ["much"]}), "column 'wh' of the rows is string"),
+        (pa.table({"meter": ["m"], "wh": [1.5]}), "column 'wh' of the rows is double"),
+        (pa.table([["m"], [1], [2]], ["meter", "wh", "wh"]), "'wh', twice"),
+        ([{"meter": "m", "wh": 1}], "not list: pyarrow.Table.from_pylist"),
+    ],
+)
+def test_what_the_table_has_no_place_for_is_refused(manager: StreamManager, rows: Any, told: str) -> None:
+    if manager.create_stream("sc", "odd"):
+        manager.stream_tables("sc").define("odd", value_schema="meter string, wh long", key=["meter"])
+    with pytest.raises(InvalidArgumentError, match=told):
+        nadi.write_rows(manager, "sc", "odd", rows)
+    assert wh(manager, "odd") == []
+
+
+def test_odd_numbers_odd_names_and_no_rows(manager: StreamManager) -> None:
+    made(manager, "floats", "f double", key=[])
+    with pytest.raises(SerializationError, match="JSON has no such numbers"):
+        nadi.write_rows(manager, "sc", "floats", pa.table({"f": [1.0, float("nan")]}))
+    assert nadi.write_rows(manager, "sc", "floats", pa.table({"f": pa.array([], pa.float64())})) == 0
+    assert nadi.write_rows(manager, "sc", "floats", pa.table({"f": pa.nulls(2)})) == 2
+    assert nadi.write_rows(manager, "sc", "floats", pa.table({"f": [1.0, 2.0]}), once="a") == 2
+    assert pa.table(nadi.stream_table(manager, "sc", "floats").rows()).num_rows == 4
+    with pytest.raises(StreamTableNotFoundError):
+        nadi.write_rows(manager, "sc", "nothing", ROWS)
+    with pytest.raises(InvalidArgumentError, match="can't be empty"):
+        nadi.write_rows(manager, "sc", "floats", ROWS, once="")
+
+
+def test_all_or_none(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(manager, "whole")
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.to_batches(100)
+        raise RuntimeError("the source is gone")
+
+    with pytest.raises(Exception, match="the source is gone"):
+        nadi.write_rows(manager, "sc", "whole", pa.RecordBatchReader.from_batches(ROWS.schema, broken()))
+    monkeypatch.setattr(writing, "STREAM_TABLE_TXN_BYTES", 5_000)
+    with pytest.raises(InvalidArgumentError, match="once="):
+        nadi.write_rows(manager, "sc", "whole", ROWS)
+    assert wh(manager, "whole") == []
+    assert nadi.write_rows(manager, "sc", "whole", ROWS, once="monday") == 500
+    assert wh(manager, "whole") == list(range(500))
+
+
+def test_rows_with_a_name_are_there_once_however_often_they_are_begun(
+    manager: StreamManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a split and a merge, and with rows of a second name between them."""
+    made(manager, "named")
+    monkeypatch.setattr(writing, "STREAM_TABLE_BATCH_ROWS", 40)
+
+    def write(count: int, once: str) -> None:
+        def some() -> Iterator[pa.RecordBatch]:
+            yield from ROWS.slice(0, count).to_batches(100)
+            if count < 500:
+                raise RuntimeError("killed")
+
+        rows = pa.RecordBatchReader.from_batches(ROWS.schema, some())
+        if count == 500:
+            assert nadi.write_rows(manager, "sc", "named", rows, once=once) == 500
+        else:
+            with pytest.raises(Exception, match="killed"):
+                nadi.write_rows(manager, "sc", "named", rows, once=once)
+
+    write(130, "monday")
+    manager.scale_stream("sc", "named", [0], [(0.0, 0.1), (0.1, 1 / 3)])
+    write(310, "monday")
+    write(70, "tuesday")
+    segments = sorted(one.segment_id for one in manager.current_segments("sc", "named"))[-2:]
+    manager.scale_stream("sc", "named", segments, [(0.0, 1 / 3)])
+    write(500, "monday")
+    write(500, "monday")
+    assert wh(manager, "named") == sorted([*range(500), *range(70)])
