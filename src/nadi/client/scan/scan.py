@@ -204,3 +204,8 @@ def _check_unit(unit: str, columns: tuple[str, ...]) -> None:
         raise InvalidArgumentError(f"event_time_unit is {unit!r}: it must be {', '.join(PER_SECOND)} or {NO_UNIT}")
     if unit != USUAL_UNIT and EVENT_TIME not in columns:
         raise InvalidArgumentError(f"event_time_unit has no effect where columns leaves out {EVENT_TIME!r}")
+
+
+def of_pieces(planned: Scan, pieces: Sequence[Piece]) -> Scan:
+    """The same columns of other pieces of the stream, for those that know by themselves what lies between two cuts."""
+    return Scan(planned._client, planned._rows, planned.start, planned.end, pieces)

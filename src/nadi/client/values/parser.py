@@ -7,8 +7,8 @@ which schema a number stands for is asked anew by each task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -41,10 +41,12 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """values: a column. rows: the number of the event that each is of; None if it is each event's one."""
+    """values: a column. rows: the number of the event that each is of; None if it is each event's one. wrong: the
+    numbers of events that can't be read, and why."""
 
     values: pa.Array
     rows: Numbers | None
+    wrong: Mapping[int, str] = field(default_factory=dict)
 
 
 class ValueParser:
@@ -70,8 +72,8 @@ class ValueParser:
         if whole.wrong and mode == DROP:
             rows = np.arange(len(events)) if whole.rows is None else whole.rows
             kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
-            return Parsed(whole.values.take(pa.array(kept)), rows[kept])
-        return Parsed(whole.values, whole.rows)
+            return Parsed(whole.values.take(pa.array(kept)), rows[kept], whole.wrong)
+        return Parsed(whole.values, whole.rows, whole.wrong)
 
     def _tell(self, found: Decoded, segment_id: int, offsets: Numbers) -> None:
         """Raise or log what is wrong with the first of the events."""

@@ -1,0 +1,125 @@
+"""Dead letters: events that are no rows, as JSON in a stream of their own, each once.
+
+A snapshot says how many there are among the events that it covers, and how many there were before. They are written
+after it, read anew from between its cuts, under numbers that follow from that: whoever writes them again, because a
+writer was killed before it was done, writes those that are missing (`client.numbered`). No snapshot follows before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.places import StreamShape
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.scan.scan import scan
+from nadi.client.values.options import value_options
+from nadi.client.values.parser import ValueParser
+from nadi.client.values.target import target_of
+from nadi.errors import SerializationError
+from nadi.lake.definition import LakeDefinition
+from nadi.lake.marks import Mark
+from nadi.limits import DEAD_LETTER_DATA_BYTES, LAKE_LETTERS_AT_ONCE, MIB
+from nadi.model.keyspace import key_position
+from nadi.naming import segment_name
+
+_AT_ONCE_BYTES = 4 * MIB
+
+
+class LakeLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that is no row of its lake's table.
+
+    segment, offset: where it lies; reason: why it can't be read; data: the event, base64 in the JSON, or None for one
+    over 4 MiB, which has to be read there.
+
+    >>> LakeLetter.decode(LakeLetter(lake="m", segment="home/m/0.#epoch.0", offset=7, reason="no JSON").encode()).offset
+    7
+    """
+
+    lake: str
+    segment: str
+    offset: int
+    reason: str
+    data: bytes | None = None
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> LakeLetter:
+        """The letter that an event of a dead-letter stream holds; SerializationError for anything else."""
+        try:
+            return msgspec.json.decode(data, type=LakeLetter)
+        except msgspec.MsgspecError as error:
+            raise SerializationError(f"this is not a lake's letter: {error}") from None
+
+
+def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> int:
+    """Write those of one snapshot that aren't there yet; how many it has. TruncatedError if their events are gone."""
+    to = lake.dead_letter_stream
+    if not mark.own_letters or to is None:
+        return 0
+    thread, core = inside(manager)
+    stores = stores_of(core)
+    writer = thread.result(lambda: NumberedWriter(StreamShape(stores, *to), table_id.bytes))
+    number = mark.letters - mark.own_letters
+    try:
+        some: list[NumberedEvent] = []
+        size = 0
+        for letter in letters_of(manager, lake, mark):
+            data = letter.encode()
+            some.append(NumberedEvent(number, key_position(letter.segment), data))
+            number, size = number + 1, size + len(data)
+            if len(some) >= LAKE_LETTERS_AT_ONCE or size >= _AT_ONCE_BYTES:
+                thread.run(writer.write(some))
+                some, size = [], 0
+        if some:
+            thread.run(writer.write(some))
+    finally:
+        thread.result(writer.close)
+    return mark.own_letters
+
+
+def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[LakeLetter]:
+    """Those between a snapshot's cuts, read as it read them: always the same, in the same order."""
+    reading = mark.reading
+    assert reading is not None, "bytes are always rows"
+    thread, core = inside(manager)
+    value = value_options(reading.format, reading.ddl, reading.version, None)
+    assert value is not None
+    target = thread.run(target_of(core, value, lake.scope, [lake.stream], lambda _: True))
+    assert target is not None
+    parser = ValueParser(core.schemas(lake.scope, lake.stream), thread.run, lake.full_name, target)
+    events = scan(
+        manager,
+        lake.scope,
+        lake.stream,
+        start=mark.start_cut,
+        end=mark.end_cut,
+        columns=["value", "event", "segment_id", "offset"],
+        value_format=reading.format,
+        value_schema=reading.ddl,
+        value_version=reading.version,
+    )
+    for batch in events.batches():
+        value_column = batch.column("value")
+        if not value_column.null_count:
+            continue
+        wrong = batch.take(pa.array(np.flatnonzero(value_column.is_null().to_numpy(zero_copy_only=False))))
+        segment_id, offsets = wrong.column("segment_id")[0].as_py(), wrong.column("offset").to_numpy()
+        reasons = parser.parse(wrong.column("event"), segment_id, offsets).wrong
+        for at, data in enumerate(wrong.column("event").to_pylist()):
+            yield LakeLetter(
+                lake=lake.name,
+                segment=segment_name(lake.scope, lake.stream, segment_id),
+                offset=int(offsets[at]),
+                reason=reasons.get(at, "it is null"),
+                data=data if len(data) <= DEAD_LETTER_DATA_BYTES else None,
+            )

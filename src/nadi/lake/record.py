@@ -1,0 +1,166 @@
+"""What the store keeps of a lake: its definition, and what its writers last said, in the table of its reader group.
+
+The group is the stream's subscriber for the lake: it publishes the table's cut, so retention keeps what isn't in the
+table yet (`docs/retention.md`). It has no readers. How far the table is it doesn't say: the table's snapshot alone
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.readergroup.group import made_anew, shared_state_of
+from nadi.client.tables.change import change_value
+from nadi.client.tables.table import value_or_none
+from nadi.errors import (
+    ConflictError,
+    InvalidStreamCutError,
+    NotFoundError,
+    ProtocolError,
+    SubscriberNotFoundError,
+)
+from nadi.lake.definition import LakeDefinition
+from nadi.limits import LAKE_GONE_S
+from nadi.model.readergroup import StreamDataRetention
+from nadi.model.streamcut import StreamCut
+from nadi.naming import READER_GROUP_PREFIX
+
+_KEY = b"lake"
+T = TypeVar("T")
+State = Literal["writing", "level", "waiting", "stopped"]
+
+
+class WriterReport(msgspec.Struct, frozen=True):
+    """What a running writer said: "writing", "level" with the stream when it last looked, "waiting" to try again for
+    the reason in `trouble`, or "stopped" for it. rows, letters, commits: since it was started."""
+
+    host: str
+    pid: int
+    started_ms: int
+    updated_ms: int
+    state: State
+    rows: int = 0
+    letters: int = 0
+    commits: int = 0
+    trouble: str = ""
+
+    def is_gone(self, now_ms: int) -> bool:
+        """Whether it has not reported for so long that it must have died."""
+        return now_ms - self.updated_ms > LAKE_GONE_S * 1000
+
+
+class LakeRecord(msgspec.Struct, frozen=True):
+    """A lake as others see it. table_id: of its table, once that was made. start: the cut at which a new one begins.
+    is_wanted: whether its writers are to run, which `stop` ends. writers: by their names."""
+
+    definition: LakeDefinition
+    table_id: str = ""
+    start: str = ""
+    is_wanted: bool = True
+    writers: dict[str, WriterReport] = {}
+
+
+class StoredLake:
+    """The record of the lake `name` of a scope, and its reader group."""
+
+    def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
+        self.scope, self.name = scope, name
+        self._manager = manager
+        self._groups = manager.reader_group_manager(scope)
+        self._table = manager.table(scope, READER_GROUP_PREFIX + name)
+
+    async def find(self) -> LakeRecord | None:
+        """None if there is no such lake: no group, or one that is no lake's."""
+        held = await value_or_none(self._table, _KEY)
+        return None if held is None else _decoded(held.value)
+
+    async def read(self) -> LakeRecord:
+        found = await self.find()
+        if found is None:
+            raise NotFoundError(f"there is no lake {self.scope}/{self.name}: see `nadi lake list {self.scope}`")
+        return found
+
+    async def define(self, lake: LakeDefinition) -> LakeRecord:
+        """Keep the definition, with a group and a cut to begin at if the lake is new."""
+        cuts = self._manager.cuts(lake.scope, lake.stream)
+        record = await self.find()
+        if record is None:
+            start = await (cuts.head() if lake.start == "head" else cuts.tail())
+            kind = StreamDataRetention
+            await self._groups.create_reader_group(
+                self.name,
+                lake.full_name,
+                starts=[start],
+                retention=kind.MANUAL_RELEASE_AT_USER_STREAMCUT if lake.holds_back else kind.NONE,
+            )
+            streams = (await shared_state_of(await self._groups.get_reader_group(self.name)).read()).streams
+            if streams != (lake.full_name,):
+                raise ConflictError(
+                    f"there is a reader group {self.name} of {', '.join(streams)}: give the lake another name (--name)"
+                )
+            record = LakeRecord(lake, start=start.as_text())
+        elif record.definition.holds_back != lake.holds_back:
+            raise ConflictError(
+                f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention "
+                "since it "
+                "was made: delete it with `nadi lake forget`, and start it again, to change that"
+            )
+        await self._check_stream()
+        return await self.change(
+            lambda held: replace(held or record, definition=lake, is_wanted=True, table_id=(held or record).table_id)
+        )
+
+    async def _check_stream(self) -> None:
+        """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made."""
+        state = await shared_state_of(await self._groups.get_reader_group(self.name)).read()
+        error = await made_anew(stores_of(self._manager), state)
+        if error is not None:
+            raise error
+
+    async def change(self, make: Callable[[LakeRecord | None], LakeRecord]) -> LakeRecord:
+        async def changed(held: bytes | None) -> tuple[bytes | None, LakeRecord]:
+            record = make(None if held is None else _decoded(held))
+            return msgspec.msgpack.encode(record), record
+
+        return await change_value(self._table, _KEY, f"the record of lake {self.scope}/{self.name}", changed)
+
+    async def report(self, writer: str, now: WriterReport | None) -> LakeRecord:
+        """Store what a writer says, None if it ends well; the record then says whether it is still wanted."""
+
+        def changed(held: LakeRecord | None) -> LakeRecord:
+            if held is None:
+                raise NotFoundError(f"lake {self.scope}/{self.name} was forgotten, or its stream's scope deleted")
+            writers = dict(held.writers)
+            writers.pop(writer, None)
+            if now is not None:
+                writers = {name: one for name, one in writers.items() if not one.is_gone(now.updated_ms)}
+                writers[writer] = now
+            return replace(held, writers=writers)
+
+        return await self.change(changed)
+
+    async def release(self, cut: StreamCut) -> None:
+        """Let retention have what lies before the cut."""
+        group = await self._groups.get_reader_group(self.name)
+        with suppress(
+            InvalidStreamCutError, SubscriberNotFoundError
+        ):  # another writer was further; or it doesn't hold back
+            await group.update_retention_stream_cut([cut])
+
+    async def forget(self) -> None:
+        """Delete group and record. The table stays as it is."""
+        await self._groups.delete_reader_group(self.name)
+
+
+def _decoded(data: bytes) -> LakeRecord:
+    try:
+        return msgspec.msgpack.decode(data, type=LakeRecord)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"the lake's record can't be read ({error}): use the nadi that wrote it") from error

@@ -1,0 +1,148 @@
+"""Events as a table's rows: the fields of their values, or their bytes, and where and when each came.
+
+field, field, …      of the value; or `event`, the bytes, where nothing is said of values
+_event               the bytes besides, if they are kept
+_segment_id, _offset where the event lies in its stream
+_append_time         when the server took it, to a second or ten
+_event_time          what the stream's writers had noted of time before it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.client.scan.scan import Scan, scan
+from nadi.client.values.options import Target, value_options
+from nadi.client.values.target import target_of
+from nadi.errors import InvalidArgumentError
+from nadi.lake.definition import LakeDefinition
+from nadi.lake.marks import Reading
+from nadi.lake.stopped import LakeStoppedError
+from nadi.model.streamcut import StreamCut
+from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
+
+EVENT = "event"
+PLACES = {"segment_id": "_segment_id", "offset": "_offset", APPEND_TIME: "_append_time", EVENT_TIME: "_event_time"}
+SEGMENT_ID, OFFSET, APPENDED = PLACES["segment_id"], PLACES["offset"], PLACES[APPEND_TIME]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows, and how many events beside them are none."""
+
+    rows: pa.RecordBatch
+    letters: int
+
+
+class Rows:
+    """What lies between two cuts as rows: the one way from a scan to a table, for the writer and the union."""
+
+    def __init__(self, manager: StreamManager, lake: LakeDefinition, start: StreamCut, end: StreamCut) -> None:
+        self._lake = lake
+        names = ([VALUE, *([EVENT] if lake.keep_events else [])] if lake.value_format else [EVENT]) + list(PLACES)
+        self.target = _target(manager, lake)
+        self.scan: Scan = scan(
+            manager,
+            lake.scope,
+            lake.stream,
+            start=start,
+            end=end,
+            columns=names,
+            event_time_unit=lake.event_time_unit,
+            value_format=lake.value_format,
+            value_schema=lake.value_schema,
+            value_version=None if self.target is None else self.target.schema_id,
+        )
+        self.schema = self._named(self.scan.schema)
+
+    @property
+    def reading(self) -> Reading | None:
+        target = self.target
+        if target is None:
+            return None
+        return Reading(format=target.options.format, version=target.schema_id, ddl=target.options.ddl)
+
+    def __iter__(self) -> Iterator[Found]:
+        return self.of(self.scan)
+
+    def of(self, scanned: Scan) -> Iterator[Found]:
+        """The rows of what was scanned with the same columns."""
+        for batch in scanned.batches():
+            yield self._found(batch)
+
+    def _found(self, batch: pa.RecordBatch) -> Found:
+        columns: list[pa.Array] = []
+        kept = None
+        if VALUE in batch.schema.names:
+            value = batch.column(VALUE)
+            if value.null_count:
+                kept = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
+            columns += value.flatten()
+        columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
+        columns = [_as(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return Found(rows, 0) if kept is None else Found(rows.take(kept), batch.num_rows - len(kept))
+
+    def _named(self, scanned: pa.Schema) -> pa.Schema:
+        fields: list[pa.Field] = []
+        for column in scanned:
+            if column.name == VALUE:
+                fields += [pa.field(one.name, stored_type(one.type, one.name)) for one in column.type]
+            elif column.name == EVENT and self._lake.value_format:
+                fields.append(pa.field("_event", pa.binary()))
+            else:
+                fields.append(pa.field(PLACES.get(column.name, column.name), column.type))
+        names = [one.name for one in fields]
+        lowered = [name.lower() for name in names]
+        for name, low in zip(names, lowered, strict=True):
+            if lowered.count(low) > 1:
+                raise LakeStoppedError(
+                    f"the events have a field {name!r}, and another column has that name, or one that differs by its "
+                    "case "
+                    "alone: rename the field"
+                )
+        return pa.schema(fields)
+
+
+def _target(manager: StreamManager, lake: LakeDefinition) -> Target | None:
+    value = value_options(lake.value_format, lake.value_schema, None, None)
+    if value is None:
+        return None
+    thread, core = inside(manager)
+    target = thread.run(target_of(core, value, lake.scope, [lake.stream], lambda _: True))
+    assert target is not None, "whichever is found is wanted"
+    if not pa.types.is_struct(target.kind):
+        raise InvalidArgumentError(
+            f"the values of {lake.full_name} are {target.kind}, and have no fields to be columns: make the lake "
+            "without "
+            "a format, of the events' bytes"
+        )
+    return target
+
+
+def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """A column's type as Iceberg has it."""
+    types = pa.types
+    if types.is_struct(kind):
+        if not kind.num_fields:
+            raise InvalidArgumentError(f"{path} is a struct without fields, of which no column can be made")
+        return pa.struct([pa.field(one.name, stored_type(one.type, f"{path}.{one.name}")) for one in kind])
+    if types.is_list(kind):
+        return pa.list_(pa.field("element", stored_type(kind.value_type, f"{path}.element")))
+    if types.is_map(kind):
+        return pa.map_(stored_type(kind.key_type, f"{path}.key"), stored_type(kind.item_type, f"{path}.value"))
+    if types.is_integer(kind) and kind.bit_width < 32:
+        return pa.int32()
+    if types.is_duration(kind):
+        return pa.int64()  # of microseconds
+    return kind
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

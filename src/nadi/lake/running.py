@@ -1,0 +1,217 @@
+"""A lake's writer as a process: commits every so many seconds, tries again while something is away, and says how it is.
+
+It ends when it is told to (a signal, `stop`), at an error that trying again can't mend, or, with `once`, when the table
+is level with the stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Unpack
+
+from msgspec.structs import replace
+
+from nadi.backoff import Backoff
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.errors import ConflictError, NadiError, UnavailableError
+from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
+from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
+from nadi.lake.writer import Committed, LakeWriter, Step
+from nadi.limits import LAKE_BEAT_S, LAKE_GONE_S, LAKE_LOOK_S, LAKE_RETRY_LONGEST_S
+
+log = logging.getLogger("nadi.lake")
+Told = Callable[[Committed], None]
+
+
+def start(
+    manager: StreamManager, scope: str, stream: str, *, name: str | None = None, **options: Unpack[Options]
+) -> LakeDefinition:
+    """Make a stream's lake, or change its options, and have its writers run; `run` is one. StreamNotFoundError if there
+    is no such stream.
+
+    >>> import nadi.lake
+    >>> def keep(manager):
+    ...     catalog = {"type": "sql", "uri": "sqlite:////lake/catalog.db", "warehouse": "file:///lake"}
+    ...     lake = nadi.lake.start(manager, "home", "meters", table="home.meters", catalog=catalog)
+    ...     nadi.lake.run(manager, lake)
+    """
+    thread, core = inside(manager)
+
+    async def started() -> LakeDefinition:
+        await core.stream_configuration(scope, stream)
+        stored = StoredLake(core, scope, lake_name(stream, name))
+        before = await stored.find()
+        lake = definition_of(scope, stream, name, None if before is None else before.definition, **options)
+        if lake.dead_letter_stream is not None:
+            await core.stream_configuration(*lake.dead_letter_stream)
+        return (await stored.define(lake)).definition
+
+    return thread.run(started())
+
+
+def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
+    """Have a lake's writers end after what they have in hand; see `run`."""
+    thread, core = inside(manager)
+    stored = StoredLake(core, scope, name)
+
+    async def stopped() -> LakeRecord:
+        await stored.read()
+        return await stored.change(lambda held: replace(_there(held), is_wanted=False))
+
+    return thread.run(stopped())
+
+
+def forget(manager: StreamManager, scope: str, name: str) -> None:
+    """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs."""
+    thread, core = inside(manager)
+    stored = StoredLake(core, scope, name)
+
+    async def forgotten() -> None:
+        record, now_ms = await stored.read(), int(time.time() * 1000)
+        running = [one for one in record.writers.values() if one.state != "stopped" and not one.is_gone(now_ms)]
+        if running:
+            raise ConflictError(
+                f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
+                "stop`); "
+                f"one that was killed counts as gone after {LAKE_GONE_S:g} s"
+            )
+        await stored.forget()
+
+    thread.run(forgotten())
+
+
+def _there(held: LakeRecord | None) -> LakeRecord:
+    assert held is not None, "it was there a moment ago"
+    return held
+
+
+def run(
+    manager: StreamManager,
+    lake: LakeDefinition,
+    *,
+    once: bool = False,
+    stopping: threading.Event | None = None,
+    told: Told = lambda done: None,
+    step: Step = lambda name: None,
+) -> None:
+    """Keep a table level with its stream, until `stopping` is set, a signal or `stop` ends it, or, with `once`, until
+    it is level. told: called with each snapshot.
+
+    LakeStoppedError where it can't go on by itself.
+    """
+    stopping = threading.Event() if stopping is None else stopping
+    with _signals(stopping):
+        _Running(manager, lake, once, stopping, told, step).run()
+
+
+@contextmanager
+def _signals(stopping: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopping.set()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+class _Running:
+    def __init__(
+        self,
+        manager: StreamManager,
+        lake: LakeDefinition,
+        once: bool,
+        stopping: threading.Event,
+        told: Told,
+        step: Step,
+    ) -> None:
+        self._manager, self._lake, self._once, self._stopping, self._told = manager, lake, once, stopping, told
+        self._step = step
+        self._thread, core = inside(manager)
+        self._stored = StoredLake(core, lake.scope, lake.name)
+        now_ms = int(time.time() * 1000)
+        self._name = f"{socket.gethostname()}.{os.getpid()}.{now_ms}"
+        self._report = WriterReport(socket.gethostname(), os.getpid(), now_ms, now_ms, "writing")
+        self._reported_at = 0.0
+        self._backoff = Backoff(first_s=0.2, longest_s=LAKE_RETRY_LONGEST_S)
+
+    def run(self) -> None:
+        self._say("writing")
+        try:
+            self._rounds()
+        except NadiError as error:
+            self._last("stopped", str(error))
+            raise
+        self._last(None, "")
+
+    def _rounds(self) -> None:
+        writer = None
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                writer = writer or LakeWriter(self._manager, self._lake, step=self._step)
+                done = writer.commit()
+            except UnavailableError as error:
+                pause_s = self._backoff.take()
+                log.warning("trying again in %.1f s: %s", pause_s, error)
+                self._say("waiting", str(error))
+                self._wait(pause_s)
+                continue
+            self._backoff.reset()
+            if done is not None:
+                self._report = replace(
+                    self._report,
+                    rows=self._report.rows + done.rows,
+                    letters=self._report.letters + done.letters,
+                    commits=self._report.commits + 1,
+                )
+                self._told(done)
+            if done is None and self._once:
+                return
+            is_level = done is None or done.is_level
+            self._say("level" if is_level else "writing")
+            if is_level and not self._once:
+                self._wait(max(self._lake.every_s - (time.monotonic() - began), 0.0))
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            self._stopping.wait(min(left, LAKE_LOOK_S))
+            if left > LAKE_LOOK_S:
+                self._look()
+
+    def _look(self) -> None:
+        """See whether it is to stop; say now and then that it is there."""
+        if time.monotonic() - self._reported_at > LAKE_BEAT_S:
+            self._say(self._report.state, self._report.trouble)
+            return
+        with suppress(UnavailableError):
+            if not self._thread.run(self._stored.read()).is_wanted:
+                self._stopping.set()
+
+    def _say(self, state: State, trouble: str = "") -> None:
+        self._report = replace(self._report, state=state, trouble=trouble, updated_ms=int(time.time() * 1000))
+        self._reported_at = time.monotonic()
+        try:
+            if not self._thread.run(self._stored.report(self._name, self._report)).is_wanted:
+                self._stopping.set()
+        except UnavailableError as error:
+            log.warning("couldn't say how lake %s is: %s", self._lake.name, error)
+
+    def _last(self, state: State | None, trouble: str) -> None:
+        now = None
+        if state is not None:
+            now = replace(self._report, state=state, trouble=trouble, updated_ms=int(time.time() * 1000))
+        with suppress(NadiError):
+            self._thread.run(self._stored.report(self._name, now))

@@ -1,0 +1,87 @@
+"""How lakes are: what the store knows of them, and where their tables are."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.client.places import cuts as places
+from nadi.errors import NadiError
+from nadi.lake.definition import LakeDefinition
+from nadi.lake.marks import newest_mark
+from nadi.lake.record import LakeRecord, StoredLake, WriterReport
+from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.model.streamcut import StreamCut
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """cut: up to which the table has the stream; None if it has nothing yet, or isn't known: `trouble` says why.
+    behind_bytes: of the stream, that aren't in the table; None if that isn't known. writers: those that are there."""
+
+    lake: LakeDefinition
+    is_wanted: bool
+    writers: tuple[WriterReport, ...]
+    cut: StreamCut | None
+    behind_bytes: int | None
+    snapshot_id: int | None
+    rows: int | None
+    files: int | None
+    letters: int | None
+    trouble: str
+
+
+def lakes_of(manager: StreamManager, scope: str) -> dict[str, LakeRecord]:
+    """The scope's lakes by name, as the store has them."""
+    thread, core = inside(manager)
+
+    async def found() -> dict[str, LakeRecord]:
+        lakes = {}
+        for name in await core.reader_group_manager(scope).list_reader_groups():
+            record = await StoredLake(core, scope, name).find()
+            if record is not None:
+                lakes[name] = record
+        return lakes
+
+    return thread.run(found())
+
+
+def record_of(manager: StreamManager, scope: str, name: str) -> LakeRecord:
+    """NotFoundError if there is no such lake."""
+    thread, core = inside(manager)
+    return thread.run(StoredLake(core, scope, name).read())
+
+
+def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
+    """How a lake is; NotFoundError if there is none of that name."""
+    record = record_of(manager, scope, name)
+    now_ms = int(time.time() * 1000)
+    writers = tuple(one for one in record.writers.values() if not one.is_gone(now_ms))
+    trouble = next((one.trouble for one in writers if one.trouble), "")
+    lake = record.definition
+    cut = behind = snapshot_id = rows = files = letters = None
+    try:
+        table = load_table(open_catalog(lake.catalog), lake.table)
+        mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
+        cut = None if mark is None else mark.end_cut
+        behind = _behind(manager, cut or StreamCut.from_text(record.start))
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None and mark is not None:
+            totals = snapshot.summary.additional_properties
+            snapshot_id, letters = snapshot.snapshot_id, mark.letters
+            rows, files = int(totals["total-records"]), int(totals["total-data-files"])
+    except NadiError as error:
+        trouble = trouble or str(error)
+    return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)
+
+
+def _behind(manager: StreamManager, cut: StreamCut) -> int:
+    thread, core = inside(manager)
+
+    async def measured() -> int:
+        cuts = core.cuts(cut.scope, cut.stream)
+        return sum(one.size_bytes for one in await places.slices_between(cuts, cut, await cuts.tail()))
+
+    return thread.run(measured())

@@ -1,0 +1,141 @@
+"""Partitions: what `day(event_time),bucket(16,key)` means, and which rows belong to which.
+
+The transforms are Iceberg's. Times are computed a column at a time; buckets and widths of other columns once for each
+distinct value, by PyIceberg.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionField
+    from pyiceberg.table.metadata import TableMetadata
+
+_FIELD = re.compile(r"\s*(?:([a-z]+)\(\s*(?:(\d{1,9})\s*,\s*)?([^(),]+?)\s*\)|([^(),]+?))\s*")
+_PLAIN = ("identity", "year", "month", "day", "hour")
+_SIZED = ("bucket", "truncate")
+_US = 1_000_000
+Key = tuple[Any, ...]
+
+
+def partition_fields(text: str) -> list[tuple[str, str]]:
+    """Columns with their transforms, as Iceberg writes these; InvalidArgumentError for anything else.
+
+    >>> partition_fields("day(event_time), bucket(16, key), site")
+    [('event_time', 'day'), ('key', 'bucket[16]'), ('site', 'identity')]
+    """
+    found = []
+    for part in re.split(r",(?![^(]*\))", text) if text.strip() else []:
+        match = _FIELD.fullmatch(part)
+        if match is None:
+            raise _wrong(part)
+        name, size, column, alone = match.groups()
+        if alone is not None:
+            found.append((alone, "identity"))
+        elif name in _PLAIN and size is None:
+            found.append((column, name))
+        elif name in _SIZED and size is not None and int(size) > 0:
+            found.append((column, f"{name}[{int(size)}]"))
+        else:
+            raise _wrong(part)
+    return found
+
+
+def _wrong(part: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{part.strip()[:60]!r} is no partition: write columns, year(c), month(c), day(c), hour(c), bucket(n,c) or "
+        "truncate(n,c), with commas between"
+    )
+
+
+class Partitions:
+    """The partitions of a table's rows, by the spec that it has now."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        schema = metadata.schema()
+        self._fields = [(field, schema.find_column_name(field.source_id) or "") for field in metadata.spec().fields]
+        self._types = [schema.find_type(field.source_id) for field, _ in self._fields]
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        """The rows by partition, in their order."""
+        if not self._fields or not batch.num_rows:
+            if batch.num_rows:
+                yield (), batch
+            return
+        codes = np.zeros(batch.num_rows, np.int64)
+        columns = []
+        for (field, name), kind in zip(self._fields, self._types, strict=True):
+            column = _transformed(field, kind, _column(batch, name)).dictionary_encode("encode")
+            columns.append(column.dictionary)
+            _, codes = np.unique(
+                codes * max(len(column.dictionary), 1) + column.indices.to_numpy(zero_copy_only=False),
+                return_inverse=True,
+            )  # dense again: so many fields as there are can't overflow
+        order = np.argsort(codes, kind="stable")
+        borders = np.flatnonzero(np.diff(codes[order])) + 1
+        for rows in np.split(order, borders):
+            first = int(rows[0])
+            key = tuple(
+                _transformed(field, kind, _column(batch, name).slice(first, 1))[0].as_py()
+                for (field, name), kind in zip(self._fields, self._types, strict=True)
+            )
+            yield key, batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    first, *rest = name.split(".")
+    column = batch.column(first)
+    for part in rest:
+        column = pc.struct_field(column, part)
+    return column
+
+
+def _transformed(field: PartitionField, kind: Any, column: pa.Array) -> pa.Array:
+    """What the transform makes of a column, as Iceberg keeps it: times are numbers."""
+    name = str(field.transform)
+    types = pa.types
+    if name in ("year", "month", "day", "hour"):
+        return _time(name, column)
+    if types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    elif types.is_date(column.type):
+        column = column.cast(pa.int32()).cast(pa.int64())
+    if name == "identity":
+        return column
+    if name == "void":
+        return pa.nulls(len(column), pa.int32())
+    apply = field.transform.transform(kind)
+    encoded = column.dictionary_encode("encode")
+    made = [None if value is None else apply(value) for value in encoded.dictionary.to_pylist()]
+    return pa.array(made, pa.int32() if name.startswith("bucket") else column.type).take(encoded.indices)
+
+
+def _time(name: str, column: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.int64())
+        if name == "hour":
+            return _floor(micros, 3600 * _US)
+        days = _floor(micros, 86_400 * _US)
+    else:
+        days = column.cast(pa.int32())
+    if name == "day":
+        return days
+    dates = days.cast(pa.date32())
+    years = pc.subtract(pc.year(dates), 1970)
+    if name == "year":
+        return years.cast(pa.int32())
+    return pc.add(pc.multiply(years, 12), pc.subtract(pc.month(dates), 1)).cast(pa.int32())
+
+
+def _floor(micros: pa.Array, unit: int) -> pa.Array:
+    values = micros.fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(np.floor_divide(values, unit), pa.int32(), mask=micros.is_null().to_numpy(zero_copy_only=False))

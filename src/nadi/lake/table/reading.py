@@ -1,0 +1,73 @@
+"""A table's files as Arrow: one after the other, some fetched ahead, what others have deleted from them left out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nadi.lake.table.catalogs import reaching
+from nadi.limits import LAKE_READ_AHEAD
+
+if TYPE_CHECKING:
+    from pyiceberg.table import FileScanTask, Table
+
+
+def columns_of(table: Table) -> pa.Schema:
+    """The table's columns, with the types that scans have."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return pa.schema([small(field) for field in schema_to_pyarrow(table.schema(), include_field_ids=False)])
+
+
+def small(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _small(field.type), field.nullable)
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([small(one) for one in kind])
+    if types.is_large_list(kind) or types.is_list(kind):
+        return pa.list_(small(kind.value_field))
+    if types.is_map(kind):
+        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+    return kind
+
+
+def files_of(table: Table) -> list[FileScanTask]:
+    """What its newest snapshot names."""
+    with reaching("the table's storage"):
+        return list(table.scan().plan_files())
+
+
+def read_files(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of these files, with these columns."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    schema = table.schema().select(*names)
+
+    def fetched(file: FileScanTask) -> list[pa.RecordBatch]:
+        with reaching("the table's storage"):
+            return list(ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_record_batches([file]))
+
+    waiting: deque[Future[list[pa.RecordBatch]]] = deque()
+    with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:
+        try:
+            for file in files:
+                waiting.append(pool.submit(fetched, file))
+                if len(waiting) > LAKE_READ_AHEAD:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()

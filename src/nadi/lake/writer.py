@@ -1,0 +1,236 @@
+"""A lake's writer: brings the table from its cut to a later one, a commit at a time.
+
+    the newest snapshot's mark        where the table is; letters that its writer left are written
+    steps.next_cut                    where the next snapshot is
+    Rows → DataFiles                  data files, which nothing names yet
+    commit_append                     the snapshot with files and mark, if the newest is still the one looked at
+    write_letters                     events that are no rows
+    release                           retention may have what lies before the cut
+
+A writer that is killed at any of these steps has either committed or not, and the next one sees which. Files of those
+that hadn't are removed once nothing can name them any more (`table.orphans`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.errors import NadiError, TruncatedError, UnavailableError
+from nadi.lake import steps
+from nadi.lake.definition import LakeDefinition
+from nadi.lake.letters import letters_of, write_letters
+from nadi.lake.marks import Mark, newest_mark, summary_of
+from nadi.lake.record import StoredLake
+from nadi.lake.rows import Rows
+from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table import catalogs, shapes
+from nadi.lake.table.attempts import OvertakenError, commit_append, head_of, new_attempt
+from nadi.lake.table.files import DataFiles
+from nadi.lake.table.orphans import sweep
+from nadi.lake.table.partitions import partition_fields
+from nadi.model.streamcut import StreamCut
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+log = logging.getLogger("nadi.lake")
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A snapshot: up to where it is, and how much was new. is_level: as far as the stream was when it began."""
+
+    cut: StreamCut
+    rows: int
+    letters: int
+    size_bytes: int
+    is_level: bool
+
+
+class LakeWriter:
+    """Of one lake. step: called with the name of each step that was done: planned, written, committed, letters,
+    released."""
+
+    def __init__(self, manager: StreamManager, lake: LakeDefinition, *, step: Step = lambda name: None) -> None:
+        self._manager, self.lake, self._step = manager, lake, step
+        self._thread, self._core = inside(manager)
+        self._stored = StoredLake(self._core, lake.scope, lake.name)
+        self._catalog = catalogs.open_catalog(lake.catalog)
+        self._is_swept = False
+        self._settled: int | None = None  # the snapshot whose letters are known to be written
+
+    def commit(self) -> Committed | None:
+        """Write one snapshot; None if the table is level with the stream. UnavailableError: try again later.
+        LakeStoppedError: something is to be changed first. OvertakenError stays within: another writer was faster."""
+        table = self._table()
+        mark = newest_mark(table, self.lake.scope, self.lake.stream)
+        self._settle(table, mark)
+        start = self._start(mark)
+        try:
+            end, size = self._thread.run(steps.next_cut(self._core, start, self.lake.commit_bytes))
+        except TruncatedError as error:
+            start, end, size = self._behind(start, error)
+        if not size and (mark is None or start == mark.end_cut):
+            return None
+        self._step("planned")
+        try:
+            return self._commit(table, mark, start, end, size)
+        except OvertakenError:
+            log.info("another writer of %s was faster: looking where the table is", self.lake.table)
+            self._is_swept = False
+            return Committed(start, 0, 0, 0, False)
+        except UnavailableError:
+            self._is_swept = False
+            raise
+
+    # --- the table ---------------------------------------------------------------------------------
+
+    def _table(self) -> Table:
+        table = catalogs.load_table(self._catalog, self.lake.table)
+        record = self._thread.run(self._stored.read())
+        if table is None:
+            if record.table_id:
+                raise LakeStoppedError(
+                    f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake "
+                    "(`nadi lake "
+                    "forget`) and start it again, to write a new one from what the stream has left"
+                )
+            rows = self._rows(self._first_cut(), self._first_cut())
+            table = catalogs.create_table(
+                self._catalog, self.lake.table, rows.schema, partition_fields(self.lake.partition)
+            )
+        table_id = str(table.metadata.table_uuid)
+        if record.table_id != table_id:
+            if record.table_id:
+                raise LakeStoppedError(
+                    f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
+                    "under its "
+                    "name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
+                )
+            self._thread.run(self._stored.change(lambda held: replace(held or record, table_id=table_id)))
+        return table
+
+    def _first_cut(self) -> StreamCut:
+        return StreamCut.from_text(self._thread.run(self._stored.read()).start)
+
+    def _start(self, mark: Mark | None) -> StreamCut:
+        return self._first_cut() if mark is None else mark.end_cut
+
+    def _behind(self, start: StreamCut, error: TruncatedError) -> tuple[StreamCut, StreamCut, int]:
+        if not self.lake.skip_truncated:
+            raise LakeStoppedError(
+                f"events behind the table's cut were truncated before they were in it ({error}): start the lake with "
+                "--skip-truncated to go on with what is left"
+            ) from error
+        found = self._thread.run(steps.behind_head(self._core, start))
+        log.error("events of %s were truncated before they were in %s: %s", self.lake.full_name, self.lake.table, error)
+        return found, *self._thread.run(steps.next_cut(self._core, found, self.lake.commit_bytes))
+
+    # --- one commit --------------------------------------------------------------------------------
+
+    def _rows(self, start: StreamCut, end: StreamCut) -> Rows:
+        return Rows(self._manager, self.lake, start, end)
+
+    def _commit(self, table: Table, mark: Mark | None, start: StreamCut, end: StreamCut, size: int) -> Committed:
+        rows = self._rows(start, end)
+        table = shapes.evolved(self._catalog, table, rows.schema)
+        attempt = new_attempt(head_of(table))
+        files = DataFiles(table, attempt)
+        try:
+            letters = self._write(files, rows, table)
+            found = files.close()
+            before = 0 if mark is None else mark.letters
+            new = Mark(
+                cut=end.as_text(),
+                start=start.as_text(),
+                rows=files.rows,
+                letters=before + letters,
+                own_letters=letters,
+                reading=rows.reading,
+                segments=tuple(
+                    (one.segment_id, one.low, one.high)
+                    for one in self._thread.run(steps.ranges_between(self._core, start, end))
+                ),
+            )
+            self._check_letters(new)
+            self._step("written")
+        except Exception:
+            _abandoned(files)
+            raise
+        try:
+            table = commit_append(self._catalog, table, attempt, found, summary_of(new))
+        except OvertakenError:
+            _abandoned(files)
+            raise
+        self._step("committed")
+        self._settle(table, new)
+        self._sweep(table)
+        return Committed(end, files.rows, letters, size, size < self.lake.commit_bytes)
+
+    def _write(self, files: DataFiles, rows: Rows, table: Table) -> int:
+        letters = 0
+        fit = partial(shapes.fitted, schema=files.schema)
+        for found in rows:
+            letters += found.letters
+            if found.rows.num_rows:
+                files.write(fit(found.rows))
+        return letters
+
+    def _check_letters(self, mark: Mark) -> None:
+        """LakeStoppedError if there are some and no stream for them."""
+        if not mark.own_letters or self.lake.dead_letters is not None:
+            return
+        first = next(letters_of(self._manager, self.lake, mark))
+        raise LakeStoppedError(
+            f"the event at {first.segment}@{first.offset} can't be read as {self.lake.value_format}: {first.reason}. "
+            f"Nothing behind the table's cut was written. There are {mark.own_letters:,} such events up to where the "
+            "stream "
+            "was: give the lake a stream for them (--dead-letter STREAM), or correct its schema, and start it again"
+        )
+
+    def _settle(self, table: Table, mark: Mark | None) -> None:
+        """Whatever is to follow the newest snapshot, if its writer was killed."""
+        if mark is None or self._settled == head_of(table):
+            return
+        try:
+            write_letters(self._manager, self.lake, UUID(str(table.metadata.table_uuid)), mark)
+        except TruncatedError as error:
+            if not self.lake.skip_truncated:
+                raise LakeStoppedError(
+                    f"{mark.own_letters:,} events that are no rows of {self.lake.table} were truncated before all of "
+                    "them "
+                    f"were in {self.lake.dead_letters} ({error}): start the lake with --skip-truncated to go on"
+                ) from error
+            log.error("dead letters of %s are lost: %s", self.lake.table, error)
+        self._step("letters")
+        if self.lake.holds_back:
+            self._thread.run(self._stored.release(mark.end_cut))
+        self._settled = head_of(table)
+        self._step("released")
+
+    def _sweep(self, table: Table) -> None:
+        """Once after it began, and after each trouble: behind a commit, for then nothing can name what is older."""
+        if self._is_swept:
+            return
+        removed = sweep(self._catalog, table)
+        if removed:
+            log.info("removed %d files of attempts that came to nothing from %s", removed, self.lake.table)
+        self._is_swept = True
+
+
+def _abandoned(files: DataFiles) -> None:
+    try:
+        files.abandon()
+    except (OSError, pa.ArrowException, NadiError) as error:
+        log.warning("files of an attempt that came to nothing are left for later: %s", error)

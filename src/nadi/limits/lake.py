@@ -1,0 +1,19 @@
+"""Limits of lakes; imported from `nadi.limits`, as all others."""
+
+from __future__ import annotations
+
+_MIB = 1024 * 1024
+
+LAKE_EVERY_MIN_S = 0.05  # between two commits: a catalog takes some
+LAKE_EVERY_MAX_S = 86_400.0
+LAKE_COMMIT_BYTES = 512 * _MIB  # of the stream in one snapshot, about, while a lake catches up
+LAKE_ROW_GROUP_BYTES = 32 * _MIB  # of rows in memory that are written to a file together
+LAKE_PENDING_BYTES = 128 * _MIB  # of rows of all partitions that aren't in a file yet
+LAKE_FILE_BYTES = 512 * _MIB  # of rows in memory, in one file: a fifth of that or less, once it is packed
+LAKE_FILES_OPEN = 200  # partitions being written at one time
+LAKE_LETTERS_AT_ONCE = 500  # written together
+LAKE_LOOK_S = 1.0  # how often a writer looks whether it is to stop
+LAKE_BEAT_S = 10.0  # how often it says that it is there while nothing changes
+LAKE_GONE_S = 60.0  # after which one that says nothing counts as gone
+LAKE_RETRY_LONGEST_S = 60.0  # between two tries, while the catalog or its storage is away
+LAKE_READ_AHEAD = 2  # files of a table that are fetched while others are read, each in memory as a whole

@@ -1,0 +1,71 @@
+"""Files of attempts that came to nothing are removed once nothing can name them, and no others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nadi
+from nadi.lake import LakeWriter
+from nadi.lake.table.attempts import NO_SNAPSHOT, data_file_name, head_of, new_attempt, parent_of
+from nadi.lake.table.catalogs import open_catalog
+from nadi.lake.table.orphans import sweep
+
+from .world import a_lake, catch_up, files_in, files_named, streams, table_of, write
+
+
+def test_files_of_older_snapshots_go_and_those_of_the_newest_and_of_others_stay(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    write(manager, scope, 0, 20)
+    catch_up(manager, lake)
+    first = head_of(table_of(lake))
+    write(manager, scope, 20, 40)
+    catch_up(manager, lake)
+    table = table_of(lake)
+    data = Path(table.location_provider().data_path.removeprefix("file://"))
+    one = next(data.iterdir())
+    dead = {data_file_name(new_attempt(parent), 0) for parent in (NO_SNAPSHOT, first)}
+    kept = {data_file_name(new_attempt(head_of(table)), 0), "00000-7-3f0c3e4a-2f1b-4b1e-9a61-2d7c3b1f0a55.parquet"}
+    metadata = data.parent / "metadata"
+    manifest = metadata / f"{new_attempt(first)}-m0.avro"
+    shutil.copy(one, manifest)
+    for name in dead | kept:
+        shutil.copy(one, data / name)
+    before = {path.name for path in metadata.iterdir()}
+    assert sweep(open_catalog(lake.catalog), table) == len(dead) + 1
+    assert files_in(tmp_path) == files_named(lake) | kept
+    assert before - {path.name for path in metadata.iterdir()} == {manifest.name}
+    assert len(table_of(lake).scan().to_arrow()) == 40
+
+
+def test_a_writer_that_looked_long_ago_removes_nothing_of_one_at_work(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    write(manager, scope, 0, 20)
+    catch_up(manager, lake)
+    old = table_of(lake)
+    write(manager, scope, 20, 40)
+    catch_up(manager, lake)
+    write(manager, scope, 40, 60)
+    swept = []
+
+    def meanwhile(step: str) -> None:
+        if step == "written":
+            swept.append(sweep(open_catalog(lake.catalog), old))
+
+    writer = LakeWriter(manager, lake, step=meanwhile)
+    assert writer.commit() is not None
+    assert swept == [0]
+    assert len(table_of(lake).scan().to_arrow()) == 60
+
+
+def test_an_attempts_parent_is_in_its_files_names() -> None:
+    largest = (1 << 63) - 1
+    assert [parent_of(data_file_name(new_attempt(parent), 1)) for parent in (0, 5, largest)] == [0, 5, largest]
+    assert parent_of("snap-12-0-00000000-0000-0005-6e61-646901020304.avro") == 5
+    assert parent_of("v1.metadata.json") is None

@@ -1,0 +1,31 @@
+"""`python -m tests.lake.writer_main URI SCOPE NAME STEP NUMBER`: the writer of a lake, level with its stream once, in
+a process that kills itself when the step has been reached for the NUMBERth time (0: never)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import nadi
+import nadi.lake
+
+
+def main(uri: str, scope: str, name: str, step: str, number: int) -> None:
+    reached = 0
+
+    def note(done: str) -> None:
+        nonlocal reached
+        reached += done == step
+        if reached == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with nadi.StreamManager(uri) as manager:
+        nadi.lake.run(manager, nadi.lake.lakes_of(manager, scope)[name].definition, once=True, step=note)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    _, uri, scope, name, step, number = sys.argv
+    main(uri, scope, name, step, int(number))
