@@ -18,7 +18,7 @@ from nadi.cli.app import app
 from nadi.testing import RestartableServer
 from tests.support.waiting import until
 
-from .world import catalog_in, streams, write
+from .world import a_lake, catalog_in, catch_up, streams, write
 
 
 def command(uri: str, *words: str) -> Result:
@@ -69,3 +69,29 @@ def test_a_lake_from_its_start_to_its_end(
 def test_what_cannot_be_meant_is_said(nadi_server: RestartableServer, words: list[str], said: str) -> None:
     done = command(nadi_server.controller_uri, *words)
     assert (done.exit_code, said in done.stderr.replace("\n", " ")) == (1, True), done.stderr
+
+
+def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
+    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    def nadi_command(*words: str, given: str = "") -> Result:
+        return CliRunner().invoke(app, words, env={"NADI_CONTROLLER": nadi_server.controller_uri}, input=given)
+
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    write(manager, scope, 1, 11)
+    catch_up(manager, lake)
+    manager.bookmarks(scope).create("monday", manager.stream_info(scope, "meters").tail)
+    write(manager, scope, 11, 21)
+    total = "select sum(wh)::long as wh from"
+    for stretch, expected in {
+        f"{scope}.meters for lake": 210,
+        f"{scope}.meters for lake as of 'monday' where wh > 1": 54,
+        f"{scope}.meters for lake m join {scope}.meters for lake as of 'monday' o using (wh)": 55,
+    }.items():
+        done = nadi_command("sql", f"{total} {stretch}", "--json")
+        assert (done.exit_code, json.loads(done.stdout)) == (0, [{"wh": expected}]), done.output
+    manager.seal_stream(scope, "meters")
+    asked = nadi_command("stream", "delete", scope, "meters", given="n\n")
+    assert (asked.exit_code, f"table {lake.table} of lake meters-lake" in asked.output) == (1, True)
+    assert "nadi lake forget" in nadi_command("stream", "delete", scope, "meters", "--yes").output

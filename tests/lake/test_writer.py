@@ -243,6 +243,21 @@ def test_retention_waits_for_the_table_and_the_union_has_what_it_took(
     assert sorted(pa.table(nadi.lake.union(manager, scope, "meters"))["wh"].to_pylist()) == list(range(1, 151))
 
 
+def test_a_stream_that_was_truncated_behind_the_table_stops_no_writer_that_begins_then(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    write(manager, scope, 0, 50, wrong=5)
+    catch_up(manager, lake)
+    wrong = in_stream(manager, scope)[1]
+    manager.truncate_stream(manager.stream_info(scope, "meters").tail)
+    manager.scale_stream(scope, "dead", [0, 1], [(0.0, 0.3), (0.3, 1.0)])  # with what is known of the letters
+    write(manager, scope, 50, 100)
+    catch_up(manager, lake)
+    assert (len(in_table(lake)), letter_places(manager, scope)) == (90, wrong)
+
+
 def test_what_was_truncated_before_it_was_in_the_table_stops_the_lake_unless_it_may_be_skipped(
     manager: nadi.StreamManager, scope: str, tmp_path: Path
 ) -> None:

@@ -65,6 +65,12 @@ def start(
     ] = None,
     every_s: Annotated[float | None, typer.Option("--every", help="Seconds between two commits: 30.")] = None,
     commit_bytes: Annotated[int | None, typer.Option(help="Of the stream in one commit, about: 512 MiB.")] = None,
+    compact_files: Annotated[
+        int | None, typer.Option(help="Join so many small files of a partition: 16; 0 leaves them.")
+    ] = None,
+    keep_snapshots_s: Annotated[
+        float | None, typer.Option("--keep-snapshots", help="Seconds; older ones are expired: five days.")
+    ] = None,
     name: Name = None,
     once: Annotated[bool, typer.Option("--once", help="End when the table is level with the stream.")] = False,
     define_only: Annotated[bool, typer.Option("--define-only", help="Keep the options, and write nothing.")] = False,
@@ -88,6 +94,8 @@ def start(
         "start": begin,
         "every_s": every_s,
         "commit_bytes": commit_bytes,
+        "compact_files": compact_files,
+        "keep_snapshots_s": keep_snapshots_s,
     }
     if once and define_only:
         raise InvalidArgumentError("--once and --define-only exclude each other: choose one")

@@ -207,13 +207,28 @@ def truncate_stream(
 @stream_app.command("delete")
 @connected
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Delete a sealed stream, with the tables that are defined on it."""
+    """Delete a sealed stream, with the tables that are defined on it. Its lakes' tables stay."""
+    lakes = _lakes(manager, scope, stream)
     if not yes:
-        typer.confirm(
-            f"Delete stream {scope}/{stream} and all its events{_its_tables(manager, scope, stream)}?", abort=True
-        )
+        kept = f" What isn't in {lakes} yet is lost, and what is stays." if lakes else ""
+        tables = _its_tables(manager, scope, stream)
+        typer.confirm(f"Delete stream {scope}/{stream} and all its events{tables}?{kept}", abort=True)
     gone = manager.delete_stream(scope, stream)
     say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
+    if gone and lakes:
+        say(f"{lakes} stays; `nadi lake forget` forgets the lake")
+
+
+def _lakes(manager: StreamManager, scope: str, stream: str) -> str:
+    """The stream's lakes with their tables, in words; "" if it has none."""
+    from nadi.errors import NotFoundError
+    from nadi.lake.states import lakes_of
+
+    try:
+        found = [one.definition for one in lakes_of(manager, scope).values() if one.definition.stream == stream]
+    except (NotFoundError, PermissionDeniedError):  # of the scope, or to see them
+        return ""
+    return ", ".join(f"table {lake.table} of lake {lake.name}" for lake in found)
 
 
 def _its_tables(manager: StreamManager, scope: str, stream: str) -> str:

@@ -33,6 +33,8 @@ class Options(TypedDict, total=False):
     start: Literal["head", "tail"]
     every_s: float
     commit_bytes: int
+    compact_files: int
+    keep_snapshots_s: float
 
 
 class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,8 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     skip_truncated: go on after events that were truncated all the same; else the lake stops there.
     start: where a new lake begins. every_s: seconds between commits while there is something to write; commit_bytes:
     about the most that one has.
+    compact_files: once so many small files are in a partition, they are joined; 0 leaves them. keep_snapshots_s: older
+    snapshots are expired then, and files that none is left to name are removed.
     """
 
     scope: str
@@ -67,6 +71,8 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     start: Literal["head", "tail"] = "head"
     every_s: float = 30.0
     commit_bytes: int = LAKE_COMMIT_BYTES
+    compact_files: int = 16
+    keep_snapshots_s: float = 5 * 86_400.0
 
     @property
     def full_name(self) -> str:
@@ -139,6 +145,10 @@ def _check(made: LakeDefinition) -> None:
         raise InvalidArgumentError(
             f"a lake commits every {LAKE_EVERY_MIN_S:g} to {LAKE_EVERY_MAX_S:,.0f} s, not {made.every_s:g}"
         )
+    if made.compact_files not in (0, *range(2, 10_001)):
+        raise InvalidArgumentError(f"compact_files is 0, or from 2 to 10,000, not {made.compact_files:,}")
+    if not 0 <= made.keep_snapshots_s <= 3_650 * 86_400:
+        raise InvalidArgumentError(f"keep_snapshots_s is from 0 to ten years, not {made.keep_snapshots_s:,g}")
     if not MIB <= made.commit_bytes <= 64 * LAKE_COMMIT_BYTES:
         raise InvalidArgumentError(
             f"commit_bytes is from {MIB:,} to {64 * LAKE_COMMIT_BYTES:,}, not {made.commit_bytes:,}"

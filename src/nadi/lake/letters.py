@@ -62,20 +62,24 @@ class LakeLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> int:
-    """Write those of one snapshot that aren't there yet; how many it has. TruncatedError if their events are gone."""
+    """Write those of one snapshot that aren't there yet, in order; how many it has. TruncatedError if their events are
+    gone."""
     to = lake.dead_letter_stream
     if not mark.own_letters or to is None:
         return 0
     thread, core = inside(manager)
     stores = stores_of(core)
     writer = thread.result(lambda: NumberedWriter(StreamShape(stores, *to), table_id.bytes))
+    position = key_position(str(table_id))  # of all, so that the last of them is there only if all are
     number = mark.letters - mark.own_letters
     try:
+        if thread.run(writer.last_number(position)) >= mark.letters - 1:
+            return mark.own_letters  # and what they were made of may be gone
         some: list[NumberedEvent] = []
         size = 0
         for letter in letters_of(manager, lake, mark):
             data = letter.encode()
-            some.append(NumberedEvent(number, key_position(letter.segment), data))
+            some.append(NumberedEvent(number, position, data))
             number, size = number + 1, size + len(data)
             if len(some) >= LAKE_LETTERS_AT_ONCE or size >= _AT_ONCE_BYTES:
                 thread.run(writer.write(some))

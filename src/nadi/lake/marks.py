@@ -12,7 +12,6 @@ import msgspec
 
 from nadi.errors import InvalidStreamCutError
 from nadi.lake.stopped import LakeStoppedError
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 
 if TYPE_CHECKING:
@@ -52,10 +51,6 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     def start_cut(self) -> StreamCut:
         return StreamCut.from_text(self.start)
 
-    @property
-    def ranges(self) -> list[SegmentRange]:
-        return [SegmentRange(*one) for one in self.segments]
-
 
 def summary_of(mark: Mark) -> dict[str, str]:
     """For the snapshot: the cut by itself, for whoever looks, and the whole mark."""
@@ -94,6 +89,16 @@ def newest_mark(table: Table, scope: str, stream: str) -> Mark | None:
         "were expired behind others'. Give the lake a table of its own, or roll the table back to a snapshot with "
         f"{CUT} in its summary"
     )
+
+
+def segments_told(table: Table) -> tuple[tuple[int, float, float], ...]:
+    """All segments of which the table has rows, with their keys, as far as its snapshots say: one that joins files says
+    what those before it did."""
+    found: set[tuple[int, float, float]] = set()
+    for snapshot in table.snapshots():
+        mark = mark_of(snapshot)
+        found |= set(mark.segments) if mark is not None else set()
+    return tuple(sorted(found))
 
 
 def _checked(mark: Mark, name: str, scope: str, stream: str) -> Mark:

@@ -25,7 +25,7 @@ from nadi.errors import ConflictError, NadiError, UnavailableError
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
 from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
 from nadi.lake.writer import Committed, LakeWriter, Step
-from nadi.limits import LAKE_BEAT_S, LAKE_GONE_S, LAKE_LOOK_S, LAKE_RETRY_LONGEST_S
+from nadi.limits import LAKE_BEAT_S, LAKE_COMPACT_EVERY_S, LAKE_GONE_S, LAKE_LOOK_S, LAKE_RETRY_LONGEST_S
 
 log = logging.getLogger("nadi.lake")
 Told = Callable[[Committed], None]
@@ -144,6 +144,7 @@ class _Running:
         self._name = f"{socket.gethostname()}.{os.getpid()}.{now_ms}"
         self._report = WriterReport(socket.gethostname(), os.getpid(), now_ms, now_ms, "writing")
         self._reported_at = 0.0
+        self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
         self._backoff = Backoff(first_s=0.2, longest_s=LAKE_RETRY_LONGEST_S)
 
     def run(self) -> None:
@@ -177,12 +178,22 @@ class _Running:
                     commits=self._report.commits + 1,
                 )
                 self._told(done)
+            is_level = done is None or done.is_level
+            if is_level and (self._once or time.monotonic() >= self._compact_at):
+                self._compact(writer)
             if done is None and self._once:
                 return
-            is_level = done is None or done.is_level
             self._say("level" if is_level else "writing")
             if is_level and not self._once:
                 self._wait(max(self._lake.every_s - (time.monotonic() - began), 0.0))
+
+    def _compact(self, writer: LakeWriter) -> None:
+        self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
+        try:
+            while writer.compact() and not self._stopping.is_set():
+                self._say("writing")
+        except UnavailableError as error:
+            log.warning("small files are joined later: %s", error)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

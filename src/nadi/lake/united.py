@@ -28,7 +28,7 @@ from nadi.client.scan.scan import Scan, of_pieces
 from nadi.client.scan.selection import Readable
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.lake.definition import LakeDefinition, lake_name
-from nadi.lake.marks import Mark, mark_of, newest_mark
+from nadi.lake.marks import Mark, newest_mark, segments_told
 from nadi.lake.record import LakeRecord
 from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows
 from nadi.lake.states import record_of
@@ -233,9 +233,7 @@ class _Planned:
     def _marked(self) -> dict[int, SegmentRange]:
         """Of all segments of which the table has rows, as far as its snapshots say."""
         if not self._told and self._table is not None:
-            for snapshot in self._table.snapshots():
-                mark = mark_of(snapshot)
-                self._told |= {one.segment_id: one for one in mark.ranges} if mark is not None else {}
+            self._told = {one[0]: SegmentRange(*one) for one in segments_told(self._table)}
         return self._told
 
     async def _behind(self, tail: StreamCut) -> list[int]:

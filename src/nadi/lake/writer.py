@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -29,12 +30,13 @@ from nadi.errors import NadiError, TruncatedError, UnavailableError
 from nadi.lake import steps
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.letters import letters_of, write_letters
-from nadi.lake.marks import Mark, newest_mark, summary_of
+from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of
 from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table import catalogs, shapes
 from nadi.lake.table.attempts import OvertakenError, commit_append, head_of, new_attempt
+from nadi.lake.table.compaction import join, small_files
 from nadi.lake.table.files import DataFiles
 from nadi.lake.table.orphans import sweep
 from nadi.lake.table.partitions import partition_fields
@@ -60,7 +62,7 @@ class Committed:
 
 class LakeWriter:
     """Of one lake. step: called with the name of each step that was done: planned, written, committed, letters,
-    released."""
+    released; and compacted."""
 
     def __init__(self, manager: StreamManager, lake: LakeDefinition, *, step: Step = lambda name: None) -> None:
         self._manager, self.lake, self._step = manager, lake, step
@@ -93,6 +95,37 @@ class LakeWriter:
         except UnavailableError:
             self._is_swept = False
             raise
+
+    def compact(self) -> int:
+        """Join small files in one snapshot, and expire old snapshots; how many files were joined. Errors as in
+        `commit`."""
+        table = self._table()
+        mark = newest_mark(table, self.lake.scope, self.lake.stream)
+        if mark is None:
+            return 0
+        self._settle(table, mark)
+        files = small_files(table, self.lake.compact_files) if self.lake.compact_files else []
+        if files:
+            known = segments_told(table)
+            same = Mark(cut=mark.cut, start=mark.cut, letters=mark.letters, reading=mark.reading, segments=known)
+            try:
+                table, made = join(self._catalog, table, new_attempt(head_of(table)), files, summary_of(same))
+            except OvertakenError:
+                log.info("another writer of %s was faster: its small files are joined later", self.lake.table)
+                self._is_swept = False
+                return 0
+            self._step("compacted")
+            log.info("joined %d files of %s in %d", len(files), self.lake.table, made)
+            self._settled = head_of(table)
+        snapshot = table.current_snapshot()
+        if snapshot is None or mark_of(snapshot) is None:
+            return len(files)  # another's: what says the table's cut may be behind it, and old
+        before = datetime.now(UTC) - timedelta(seconds=self.lake.keep_snapshots_s)
+        if catalogs.expire_snapshots(table, before):
+            self._is_swept = False
+        if not self._is_swept and files:
+            self._sweep(table)
+        return len(files)
 
     # --- the table ---------------------------------------------------------------------------------
 

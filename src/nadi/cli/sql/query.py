@@ -4,6 +4,8 @@
     home.meters for slice 'week-45'                        a named slice
     home.meters for system_time as of 'monday'             up to a place
     home.meters for system_time from 'monday' to 'friday'  from a place to another
+    home.meters for lake                                   its lake's table, and the stream from there
+    home.meters for lake as of 'monday'                    up to a place
 
     latest('home.meters')                                  the latest row of each key of a stream table
     latest('home.meters') for system_time as of 'monday'   up to a place
@@ -32,7 +34,7 @@ VIEWS = ("latest", "changes")
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """A stream, and what of it is asked for. scope: "" where the query doesn't name it; view: latest or changes, if not
-    its rows."""
+    its rows; is_lake: with its lake's table."""
 
     scope: str
     stream: str
@@ -40,10 +42,13 @@ class Stretch:
     start: str | None = None
     end: str | None = None
     view: str = ""
+    is_lake: bool = False
 
     @property
     def table(self) -> str:
         """Its name in the rewritten query."""
+        if self.is_lake:
+            return f"{self.stream} for lake" + (f" as of {self.end}" if self.end is not None else "")
         what = f"{self.view} of {self.stream}" if self.view else self.stream
         if self.slice_name is not None:
             return f"{what} for slice {self.slice_name}"
@@ -111,7 +116,7 @@ def _is_stretch(words: list[_Word], at: int) -> bool:
     return (
         words[at].says("for")
         and at + 1 < len(words)
-        and (words[at + 1].says("slice") or words[at + 1].says("system_time"))
+        and any(words[at + 1].says(kind) for kind in ("slice", "system_time", "lake"))
     )
 
 
@@ -125,7 +130,7 @@ def _view(words: list[_Word], at: int) -> tuple[Stretch, int] | None:
     if at + 4 >= len(words) or not _is_stretch(words, at + 4):
         return Stretch(scope, name, view=view), call[2].end
     stretch, end = _stretch(scope, name, words, at + 5)
-    if stretch.slice_name is not None or (view == "latest" and stretch.start is not None):
+    if stretch.slice_name is not None or stretch.is_lake or (view == "latest" and stretch.start is not None):
         instead = "as of 'place'" if view == "latest" else "from 'place' to 'place'"
         raise InvalidArgumentError(f"write {view}('…') with for system_time {instead}: it is of no other stretch")
     return replace(stretch, view=view), end
@@ -163,6 +168,10 @@ def _stretch(scope: str, stream: str, words: list[_Word], at: int) -> tuple[Stre
 
     if words[at].says("slice"):
         return Stretch(scope, stream, text(at + 1)), words[at + 1].end
+    if words[at].says("lake"):
+        if says(at + 1, "as") and says(at + 2, "of"):
+            return Stretch(scope, stream, end=text(at + 3), is_lake=True), words[at + 3].end
+        return Stretch(scope, stream, is_lake=True), words[at].end
     if says(at + 1, "as") and says(at + 2, "of"):
         return Stretch(scope, stream, end=text(at + 3)), words[at + 3].end
     if says(at + 1, "from") and says(at + 3, "to"):

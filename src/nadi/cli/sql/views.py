@@ -9,10 +9,10 @@ from functools import partial
 import duckdb
 
 import nadi
+import nadi.lake
 from nadi.cli.sql.query import Stretch
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.client.scan.scan import Scan
 from nadi.client.scan.selection import Readable
 from nadi.client.streamtables.table import StreamTable
 from nadi.client.values.target import stored_format
@@ -64,8 +64,14 @@ def _view(table: StreamTable, stretch: Stretch) -> Readable:
     return table.changes(start=stretch.start, end=stretch.end)
 
 
-def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Scan | None:
+def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Readable | None:
     """None if there is no such stream, and it may be something else: its scope isn't in the query."""
+    if stretch.is_lake:
+        if ddl is not None:
+            raise InvalidArgumentError(
+                f"--schema {stretch.stream}=… has no effect on a lake: its table has the columns"
+            )
+        return nadi.lake.union(manager, scope, stretch.stream, at=stretch.end)
     if ddl is None and (table := _defined(manager, scope, stretch.stream)) is not None:
         return table.rows(start=stretch.start, end=stretch.end, slice=stretch.slice_name, also=_OWN)
     try:

@@ -69,6 +69,18 @@ class NumberedWriter:
             while left:
                 left = await self._write(left)
 
+    async def last_number(self, position: float) -> int:
+        """The highest number stored under the id for keys of that position, NO_VERSION if there is none."""
+        while True:
+            self._segments = await self._shape.current()
+            highs = [segment.high for segment in self._segments]
+            segment = self._segments[min(bisect_left(highs, position), len(highs) - 1)]
+            try:
+                return _last(await self._numbers(segment), position)
+            except StreamSealedError:
+                self._drop(segment)
+                self._shape.outdated()
+
     def close(self) -> None:
         """Let go of its sessions."""
         for lane in self._lanes.values():
@@ -117,10 +129,13 @@ class NumberedWriter:
                 self._stored[segment.segment_id] = found
                 new = _not_in(found, new)
         except StreamSealedError:
-            self._stored.pop(segment.segment_id, None)
-            if (lane := self._lanes.pop(segment.segment_id, None)) is not None:
-                lane.drop()
+            self._drop(segment)
             raise
+
+    def _drop(self, segment: SegmentRange) -> None:
+        self._stored.pop(segment.segment_id, None)
+        if (lane := self._lanes.pop(segment.segment_id, None)) is not None:
+            lane.drop()
 
     async def _numbers(self, segment: SegmentRange) -> list[StoredNumber]:
         """The segment's own number first, and then those before it that count for some of its keys."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from nadi.lake.table.catalogs import load_table, reaching
@@ -72,16 +72,41 @@ def commit_append(
         )
         for file in files:
             producer.append_data_file(file)
-    return commit(catalog, table, producer)
+    return _commit(catalog, table, producer)
 
 
-def commit(catalog: Catalog, table: Table, producer: _SnapshotProducer) -> Table:
+def commit_replace(
+    catalog: Catalog,
+    table: Table,
+    attempt: UUID,
+    old: Sequence[DataFile],
+    new: Sequence[DataFile],
+    summary: Mapping[str, str],
+) -> Table:
+    """The table with a snapshot more, in which files stand for others that have the same rows. As `commit_append`."""
+    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+    with reaching("the table's storage"):
+        producer = _OverwriteFiles(
+            Operation.OVERWRITE, table.transaction(), table.io, commit_uuid=attempt, snapshot_properties=dict(summary)
+        )
+        for file in old:
+            producer.delete_data_file(file)
+        for file in new:
+            producer.append_data_file(file)
+    return _commit(catalog, table, producer, is_replacement=True)
+
+
+def _commit(catalog: Catalog, table: Table, producer: _SnapshotProducer, *, is_replacement: bool = False) -> Table:
     """What a producer has made, once: PyIceberg's own way tries again on whatever the newest snapshot is then."""
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import AssertTableUUID
 
     with reaching("the table's storage"):
         updates, requirements = producer._commit()
+    if is_replacement:
+        updates = tuple(map(_as_replacement, updates))
     requirements = (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
     name = ".".join(table.name())
     with reaching("the catalog"):
@@ -96,3 +121,16 @@ def commit(catalog: Catalog, table: Table, producer: _SnapshotProducer) -> Table
     now = load_table(catalog, name)
     assert now is not None, "the catalog has stored it"
     return now
+
+
+def _as_replacement(update: Any) -> Any:
+    """Iceberg's operation for the same rows in other files, so that who follows the table's new rows passes it over;
+    PyIceberg has none that makes it."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    assert update.snapshot.summary is not None
+    summary = Summary(Operation.REPLACE, **update.snapshot.summary.additional_properties)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"summary": summary}))

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from nadi.errors import InvalidArgumentError, UnavailableError
@@ -153,3 +154,14 @@ def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tu
     if made is None:
         raise UnavailableError(f"the table {identifier} was made, and is gone again")
     return made
+
+
+def expire_snapshots(table: Table, before: datetime) -> bool:
+    """Have the table forget snapshots that are older than that, but the newest; whether there were any."""
+    heads = {ref.snapshot_id for ref in table.refs().values()}
+    before_ms = before.timestamp() * 1000
+    if all(one.snapshot_id in heads or one.timestamp_ms >= before_ms for one in table.snapshots()):
+        return False
+    with reaching("the catalog"):
+        table.maintenance.expire_snapshots().older_than(before).commit()
+    return True
