@@ -9,12 +9,11 @@ table is for the server alone.
 The full name decides its kind: one that merely starts like a kind, or combines several, is unknown, as is any other
 with a leading underscore; unknown names are for the server alone too.
 
-    _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do
-    _RG<group>           the state of a Java reader group: its readers write and truncate it
-    _RG<group>_kvtable   the state of nadi's: its readers write it, and whoever creates the group creates it
-    <name>_kvtable       a table: of a user, of Python's reader groups, a partition of a key-value table
-    _bookmarks_kvtable   a table that nadi's clients share in a scope, as is _schemas_kvtable. Deleted with the scope
-    _system/...          the controller's tables
+    _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do _RG<group>
+    the state of a Java reader group: its readers write and truncate it _RG<group>_kvtable   the state of nadi's: its
+    readers write it, and whoever creates the group creates it <name>_kvtable       a table: of a user, of Python's
+    reader groups, a partition of a key-value table _bookmarks_kvtable   a table that nadi's clients share in a scope,
+    as are _schemas_kvtable and _search_kvtable; deleted with the scope _system/...          the controller's tables
     _cluster/scrub       what the server does as a whole, the scrub: for callers that may create scopes
 
 The segment of a transaction, or of a large event in flight, has its stream's name with a suffix. Callers that may only
@@ -30,14 +29,12 @@ from dataclasses import dataclass, field
 
 from nadi.access.permissions import CLUSTER, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.naming import (
-    BOOKMARKS_TABLE,
+    CLIENT_TABLES,
     CLUSTER_SCOPE,
     INTERNAL_SCOPE,
     MARK_PREFIX,
     READER_GROUP_PREFIX,
-    SCHEMAS_TABLE,
     SCRUB,
-    STREAM_TABLES_TABLE,
     TABLE_SUFFIX,
     segment_name,
     segment_of,
@@ -176,7 +173,7 @@ _INTERNAL = (
     (Kind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
     (Kind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
     (Kind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
-    (Kind.SHARED_TABLE, re.compile(f"(?:{BOOKMARKS_TABLE}|{SCHEMAS_TABLE}|{STREAM_TABLES_TABLE}){TABLE_SUFFIX}")),
+    (Kind.SHARED_TABLE, re.compile(f"(?:{'|'.join(CLIENT_TABLES)}){TABLE_SUFFIX}")),
 )
 
 

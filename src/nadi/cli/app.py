@@ -26,11 +26,12 @@ from nadi.cli.events.tail import tail
 from nadi.cli.events.write import write
 from nadi.cli.files.exporting import export
 from nadi.cli.files.importing import import_file
-from nadi.cli.functions import function_app
+from nadi.cli.following.functions import function_app
+from nadi.cli.following.lake import lake_app
+from nadi.cli.following.search import search_app
 from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
 from nadi.cli.ingest.syslog import ingest_syslog
-from nadi.cli.lake import lake_app
 from nadi.cli.machine.bench import bench
 from nadi.cli.machine.doctor import doctor
 from nadi.cli.machine.top import top
@@ -73,6 +74,7 @@ app.add_typer(stream_table_app, name="stream-table")
 app.add_typer(txn_app, name="txn")
 app.add_typer(function_app, name="function")
 app.add_typer(lake_app, name="lake")
+app.add_typer(search_app, name="search")
 app.add_typer(spark_app, name="spark")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(tier2_app, name="tier2")

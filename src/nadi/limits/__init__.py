@@ -13,8 +13,9 @@ from nadi.limits.functions import *  # noqa: F403 - likewise
 from nadi.limits.given import override
 from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
-from nadi.limits.streamtables import *  # noqa: F403 - likewise
 from nadi.limits.lake import *  # noqa: F403 - likewise
+from nadi.limits.search import *  # noqa: F403 - likewise
+from nadi.limits.streamtables import *  # noqa: F403 - likewise
 
 KIB = 1024
 MIB = 1024 * KIB

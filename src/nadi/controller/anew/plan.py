@@ -36,12 +36,10 @@ from nadi.controller.state.store import ABSENT, ANY_VERSION
 from nadi.controller.workflows import groups, tags
 from nadi.errors import NadiError, StorageFullError, UnavailableError
 from nadi.naming import (
-    BOOKMARKS_TABLE,
+    CLIENT_TABLES,
     INTERNAL_SCOPE,
     MARK_PREFIX,
     READER_GROUP_PREFIX,
-    SCHEMAS_TABLE,
-    STREAM_TABLES_TABLE,
     TABLE_SUFFIX,
     segment_epoch,
 )
@@ -52,7 +50,7 @@ _COUNTER = "transaction"  # of ids; see nadi.controller.transactions.decisions
 _NUMBER_BITS = 96  # of a transaction's id, below its epoch
 _FAR = 1 << 32  # behind all ids that may have been given, where the counter is lost
 _EPOCHS_AT_ONCE = 100  # records of a history put together
-_BY_CLIENTS = {name + TABLE_SUFFIX for name in (BOOKMARKS_TABLE, SCHEMAS_TABLE, STREAM_TABLES_TABLE)}
+_BY_CLIENTS = {name + TABLE_SUFFIX for name in CLIENT_TABLES}
 _ON_EPOCHS = ("scale", "roll", "truncate")  # work that was begun on epochs which are no more
 
 

@@ -68,12 +68,10 @@ from nadi.errors import (
 )
 from nadi.limits import NAME_MAX_CHARS
 from nadi.naming import (
-    BOOKMARKS_TABLE,
+    CLIENT_TABLES,
     INTERNAL_SCOPE,
     MARK_PREFIX,
     READER_GROUP_PREFIX,
-    SCHEMAS_TABLE,
-    STREAM_TABLES_TABLE,
     TABLE_SUFFIX,
     segment_name,
 )
@@ -170,11 +168,8 @@ class Metadata:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
-        """The scope's tables that clients write, deleted with it: bookmarks and slices, schemas, streams' tables."""
-        return [
-            self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
-            for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE, STREAM_TABLES_TABLE)
-        ]
+        """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
+        return [self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any) for table in CLIENT_TABLES]
 
     def group_state(self, name: GroupName) -> RecordTable[Any]:
         """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""

@@ -1,0 +1,211 @@
+"""`nadi search`: full-text indexes of streams, their indexers, and queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nadi.cli.bookmarks import Scope, Stream
+from nadi.cli.printing import Form, errors_told, output, say, show
+from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+    from nadi.search import Definition, Hit, Page, Status
+
+search_app = typer.Typer(help="Full-text search: create, list, start, query.", no_args_is_help=True)
+_PLACE = "head, tail, a time, a bookmark, or a cut's text"
+
+
+@search_app.command("create")
+@connected
+def create(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    fields: Annotated[str, typer.Option(help="`name:kind,…`: text, keyword, long, double, date, bool or facet.")],
+    index: Annotated[str, typer.Option(help="The folder for its shards, or a store: s3://, gs://, az://.")],
+    form_of: Annotated[Literal["json", "text"], typer.Option("--format", help="What events are.")] = "json",
+    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_PLACE}.")] = "head",
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letter", help="Stream for events that don't parse; else they are counted.")
+    ] = None,
+) -> None:
+    """Define the search index of a stream; `nadi search start` fills it."""
+    from nadi.search import indexes
+
+    found = indexes(manager, scope)
+    found.create(stream, fields, where=index, format=form_of, start=start, dead_letters=dead_letters)
+    say(f"created the search index of {scope}/{stream}: fill it with `nadi search start {scope} {stream}`")
+
+
+@search_app.command("list")
+@connected
+def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) -> None:
+    """List a scope's search indexes."""
+    from nadi.search import indexes
+
+    rows = [
+        {
+            "stream": one.stream,
+            "fields": _fields(one),
+            "format": one.format,
+            "stopped": one.is_stopped,
+            "store": one.url,
+        }
+        for one in indexes(manager, scope).list()
+    ]
+    columns = ["stream", "fields", "format", "stopped", "store"]
+    show(rows, columns, form=form, empty=f"Scope {scope} has no search indexes.")
+
+
+@search_app.command("status")
+@connected
+def status(manager: StreamManager, scope: Scope, stream: Stream, form: Form = Form.TABLE) -> None:
+    """Show how far a search index is, and who fills it."""
+    from nadi.search import indexes
+
+    row = _row(indexes(manager, scope).status(stream))
+    if form is not Form.TABLE:
+        show([row], [], form=form, empty="")
+    else:
+        show([{"": key, " ": value} for key, value in row.items()], ["", " "], form=Form.TABLE, empty="")
+
+
+@search_app.command("start")
+def start_indexer(
+    scope: Scope, stream: Stream, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
+) -> None:
+    """Fill a search index until Ctrl-C; several that run share the work."""
+    from nadi.search import run
+
+    with errors_told():
+        tell_if_nobody_listens(controller)
+        run(scope, stream, controller, trust_store=trust_store)
+
+
+@search_app.command("stop")
+@connected
+def stop(manager: StreamManager, scope: Scope, stream: Stream) -> None:
+    """Have all indexers of a stream end; `nadi search start` goes on where they were."""
+    from nadi.search import indexes
+
+    indexes(manager, scope).stop(stream)
+    say(f"stopped the search index of {scope}/{stream}")
+
+
+@search_app.command("drop")
+@connected
+def drop(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
+    """Delete a search index; the stream stays."""
+    from nadi.search import indexes
+
+    found = indexes(manager, scope)
+    found.get(stream)
+    if not yes:
+        typer.confirm(f"Delete the search index of {scope}/{stream}? The stream stays.", abort=True)
+    found.drop(stream)
+    say(f"deleted the search index of {scope}/{stream}")
+
+
+@search_app.command("query")
+@connected
+def query(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    text: Annotated[
+        str, typer.Argument(metavar="[QUERY]", help="What to find; see docs/search.md. All by default.")
+    ] = "",
+    order: Annotated[Literal["newest", "oldest", "best"], typer.Option(help="Which come first.")] = "newest",
+    limit: Annotated[int, typer.Option("--limit", "-c", help="Hits of a page.", min=1)] = 20,
+    after: Annotated[str | None, typer.Option(help="Show the page that begins there: the `next` of one.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help=f"Only from there on: {_PLACE}.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Only up to there.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Only segments with this routing key, and others.")] = None,
+    wait_for: Annotated[str | None, typer.Option(help="Wait until all up to there is indexed.")] = None,
+    by: Annotated[str | None, typer.Option(help="Count by that field instead, or by _came.")] = None,
+    interval_s: Annotated[float | None, typer.Option("--interval", help="Of a count by time: in seconds.")] = None,
+    form: Form = Form.TABLE,
+) -> None:
+    """Find events, or count them."""
+    from nadi.errors import InvalidArgumentError
+    from nadi.search import indexes
+
+    bounds: dict[str, Any] = {"since": since, "until": until, "keys": key or None, "wait_for": wait_for}
+    with indexes(manager, scope).open(stream) as found:
+        if by is not None or interval_s is not None:
+            if after is not None or order != "newest":
+                raise InvalidArgumentError("--after and --order are about hits, and --by counts them: choose one")
+            counts = found.count(text, by=by, interval_s=interval_s, limit=limit, **bounds)
+            rows = [{"value": str(value), "events": count} for value, count in counts.items()]
+            show(rows, ["value", "events"], form=form, empty="Nothing found.")
+            return
+        _show_page(found.query(text, order=order, limit=limit, after=after, **bounds), form)
+
+
+def _show_page(page: Page, form: Form) -> None:
+    if form is not Form.TABLE:
+        rows: list[dict[str, Any]] = [_hit(hit) for hit in page.hits]
+        if form is Form.JSON:
+            rows = [{"count": page.count, "next": page.next, "hits": rows}]
+        show(rows, ["came", "segment", "offset", "score", "event"], form=form, empty="")
+        return
+    from rich.markup import escape
+
+    console = output()
+    for hit in page.hits:
+        if hit.excerpt is not None:
+            text = escape(hit.excerpt.marked("\0", "\1")).replace("\0", "[bold]").replace("\1", "[/bold]")
+        else:
+            text = escape(hit.data.decode(errors="replace"))
+        console.print(f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} {_one_line(text)}", soft_wrap=True)
+    say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
+    if page.next is not None:
+        say(f"the next page: --after {page.next}")
+
+
+def _one_line(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    return {
+        "came": hit.came.isoformat(),
+        "segment": hit.segment_id,
+        "offset": hit.offset,
+        "score": hit.score,
+        "event": hit.data.decode(errors="replace"),
+    }
+
+
+def _fields(one: Definition) -> str:
+    return ",".join(f"{field.name}:{field.kind}" for field in one.fields)
+
+
+def _row(status: Status) -> dict[str, Any]:
+    one = status.definition
+    row: dict[str, Any] = {
+        "stream": one.stream,
+        "fields": _fields(one),
+        "format": one.format,
+        "store": one.url,
+        "stopped": one.is_stopped,
+        "dead-letter stream": one.dead_letters or "",
+        "indexed": status.indexed,
+        "didn't parse": status.unfit,
+        "gaps": status.gaps,
+        "bytes behind": status.behind_bytes,
+        "bytes of the past": status.past_bytes,
+        "shards": status.shards,
+        "bytes": status.size_bytes,
+    }
+    for number, told in enumerate(status.indexers, 1):
+        error = f", last error: {told.last_error}" if told.last_error else ""
+        row[f"indexer {number}"] = (
+            f"{told.host}, process {told.pid}, {told.segments} segments, {told.events:,} events, "
+            f"{told.events_per_s:,.0f} events/s{error}"
+        )
+    return row

@@ -1,0 +1,36 @@
+"""Limits of search; imported from `nadi.limits`, as all others."""
+
+from __future__ import annotations
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+SEARCH_FIELDS = 100  # of an index
+SEARCH_FIELD_CHARS = 255  # of a field's name
+SEARCH_KEYWORD_BYTES = 32 * _KIB  # a longer keyword is no keyword: the event doesn't parse
+SEARCH_TOKEN_BYTES = 256  # a longer word of a text is not found
+SEARCH_QUERY_CHARS = 20_000
+SEARCH_QUERY_DEPTH = 40  # parentheses and NOTs within each other
+SEARCH_QUERY_PARTS = 1_000  # terms of a query, bound to an index's fields
+
+SEARCH_COMMIT_S = 0.3  # how long what came waits for more, before it becomes a shard
+SEARCH_BATCH_EVENTS = 100_000  # of a shard while there is much to index,
+SEARCH_BATCH_BYTES = 32 * _MIB  # and their bytes in the stream: three such batches are in memory
+SEARCH_WRITER_BYTES = 256 * _MIB  # that tantivy may use for one shard
+SEARCH_SHARDS = 2_000  # of one index; indexing waits for merges beyond it
+SEARCH_MERGE_SHARDS = 64  # merged at once
+SEARCH_MERGE_DOCS = 4_000_000  # a shard with more stays as it is
+SEARCH_RETIRED_S = 120.0  # a replaced shard is kept so long for queries that began before
+SEARCH_ORPHAN_S = 3600.0  # what nobody's manifest names is deleted when it is older
+SEARCH_TIDY_S = 10.0  # how often what retention or a merge left is looked for
+SEARCH_BEAT_S = 1.0  # how often an indexer says that it is there
+SEARCH_GONE_S = 5.0  # one that hasn't for so long is gone: others take its segments
+SEARCH_LOOK_S = 0.25  # how often an indexer, or one who waits for a cut, looks at the manifest
+SEARCH_HITS = 1_000  # of a page
+SEARCH_BEST_HITS = 10_000  # among the best, on all pages
+SEARCH_KEPT = 8  # indexes as they were, for further pages of the best
+SEARCH_BUCKETS = 10_000  # of one count
+SEARCH_SNIPPET_CHARS = 200
+SEARCH_HITS_AT_ONCE = 16  # events of a page being fetched from the stream
+SEARCH_REASON_CHARS = 500  # of why an event can't be indexed
+SEARCH_CACHED_S = 3600.0  # an unused shard stays so long in a query's local cache

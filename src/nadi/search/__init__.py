@@ -1,0 +1,58 @@
+"""Full-text search in streams: `fields` and `query` are the language, `definition` what an index is, `indexing` fills
+it while events come, `shards` is what it consists of, `asking` answers queries.
+
+    >>> from nadi import search
+    >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+    ...     search.indexes(manager, "home").create("logs", "message:text,level:keyword", where="/data/search")
+    >>> search.run("home", "logs")  # doctest: +SKIP
+
+It needs the extra `nadi[search]`. What is named here is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nadi.search.asking.excerpts import Excerpt
+    from nadi.search.asking.searching import Hit, Page
+    from nadi.search.catalog import Status
+    from nadi.search.definition import Definition
+    from nadi.search.indexing.letters import UnfitLetter
+    from nadi.search.missing import IndexNotFoundError
+    from nadi.search.opening import indexes
+    from nadi.search.running import run, serve
+
+_HOMES = {
+    "Definition": "definition",
+    "Excerpt": "asking.excerpts",
+    "Hit": "asking.searching",
+    "IndexNotFoundError": "missing",
+    "Page": "asking.searching",
+    "Status": "catalog",
+    "UnfitLetter": "indexing.letters",
+    "indexes": "opening",
+    "run": "running",
+    "serve": "running",
+}
+
+__all__ = [
+    "Definition",
+    "Excerpt",
+    "Hit",
+    "IndexNotFoundError",
+    "Page",
+    "Status",
+    "UnfitLetter",
+    "indexes",
+    "run",
+    "serve",
+]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'nadi.search' has no attribute {name!r}")
+        return getattr(import_module(f"nadi.search.{_HOMES[name]}"), name)

@@ -1,0 +1,336 @@
+"""Asks an index: hits with their events, counts, and whether it has come as far as a cut."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cachetools import LRUCache
+
+from nadi.client.aio import StreamManager
+from nadi.client.control.arguments import several_texts
+from nadi.client.manager.streams import stores_of
+from nadi.display import Displayed
+from nadi.errors import InvalidArgumentError, RequestTimeoutError
+from nadi.limits import SEARCH_HITS, SEARCH_KEPT, SEARCH_LOOK_S
+from nadi.model.frontier import Bound as CutBound
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_epoch
+from nadi.search.analysis import ORDER_BITS, check_installed
+from nadi.search.asking.counting import counted
+from nadi.search.asking.events import events_at
+from nadi.search.asking.excerpts import Excerpt, Words
+from nadi.search.asking.local import LocalIndex, Opened
+from nadi.search.asking.ordered import Placed, best, listed
+from nadi.search.asking.pages import After, after_of
+from nadi.search.definition import Definition, Definitions
+from nadi.search.fields import UnfitError, reader_of
+from nadi.search.query.bound import Bound, bind
+from nadi.search.query.parser import parse
+from nadi.search.query.translation import outside, translated
+from nadi.search.shards.manifest import Manifest, unfinished
+from nadi.search.shards.objects import open_shards
+
+if TYPE_CHECKING:
+    from tantivy import Query
+
+Ordering = Literal["newest", "oldest", "best"]
+_ORDERINGS = ("newest", "oldest", "best")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit(Displayed):
+    """An event that was found. segment_id, offset: where it is; came: when the server took it, at the latest, in the
+    order in which the newest are listed. score: of the best, how well it fits. excerpt: of the text with most of the
+    query's words."""
+
+    data: bytes
+    segment_id: int
+    offset: int
+    came: datetime
+    score: float | None = None
+    excerpt: Excerpt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Displayed):
+    """count: of all that fit. next: with which the next page begins; None on the last one."""
+
+    hits: tuple[Hit, ...]
+    count: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    bound: Bound
+    since: StreamCut | None
+    until: StreamCut | None
+    keys: tuple[str, ...] | None
+
+
+class Search:
+    """Queries of one stream's index; `opened` makes one."""
+
+    def __init__(
+        self, manager: StreamManager, definitions: Definitions, definition: Definition, local: LocalIndex
+    ) -> None:
+        self.definition = definition
+        self._manager, self._definitions, self._local = manager, definitions, local
+        self._stores = stores_of(manager)
+        self._scope, self._stream = definitions.scope, definition.stream
+        self._cuts = manager.cuts(self._scope, self._stream)
+        self._kept: LRUCache[int, Opened] = LRUCache(SEARCH_KEPT)  # for further pages of the best, by generation
+
+    async def query(
+        self,
+        text: str = "",
+        *,
+        order: Ordering = "newest",
+        limit: int = 20,
+        after: str | None = None,
+        since: StreamCut | str | None = None,
+        until: StreamCut | str | None = None,
+        keys: Sequence[str] | None = None,
+        wait_for: StreamCut | str | None = None,
+        timeout: float = 30.0,
+    ) -> Page:
+        """A page of the events that fit a query: the newest first, the oldest, or the best.
+
+        after: the `next` of the page before. since, until: count events from one cut up to another only, each a cut
+        or what `StreamCuts.named` makes one of. keys: only segments that have these routing keys, which may
+        have others, too. wait_for: answer once all that lies before that cut is indexed; RequestTimeoutError after
+        `timeout` seconds.
+        """
+        if order not in _ORDERINGS:
+            raise InvalidArgumentError(f"hits are listed {', '.join(_ORDERINGS)} first, not {order!r}")
+        if not isinstance(limit, int) or not 0 < limit <= SEARCH_HITS:
+            raise InvalidArgumentError(f"a page has 1 to {SEARCH_HITS:,} hits, not {limit}")
+        digest = _digest(text, order, since, until, keys)
+        begin = None if after is None else after_of(after, digest)
+        if order == "best" and until is None:
+            until = await self._as_of(begin)
+        question = await self._question(text, since, until, keys)
+        await self._wait(wait_for, timeout)
+        opened = self._kept.get(begin.generation) if begin is not None and order == "best" else None
+        opened = opened or await self._local.newest()
+        asked = await self._asked(question, opened.manifest)
+        if order == "best":
+            return await self._best(question, opened, asked, limit, begin, digest)
+        return await self._listed(question, opened, asked, limit, begin, digest, newest=order == "newest")
+
+    async def count(
+        self,
+        text: str = "",
+        *,
+        by: str | None = None,
+        interval_s: float | None = None,
+        limit: int = 20,
+        since: StreamCut | str | None = None,
+        until: StreamCut | str | None = None,
+        keys: Sequence[str] | None = None,
+        wait_for: StreamCut | str | None = None,
+        timeout: float = 30.0,
+    ) -> dict[Any, int]:
+        """How many events fit a query: all of them, as `{"all": …}`, or by a field, see `counting.counted`.
+
+        since, until, keys, wait_for, timeout: as in `query`.
+        """
+        question = await self._question(text, since, until, keys)
+        await self._wait(wait_for, timeout)
+        opened = await self._local.newest()
+        asked = await self._asked(question, opened.manifest)
+        return await asyncio.to_thread(counted, opened.searcher, asked, self.definition.fields, by, interval_s, limit)
+
+    async def wait(self, cut: StreamCut | str, timeout: float = 30.0) -> None:
+        """Return once all that lies before a cut is indexed; RequestTimeoutError after `timeout` seconds."""
+        await self._wait(cut, timeout)
+
+    async def reached(self) -> StreamCut:
+        """The cut before which everything is indexed."""
+        manifest, _ = await self._definitions.manifest(self.definition)
+        return self._reached(manifest)
+
+    async def hit_cut(self, hit: Hit) -> StreamCut:
+        """A cut that stands at a hit's event, and at the start of the segments that had the other keys then."""
+        epoch = segment_epoch(hit.segment_id)
+        segments = await self._stores.controller.epoch_segments(self._scope, self._stream, epoch)
+        head = await self._cuts.head()
+        starts = {one.segment_id: max(head.positions.get(one.segment_id, 0), 0) for one in segments}
+        return StreamCut(self._scope, self._stream, starts | {hit.segment_id: hit.offset})
+
+    def close(self) -> None:
+        """Let go of its files."""
+        self._kept.clear()
+        self._local.close()
+
+    # --- what is asked ------------------------------------------------------------------------
+
+    def _reached(self, manifest: Manifest) -> StreamCut:
+        return StreamCut(self._scope, self._stream, manifest.positions())
+
+    async def _as_of(self, begin: After | None) -> StreamCut | None:
+        """The cut as of which the best are listed; None where all of a sealed stream is indexed."""
+        if begin is not None:
+            return StreamCut.from_text(begin.as_of) if begin.as_of else None
+        manifest, _ = await self._definitions.manifest(self.definition)
+        return self._reached(manifest) if manifest.positions() else None
+
+    async def _question(
+        self,
+        text: str,
+        since: StreamCut | str | None,
+        until: StreamCut | str | None,
+        keys: Sequence[str] | None,
+    ) -> _Question:
+        parsed = parse(text)
+        for name, given, said in (("since", since, parsed.since), ("until", until, parsed.until)):
+            if given is not None and said is not None:
+                raise InvalidArgumentError(f"the query says _{name}: already: leave one out")
+        found = tuple(several_texts(keys, "routing keys")) if keys is not None else None
+        return _Question(
+            bind(parsed.node, self.definition.fields),
+            await self._cut(since if since is not None else parsed.since),
+            await self._cut(until if until is not None else parsed.until),
+            found,
+        )
+
+    async def _cut(self, given: StreamCut | str | None) -> StreamCut | None:
+        return await self._cuts.named(given) if isinstance(given, str) else given
+
+    async def _asked(self, question: _Question, manifest: Manifest) -> Query:
+        """The question to tantivy: what fits, less what lies outside of the bounds, or before the stream's head."""
+        from tantivy import Occur, Query
+
+        head = await self._cuts.head()
+        lows = [await self._limits(cut) for cut in (head, question.since) if cut is not None]
+        highs = None if question.until is None else await self._limits(question.until)
+        excluded: dict[int, list[tuple[int | None, int | None]]] = {}
+        spans: dict[int, tuple[int, int]] = {}
+        for shard in manifest.shards:
+            for segment, start, end in shard.spans:
+                low, high = spans.get(segment, (start, end))
+                spans[segment] = (min(low, start), max(high, end))
+        for segment, (start, end) in spans.items():
+            reach = manifest.segments[segment]
+            runs: list[tuple[int | None, int | None]] = []
+            low = max(
+                (end if limit is None else limit for limit in (one.limit(reach.range) for one in lows)), default=0
+            )
+            high = end
+            if highs is not None and (limit := highs.limit(reach.range)) is not None:
+                high = limit
+            if question.keys is not None and not reach.range.takes_any(question.keys):
+                high = start
+            if low >= end or high <= start:
+                runs = [(None, None)]
+            else:
+                runs += [(None, low)] if low > start else []
+                runs += [(high, None)] if high < end else []
+            if runs:
+                excluded[segment] = runs
+        fields = self.definition.fields
+        asked = translated(question.bound, fields)
+        if not excluded:
+            return asked
+        return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in outside(excluded, fields))])
+
+    async def _limits(self, cut: StreamCut) -> CutBound:
+        return CutBound(cut.positions, await self._definitions.ranges(cut))
+
+    async def _wait(self, given: StreamCut | str | None, timeout: float) -> None:
+        cut = await self._cut(given)
+        if cut is None:
+            return
+        until = time.monotonic() + timeout
+        limits = await self._limits(cut)
+        while True:
+            manifest, _ = await self._definitions.manifest(self.definition)
+            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
+            if not any(True for _ in unfinished(manifest, found)):
+                return
+            if time.monotonic() >= until:
+                raise RequestTimeoutError(
+                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
+                    "see with `nadi search status` whether an indexer runs"
+                )
+            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
+
+    # --- answers ------------------------------------------------------------------------------
+
+    async def _listed(
+        self,
+        question: _Question,
+        opened: Opened,
+        asked: Query,
+        limit: int,
+        begin: After | None,
+        digest: str,
+        *,
+        newest: bool,
+    ) -> Page:
+        found, count = await asyncio.to_thread(
+            listed, opened.searcher, asked, self.definition.fields, limit + 1, begin, newest
+        )
+        hits = await self._hits(question, [(one, None) for one in found[:limit]])
+        last = found[limit - 1] if len(found) > limit else None
+        told = None if last is None else After(digest, last.order, last.segment, last.offset).as_text()
+        return Page(tuple(hits), count, told)
+
+    async def _best(
+        self, question: _Question, opened: Opened, asked: Query, limit: int, begin: After | None, digest: str
+    ) -> Page:
+        shown = 0 if begin is None else begin.count
+        found, count, more = await asyncio.to_thread(best, opened.searcher, asked, shown, limit)
+        hits = await self._hits(question, found)
+        if not more:
+            return Page(tuple(hits), count, None)
+        as_of = "" if question.until is None else question.until.as_text()
+        generation = opened.manifest.generation
+        self._kept[generation] = opened
+        return Page(tuple(hits), count, After(digest, 0, 0, 0, shown + limit, as_of, generation).as_text())
+
+    async def _hits(self, question: _Question, found: Sequence[tuple[Placed, float | None]]) -> list[Hit]:
+        """With their events; those that were truncated away meanwhile left out."""
+        places = [(one.segment, one.offset, one.end) for one, _ in found]
+        events = await events_at(self._stores, self._scope, self._stream, places)
+        return [
+            Hit(data, one.segment, one.offset, _came(one.order), score, self._excerpt(question.bound, data))
+            for (one, score), data in zip(found, events, strict=True)
+            if data is not None
+        ]
+
+    def _excerpt(self, bound: Bound, data: bytes) -> Excerpt | None:
+        """Of the first text that has one of the words, or of the first text."""
+        fields = self.definition.fields
+        try:
+            values = reader_of(self.definition.format, fields)(data)
+        except UnfitError:
+            return None
+        made = [Words(bound, number).excerpt(str(value)) for number, value in values if fields[number].kind == "text"]
+        return next((one for one in made if one.found), made[0] if made else None)
+
+
+async def opened(manager: StreamManager, scope: str, stream: str, *, cache: str | Path | None = None) -> Search:
+    """What queries the index of a stream. cache: the folder for its shards, see `local.cache_folder`."""
+    check_installed()
+    definitions = Definitions(manager, scope)
+    definition = await definitions.get(stream)
+    shards = await open_shards(definition.url, definition.id)
+    local = LocalIndex(definitions, definition, shards, None if cache is None else Path(cache))
+    return Search(manager, definitions, definition, local)
+
+
+def _digest(*asked: object) -> str:
+    return hashlib.blake2b(repr([str(one) for one in asked]).encode(), digest_size=9).hexdigest()
+
+
+def _came(order: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=order >> ORDER_BITS)

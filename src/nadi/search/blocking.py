@@ -1,0 +1,36 @@
+"""The blocking face of search: see `nadi.client.blocking.face`."""
+
+from __future__ import annotations
+
+from nadi.client.blocking.face import Closing, Face, described, ends, on_loop, opens, waits
+from nadi.client.control.loop_thread import LoopThread
+from nadi.search import catalog as aio
+from nadi.search.asking import searching
+
+
+@described(searching.Search)
+class Search(Closing[searching.Search]):
+    """See nadi.search.asking.searching.Search."""
+
+    query = waits(searching.Search.query)
+    count = waits(searching.Search.count)
+    wait = waits(searching.Search.wait)
+    reached = waits(searching.Search.reached)
+    hit_cut = waits(searching.Search.hit_cut)
+    close = ends(on_loop(searching.Search.close))
+
+
+@described(aio.Indexes)
+class Indexes(Face[aio.Indexes]):
+    """See nadi.search.catalog.Indexes."""
+
+    create = waits(aio.Indexes.create)
+    get = waits(aio.Indexes.get)
+    list = waits(aio.Indexes.list)
+    status = waits(aio.Indexes.status)
+    stop = waits(aio.Indexes.stop)
+    drop = waits(aio.Indexes.drop)
+    open = opens(aio.Indexes.open, Search)
+
+    def __init__(self, thread: LoopThread, core: aio.Indexes) -> None:
+        super().__init__(thread, core)

@@ -1,0 +1,119 @@
+"""The indexes of a scope: made, listed, looked at, stopped, dropped, opened for queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nadi.client.aio import StreamManager
+from nadi.client.control.arguments import checked
+from nadi.display import Displayed
+from nadi.errors import NotFoundError, TruncatedError
+from nadi.model.streamcut import StreamCut
+from nadi.search.asking.searching import Search, opened
+from nadi.search.definition import Definition, Definitions
+from nadi.search.indexing.sharing import Told, indexers_of
+from nadi.search.shards.objects import open_shards
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Displayed):
+    """How far an index is. indexed: events that can be found, those that retention has deleted since included; unfit:
+    that didn't parse; gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut
+    before which all is indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the
+    past that is indexed by many; indexers: what those say who said something lately."""
+
+    definition: Definition
+    indexed: int
+    unfit: int
+    gaps: int
+    shards: int
+    size_bytes: int
+    reached: StreamCut
+    behind_bytes: int | None
+    past_bytes: int
+    indexers: tuple[Told, ...]
+
+
+@checked()
+class Indexes:
+    """The search indexes of a scope's streams."""
+
+    def __init__(self, manager: StreamManager, scope: str) -> None:
+        self._manager, self._definitions = manager, Definitions(manager, scope)
+
+    async def create(
+        self,
+        stream: str,
+        fields: str | Iterable[str],
+        *,
+        where: str,
+        format: str = "json",
+        start: StreamCut | str = "head",
+        dead_letters: str | None = None,
+    ) -> Definition:
+        """Define the index of a stream; AlreadyExistsError if it has one. Indexers fill it: `nadi.search.run`.
+
+        fields: `name:kind,name:kind`; kinds are text, keyword, long, double, date, bool, facet. where: a folder, or
+        the URL of a store, for its shards. format: json or text, which has one field. start: the cut from which on
+        events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for events that don't parse.
+        """
+        return await self._definitions.create(
+            stream, fields, where=where, form=format, start=start, dead_letters=dead_letters
+        )
+
+    async def get(self, stream: str) -> Definition:
+        """Return the definition of a stream's index; IndexNotFoundError if it has none."""
+        return await self._definitions.get(stream)
+
+    async def list(self) -> list[Definition]:
+        """Return the definitions of all indexes of the scope."""
+        return await self._definitions.all()
+
+    async def status(self, stream: str) -> Status:
+        """Return how far a stream's index is."""
+        definition = await self._definitions.get(stream)
+        manifest, _ = await self._definitions.manifest(definition)
+        reached = StreamCut(self._definitions.scope, stream, manifest.positions())
+        told = await indexers_of(self._definitions, definition)
+        return Status(
+            definition,
+            manifest.indexed,
+            manifest.unfit,
+            manifest.gaps,
+            len(manifest.shards),
+            manifest.size_bytes,
+            reached,
+            await self._behind(reached),
+            sum(end - start for _, start, end in manifest.past),
+            tuple(told.values()),
+        )
+
+    async def stop(self, stream: str) -> Definition:
+        """Have a stream's indexers end; `nadi.search.run` begins again where they were."""
+        return await self._definitions.stop(stream, is_stopped=True)
+
+    async def drop(self, stream: str) -> None:
+        """Delete a stream's index; the stream stays."""
+        definition = await self._definitions.get(stream)
+        shards = await open_shards(definition.url, definition.id)
+        try:
+            await self._definitions.remove(definition)
+            await shards.delete(await shards.names())
+        finally:
+            await shards.close()
+
+    async def open(self, stream: str, *, cache: str | Path | None = None) -> Search:
+        """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
+        user's cache, or NADI_SEARCH_CACHE."""
+        return await opened(self._manager, self._definitions.scope, stream, cache=cache)
+
+    async def _behind(self, reached: StreamCut) -> int | None:
+        cuts = self._manager.cuts(reached.scope, reached.stream)
+        if not reached.positions:
+            return 0  # a sealed stream, to its end
+        try:
+            return await cuts.bytes_between(reached, await cuts.tail())
+        except (NotFoundError, TruncatedError):
+            return None

@@ -1,0 +1,198 @@
+"""What an index is, and its records: in the table `_search` of the scope, which goes with the scope.
+
+index/<stream>              its definition
+manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
+indexer/<stream>/<id>       an indexer that runs, see `indexing.sharing`
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import segment_ranges
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.change import change_value
+from nadi.client.tables.table import value_or_none
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    ProtocolError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+)
+from nadi.limits import TABLE_PAGE_MAX_ENTRIES
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.naming import SEARCH_TABLE, check_name
+from nadi.search.analysis import check_installed
+from nadi.search.fields import Field, Format, check_format, fields_of
+from nadi.search.missing import IndexNotFoundError
+from nadi.search.shards.manifest import Manifest, Reach, started
+from nadi.search.shards.objects import url_of
+from nadi.wire import commands as wire
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """The index of a stream. id: of this one, as others may have had its name; start: the text of the cut where it
+    begins; dead_letters: the stream, as `scope/stream`, for events that don't parse; is_stopped: its indexers end."""
+
+    stream: str
+    id: str
+    format: Format
+    fields: tuple[Field, ...]
+    url: str
+    start: str
+    created_ms: int
+    dead_letters: str | None = None
+    is_stopped: bool = False
+
+
+class Definitions:
+    """The indexes of a scope."""
+
+    def __init__(self, manager: StreamManager, scope: str) -> None:
+        self._manager, self.scope = manager, check_name("scope", scope)
+        self._stores: SegmentStores = stores_of(manager)
+        self.table: Table = manager.table(scope, SEARCH_TABLE)
+
+    async def create(
+        self,
+        stream: str,
+        fields: str | Iterable[str],
+        *,
+        where: str,
+        form: str = "json",
+        start: StreamCut | str = "head",
+        dead_letters: str | None = None,
+    ) -> Definition:
+        """Define the index of a stream, from a cut on, or from what `StreamCuts.named` makes one of."""
+        check_installed()
+        made = fields_of(fields)
+        letters = None if dead_letters is None else _full(self.scope, dead_letters)
+        if letters == f"{self.scope}/{stream}":
+            raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
+        url, checked = url_of(where), check_format(form, made)
+        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
+        cut = await cuts.named(start) if isinstance(start, str) else start
+        await cuts.check(cut)
+        if letters is not None:
+            await self._manager.stream_info(*letters.split("/"))
+        now_ms = time.time_ns() // 1_000_000
+        found = Definition(stream, uuid.uuid4().hex, checked, made, url, cut.as_text(), now_ms, letters)
+        begun = started(await self.reaches(cut))
+        await self._made()
+        await self.table.put(_manifest_key(found), msgspec.msgpack.encode(begun), ABSENT)
+        try:
+            await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
+        except ConditionFailedError:
+            await self.table.remove(_manifest_key(found))
+            raise AlreadyExistsError("the search index of", f"{self.scope}/{stream}") from None
+        return found
+
+    async def get(self, stream: str) -> Definition:
+        """IndexNotFoundError if there is none."""
+        held = await value_or_none(self.table, _key(stream))
+        if held is None:
+            raise IndexNotFoundError(self.scope, stream)
+        return _definition(held.value)
+
+    async def all(self) -> list[Definition]:
+        return [_definition(value) async for _, value in self.entries(b"index/")]
+
+    async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
+        """Have its indexers end, or let them run again."""
+
+        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
+            if held is None:
+                raise IndexNotFoundError(self.scope, stream)
+            found = replace(_definition(held), is_stopped=is_stopped)
+            return msgspec.json.encode(found), found
+
+        return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
+
+    async def remove(self, definition: Definition) -> None:
+        """Forget it: first that it is there, so that its indexers end, and then how far it has come."""
+        for key in (_key(definition.stream), _manifest_key(definition)):
+            await self.table.remove(key)
+
+    async def manifest(self, definition: Definition) -> tuple[Manifest, int]:
+        """The newest, and its version; IndexNotFoundError if the index was dropped."""
+        held = await value_or_none(self.table, _manifest_key(definition))
+        if held is None:
+            raise IndexNotFoundError(self.scope, definition.stream)
+        try:
+            return msgspec.msgpack.decode(held.value, type=Manifest), held.version
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
+
+    async def set_manifest(self, definition: Definition, manifest: Manifest, version: int) -> int:
+        """ConditionFailedError if it is another by now. After UnavailableError, either may be true."""
+        return await self.table.put(_manifest_key(definition), msgspec.msgpack.encode(manifest), version)
+
+    async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        """The table's keys that begin so, without that, and their values."""
+        token = b""
+        while True:
+            asked = wire.ReadTableEntries(
+                0, self.table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, prefix, prefix + b"\xff")
+            )
+            try:
+                page = await self._stores.ask(asked, wire.TableEntriesRead)
+            except SegmentNotFoundError:
+                await self._check_scope()
+                return
+            if not page.entries:
+                return
+            for entry in page.entries:
+                yield bytes(entry.key[len(prefix) :]), bytes(entry.value)
+            token = page.continuation_token
+
+    async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        """The key ranges of a cut's segments."""
+        return await segment_ranges(self._stores, self.scope, cut.stream, cut)
+
+    async def reaches(self, cut: StreamCut) -> list[Reach]:
+        """The segments of a cut, as they are while all before it is indexed."""
+        return [
+            Reach(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
+            for one in await self.ranges(cut)
+        ]
+
+    async def _made(self) -> None:
+        try:
+            await self.table.create()
+        except SegmentNotFoundError:
+            await self._check_scope()
+            raise
+
+    async def _check_scope(self) -> None:
+        if not await self._stores.controller.scope_exists(self.scope):
+            raise ScopeNotFoundError(self.scope)
+
+
+def _key(stream: str) -> bytes:
+    return f"index/{stream}".encode()
+
+
+def _manifest_key(definition: Definition) -> bytes:
+    return f"manifest/{definition.stream}/{definition.id}".encode()
+
+
+def _definition(value: bytes) -> Definition:
+    try:
+        return msgspec.json.decode(value, type=Definition)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"the index's definition can't be read ({error}): use the nadi that wrote it") from error
+
+
+def _full(scope: str, stream: str) -> str:
+    of, _, name = stream.rpartition("/")
+    return f"{check_name('scope', of or scope)}/{check_name('stream', name)}"

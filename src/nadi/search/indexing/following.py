@@ -1,0 +1,144 @@
+"""The segments that an indexer follows, each from where the index is: blocks as they come, gaps, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from nadi.backoff import Backoff
+from nadi.client.reading.read_ahead import ReadAhead, share_bytes, what_became_of
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import (
+    DamagedDataError,
+    NadiError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
+from nadi.model.event import EventBlock
+from nadi.naming import segment_name
+from nadi.search.shards.manifest import Reach
+
+_ids = itertools.count()
+
+
+@dataclass(slots=True)
+class Followed:
+    """given: where what was taken ends. order: of the last event that is in a shard. error: why it ended, if not at its
+    end."""
+
+    reach: Reach
+    ahead: ReadAhead
+    given: int
+    order: int
+    task: asyncio.Task[None] | None = None
+    error: NadiError | None = None
+    taken: list[EventBlock] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything that could be read was taken."""
+        return self.task is not None and self.task.done() and not self.ahead.blocks
+
+
+class Follower:
+    """`news` is set when something came, or ended."""
+
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
+        self._stores, self._scope, self._stream = stores, scope, stream
+        self._purpose = f"search indexer {next(_ids)}"
+        self._followed: dict[int, Followed] = {}
+        self.news = asyncio.Event()
+
+    def follow(self, reaches: Iterable[Reach]) -> None:
+        """Follow these, from where they are, and no others; those that are followed go on."""
+        wanted = {reach.segment_id: reach for reach in reaches}
+        for segment_id in self._followed.keys() - wanted.keys():
+            self.leave(segment_id)
+        for segment_id, reach in wanted.items():
+            if segment_id not in self._followed:
+                self._begin(reach, reach.reached, reach.order, len(wanted))
+
+    def leave(self, segment_id: int) -> None:
+        """Let go of a segment, and of what was read ahead in it."""
+        found = self._followed.pop(segment_id, None)
+        if found is not None and found.task is not None:
+            found.task.cancel()
+
+    def close(self) -> None:
+        for segment_id in list(self._followed):
+            self.leave(segment_id)
+        self._stores.release(self._purpose)
+
+    def jump(self, found: Followed, to: int) -> None:
+        """Go on at an offset."""
+        self._followed.pop(found.reach.segment_id)
+        self._begin(found.reach, to, found.order, len(self._followed) + 1)
+
+    def all(self) -> Iterable[Followed]:
+        return self._followed.values()
+
+    def over(self) -> Iterator[Followed]:
+        """Those that ended, and of which all was taken."""
+        return (one for one in list(self._followed.values()) if one.is_over)
+
+    def take(self, most_bytes: int, most_events: int) -> int:
+        """Add what came to what is taken of each segment, in turns, up to about so much; how many bytes it is."""
+        size = events = 0
+        due = [one for one in self._followed.values() if one.ahead.blocks]
+        while due and size < most_bytes and events < most_events:
+            for one in list(due):
+                block = one.ahead.take()
+                one.taken.append(block)
+                one.given = block.offset + block.size_bytes
+                size += block.size_bytes
+                events += len(block)
+                if not one.ahead.blocks:
+                    due.remove(one)
+        return size
+
+    def taken(self) -> list[tuple[Followed, list[EventBlock]]]:
+        """What was taken since the last call."""
+        found = [(one, one.taken) for one in self._followed.values() if one.taken]
+        for one, _ in found:
+            one.taken = []
+        return found
+
+    def _begin(self, reach: Reach, start: int, order: int, count: int) -> None:
+        name = segment_name(self._scope, self._stream, reach.segment_id)
+        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self.news.set)
+        found = self._followed[reach.segment_id] = Followed(reach, ahead, start, order)
+        found.task = asyncio.create_task(self._read(found, name, start, share_bytes(count)))
+
+    async def _read(self, found: Followed, name: str, start: int, most_bytes: int) -> None:
+        backoff = Backoff()
+        at = start
+        try:
+            while True:
+                try:
+                    await found.ahead.fill(at, None, most_bytes)
+                    return
+                except UnavailableError:
+                    backoff = Backoff() if found.ahead.reached > at else backoff
+                    at = found.ahead.reached
+                    await backoff.pause()
+        except SegmentNotFoundError:
+            found.error = await what_became_of(self._stores, name)
+        except NadiError as error:
+            found.error = error
+        finally:
+            self.news.set()
+
+
+def gap_end(error: NadiError) -> int | None:
+    """Where to go on after that; None if the whole segment is gone. What isn't a gap is raised."""
+    if isinstance(error, SegmentGoneError):
+        return None
+    if isinstance(error, TruncatedError):
+        return error.start_offset
+    if isinstance(error, DamagedDataError):
+        return error.end_offset
+    raise error

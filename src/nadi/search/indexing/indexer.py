@@ -1,0 +1,320 @@
+"""An indexer: follows its segments, and adds what comes to the index, a shard at a time, until it is told to stop.
+
+What came within a third of a second becomes a shard, and can be found once the manifest has it; while there is much to
+read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
+leaves before that is an object that nobody names, and the next indexer makes the same events into another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.places.arrivals import came_by
+from nadi.client.reading.read_ahead import following
+from nadi.errors import EpochGoneError, NadiError
+from nadi.limits import (
+    SEARCH_BATCH_BYTES,
+    SEARCH_BATCH_EVENTS,
+    SEARCH_BEAT_S,
+    SEARCH_COMMIT_S,
+    SEARCH_LOOK_S,
+    SEARCH_SHARDS,
+)
+from nadi.model.event import EventBlock
+from nadi.naming import segment_name
+from nadi.runtime import REAL
+from nadi.search.definition import Definition, Definitions
+from nadi.search.indexing.changes import Changes
+from nadi.search.indexing.following import Followed, Follower, gap_end
+from nadi.search.indexing.letters import Letters
+from nadi.search.indexing.sharing import Sharing
+from nadi.search.indexing.upkeep import Upkeep
+from nadi.search.missing import IndexNotFoundError
+from nadi.search.shards.building import Built, Stretch, build
+from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, Step
+from nadi.search.shards.objects import Shards, new_name
+
+_RATE_S = 10.0
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What was taken of a segment, in one batch."""
+
+    followed: Followed
+    blocks: Sequence[EventBlock]
+
+
+class Indexer:
+    """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
+
+    def __init__(
+        self,
+        manager: StreamManager,
+        definitions: Definitions,
+        definition: Definition,
+        shards: Shards,
+        *,
+        on_step: OnStep = lambda step: None,
+    ) -> None:
+        scope = definitions.scope
+        self._definitions, self._definition, self._shards = definitions, definition, shards
+        self._manager, self._stores, self._scope = manager, stores_of(manager), scope
+        self._log = logging.getLogger(f"nadi.search.{scope}.{definition.stream}")
+        self._changes = Changes(definitions, definition)
+        self._sharing = Sharing(definitions, definition)
+        self._follower = Follower(self._stores, scope, definition.stream)
+        self._letters = Letters(manager, scope, definition)
+        self._upkeep = Upkeep(manager, definitions, definition, shards, self._changes, self._sharing, self._log)
+        self._on_step = on_step
+        self._adding: asyncio.Task[None] | None = None
+        self._recent: deque[tuple[float, int]] = deque()
+        self._events = 0
+        self._error = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set, or the index was stopped or dropped; or until all of a sealed stream is indexed."""
+        await self._changes.look()
+        await self._say()
+        work = asyncio.create_task(self._work(stop))
+        beside = [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._upkeep.run(stop))]
+        waiting = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([work, waiting, *beside], return_when=asyncio.FIRST_COMPLETED)
+            stop.set()
+            for task in done:
+                await task
+            await work
+        except IndexNotFoundError:
+            self._log.info("the index was dropped: its indexer ends")
+        finally:
+            stop.set()
+            await _ended([work, waiting, *beside])
+            self._follower.close()
+            self._letters.close()
+            with suppress(NadiError):  # the others find out
+                await self._sharing.leave()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        try:
+            while not stop.is_set():
+                if await self._is_complete():
+                    return
+                self._follow()
+                batch = await self._collect(stop)
+                try:
+                    await self._added()
+                    await self._pass_ends({one.followed.reach.segment_id for one in batch})
+                    if batch:
+                        self._adding = asyncio.create_task(self._add(await self._stretches(batch), batch))
+                        self._adding.add_done_callback(lambda _: self._follower.news.set())
+                except OvertakenError as error:
+                    self._log.info("%s: looking again", error)
+                    await self._begin_again()
+            await self._added()
+        except OvertakenError:
+            pass  # another has it
+        finally:
+            await _ended([self._adding] if self._adding is not None else [])
+
+    async def _is_complete(self) -> bool:
+        if self._changes.manifest.open:
+            return False
+        manifest = await self._changes.look()
+        return not manifest.open and not manifest.past
+
+    def _follow(self) -> None:
+        known = {reach.segment_id: reach for reach in self._changes.manifest.open}
+        self._follower.follow(known[segment] for segment in self._sharing.mine(known))
+
+    async def _begin_again(self) -> None:
+        self._follower.follow(())
+        await self._changes.look()
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    async def _collect(self, stop: asyncio.Event) -> list[_Taken]:
+        """What came: once some did, a little later; nothing if something ended, or others may be there."""
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + SEARCH_LOOK_S
+        until: float | None = None
+        size = events = 0
+        follower = self._follower
+        while not stop.is_set():
+            follower.news.clear()
+            if size < SEARCH_BATCH_BYTES:
+                size += follower.take(SEARCH_BATCH_BYTES - size, SEARCH_BATCH_EVENTS)
+                until = until if until is not None or not size else loop.time() + SEARCH_COMMIT_S
+                events = sum(map(len, (block for one in follower.all() for block in one.taken)))
+            is_full = size >= SEARCH_BATCH_BYTES or events >= SEARCH_BATCH_EVENTS
+            is_free = self._adding is None or self._adding.done()
+            if size and is_free and (is_full or loop.time() >= (until or 0.0)):
+                break
+            if not size and (loop.time() >= look_at or any(True for _ in follower.over())):
+                break
+            limit = min(look_at if not size else loop.time() + 1.0, until if until and is_free else loop.time() + 1.0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(follower.news.wait(), max(limit - loop.time(), 0.001))
+        return [_Taken(*one) for one in follower.taken()]
+
+    async def _stretches(self, batch: Sequence[_Taken]) -> list[Stretch]:
+        async def of(one: _Taken) -> Stretch:
+            reach = one.followed.reach
+            offsets = np.concatenate([block.offsets() for block in one.blocks])
+            name = segment_name(self._scope, self._definition.stream, reach.segment_id)
+            came = await came_by(self._stores, name, offsets, one.blocks[-1].offset + one.blocks[-1].size_bytes)
+            return Stretch(reach.segment_id, one.blocks, came, one.followed.order)
+
+        return list(await asyncio.gather(*map(of, batch)))
+
+    async def _add(self, stretches: Sequence[Stretch], batch: Sequence[_Taken]) -> None:
+        built = await REAL.in_thread(build, stretches, self._definition.format, self._definition.fields)
+        self._on_step("built")
+        shard = await self._stored(built)
+        self._on_step("stored")
+        await self._letters.write(built.unfit)
+        self._on_step("lettered")
+
+        def is_added(manifest: Manifest) -> bool:
+            if shard is not None:
+                return any(one.id == shard.id for one in manifest.shards)
+            reached = {reach.segment_id: reach.reached for reach in manifest.open}
+            return all(reached.get(step.segment_id) == step.end for step in built.steps)
+
+        await self._changes.change(
+            lambda manifest: manifest.advanced(built.steps, shard, indexed=built.docs, unfit=len(built.unfit)), is_added
+        )
+        self._on_step("added")
+        for one, step in zip(batch, built.steps, strict=True):
+            one.followed.order = step.order
+        self._count(built.docs + len(built.unfit))
+        self._upkeep.news.set()
+
+    async def _stored(self, built: Built) -> Shard | None:
+        shard = built.shard(new_name())
+        if shard is not None:
+            assert built.parts is not None
+            await self._shards.put(shard.id, built.parts)
+        return shard
+
+    async def _added(self) -> None:
+        """Wait for the batch before; its error."""
+        adding, self._adding = self._adding, None
+        if adding is not None:
+            await adding
+        while len(self._changes.manifest.shards) >= SEARCH_SHARDS:  # merging can't keep up
+            await asyncio.sleep(SEARCH_LOOK_S)
+            await self._changes.look()
+
+    def _count(self, events: int) -> None:
+        self._events += events
+        now = time.monotonic()
+        self._recent.append((now, events))
+        while self._recent[0][0] < now - _RATE_S:
+            self._recent.popleft()
+
+    # --- ends and gaps ------------------------------------------------------------------------
+
+    async def _pass_ends(self, taken: set[int]) -> None:
+        """Of all segments but those of which something was just taken, and isn't added yet."""
+        for one in self._follower.over():
+            if one.reach.segment_id in taken:
+                continue
+            assert one.task is not None
+            await one.task  # its error, if it is ours
+            if one.error is None:
+                await self._complete(one)
+            else:
+                await self._pass_gap(one, one.error)
+
+    async def _complete(self, one: Followed, gaps: int = 0) -> None:
+        segment = one.reach.segment_id
+        try:
+            found = await following(self._stores, self._scope, self._definition.stream, segment)
+        except EpochGoneError:
+            await self._find_head()
+            return
+        await self._changes.change(lambda manifest: manifest.completed(segment, one.given, found, gaps=gaps), _never)
+        self._follower.leave(segment)
+
+    async def _pass_gap(self, one: Followed, error: NadiError) -> None:
+        segment, given = one.reach.segment_id, one.given
+        try:
+            to = gap_end(error)
+        except EpochGoneError:
+            await self._find_head()
+            return
+        self._log.warning("a gap in segment %d at %d: %s", segment, given, error)
+        self._error = str(error)
+        if to is None:
+            await self._complete(one, gaps=1)
+            return
+        steps = [Step(segment, given, to, one.order)]
+        await self._changes.change(lambda manifest: manifest.advanced(steps, None, gaps=1), _never)
+        self._follower.jump(one, to)
+
+    async def _find_head(self) -> None:
+        """What leads from here to the stream's head is forgotten: go on there."""
+        head = await self._manager.cuts(self._scope, self._definition.stream).head()
+        found = await self._definitions.reaches(head)
+        first = min(head.positions)
+        self._log.warning("what follows segments before the stream's head is forgotten: going on there")
+        await self._changes.change(
+            lambda manifest: manifest.with_found(
+                found, [reach.segment_id for reach in manifest.open if reach.segment_id < first]
+            ),
+            _never,
+        )
+
+    # --- beside -------------------------------------------------------------------------------
+
+    async def _beat(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S)
+            try:
+                definition = await self._definitions.get(self._definition.stream)
+                if definition.id != self._definition.id:
+                    raise IndexNotFoundError(self._scope, self._definition.stream)
+                if definition.is_stopped:
+                    self._log.info("the index was stopped: its indexer ends")
+                    return
+                await self._say()
+                await self._changes.look()
+            except IndexNotFoundError:
+                raise
+            except NadiError as error:
+                self._error = str(error)
+                self._log.warning("can't say that this indexer is there: %s", error)
+
+    async def _say(self) -> None:
+        now = time.monotonic()
+        lately = [(at, events) for at, events in self._recent if at >= now - _RATE_S]
+        rate = sum(events for _, events in lately) / max(now - lately[0][0], 1.0) if lately else 0.0
+        mine = len(self._sharing.mine(reach.segment_id for reach in self._changes.manifest.open))
+        await self._sharing.say(self._events, round(rate, 1), mine, self._error)
+        await self._sharing.look()
+
+
+def _never(manifest: Manifest) -> bool:
+    """Whether a change that wasn't answered is there: what it would do again is refused, and then looked at anew."""
+    return False
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None] | asyncio.Task[bool]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, Exception):
+            await task

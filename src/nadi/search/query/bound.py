@@ -1,0 +1,160 @@
+"""A query bound to the fields of an index: values instead of texts, words as events have them.
+
+This is what both tantivy and standing queries are asked with. A term about no field is about all texts of the index, or
+all keywords where there is no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nadi.errors import InvalidArgumentError
+from nadi.limits import SEARCH_QUERY_PARTS
+from nadi.search.analysis import words_in
+from nadi.search.fields import NUMBERS, Field, Value, value_of
+from nadi.search.query.tree import And, Everything, Node, Not, Or, Phrase, Prefix, Range, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """The field has that value; a text that word, a facet that path or one below it."""
+
+    field: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The text has these words, one after the other."""
+
+    field: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The text has a word, or the keyword is one, that begins so."""
+
+    field: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    field: int
+    low: Value | None
+    high: Value | None
+    with_low: bool
+    with_high: bool
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    parts: tuple[Bound, ...]  # of none: every event
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    parts: tuple[Bound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    part: Bound
+
+
+Bound: TypeAlias = Has | Follow | Starts | Between | All | Any | Without
+
+
+def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
+    """InvalidArgumentError: a field that isn't there, or a value that its kind can't have."""
+    bound = _Binding(fields).bound(node)
+    if (count := sum(1 for _ in leaves(bound))) > SEARCH_QUERY_PARTS:
+        raise InvalidArgumentError(f"the query has {count:,} terms, and {SEARCH_QUERY_PARTS:,} are the most")
+    return bound
+
+
+def leaves(bound: Bound) -> Iterator[Has | Follow | Starts | Between]:
+    """What it is made of, whatever is excluded included."""
+    if isinstance(bound, All | Any):
+        for part in bound.parts:
+            yield from leaves(part)
+    elif isinstance(bound, Without):
+        yield from leaves(bound.part)
+    else:
+        yield bound
+
+
+class _Binding:
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self._fields = fields
+        self._numbers = {field.name: number for number, field in enumerate(fields)}
+        kinds = [field.kind for field in fields]
+        usual = "text" if "text" in kinds else "keyword"
+        self._usual = [number for number, kind in enumerate(kinds) if kind == usual]
+
+    def bound(self, node: Node) -> Bound:
+        match node:
+            case Everything():
+                return All(())
+            case And(parts):
+                return All(tuple(map(self.bound, parts)))
+            case Or(parts):
+                return Any(tuple(map(self.bound, parts)))
+            case Not(part):
+                return Without(self.bound(part))
+            case Range():
+                return self._range(node)
+            case Term(field, _) | Phrase(field, _) | Prefix(field, _):
+                found = tuple(self._leaf(number, node) for number in self._about(field))
+                return found[0] if len(found) == 1 else Any(found)
+
+    def _about(self, name: str | None) -> list[int]:
+        if name is None:
+            if not self._usual:
+                raise InvalidArgumentError("the index has no text and no keyword: say which field, as name:value")
+            return self._usual
+        if name not in self._numbers:
+            raise InvalidArgumentError(
+                f"the index has no field {name[:60]!r}, only {', '.join(self._numbers)}; quote a text that has a colon"
+            )
+        return [self._numbers[name]]
+
+    def _leaf(self, number: int, node: Term | Phrase | Prefix) -> Bound:
+        field = self._fields[number]
+        if field.kind == "text":
+            return _of_text(number, field, node)
+        if isinstance(node, Prefix):
+            if field.kind != "keyword":
+                raise InvalidArgumentError(
+                    f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}"
+                )
+            return Starts(number, node.text)
+        return Has(number, self._value(field, node.text))
+
+    def _range(self, node: Range) -> Bound:
+        (number,) = self._about(node.field)
+        field = self._fields[number]
+        if field.kind not in NUMBERS:
+            raise InvalidArgumentError(f"{field.name} is a {field.kind}: ranges are of {', '.join(NUMBERS)}")
+        low, high = (None if text is None else self._value(field, text) for text in (node.low, node.high))
+        return Between(number, low, high, node.with_low, node.with_high)
+
+    def _value(self, field: Field, text: str) -> Value:
+        try:
+            return value_of(field.kind, text)
+        except ValueError as error:
+            raise InvalidArgumentError(f"what the query says of {field.name} is {error}") from None
+
+
+def _of_text(number: int, field: Field, node: Term | Phrase | Prefix) -> Bound:
+    words = words_in(node.text)
+    if not words:
+        raise InvalidArgumentError(f"{node.text[:60]!r} has no letter and no digit: {field.name} is found by its words")
+    if isinstance(node, Prefix):
+        if len(words) > 1:
+            raise InvalidArgumentError(f"{node.text[:60]!r} is several words: what begins with them can't be asked for")
+        return Starts(number, words[0])
+    return Has(number, words[0]) if len(words) == 1 else Follow(number, tuple(words))

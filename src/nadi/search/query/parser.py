@@ -1,0 +1,208 @@
+"""The query language's parser.
+
+    either   = both { "OR" both }
+    both     = one { ["AND"] one }
+    one      = ("NOT" | "-") one | "(" either ")" | [field ":"] value
+    value    = word | prefix "*" | "quoted words" | "(" either ")"
+             | ("[" | "{") word "TO" word ("]" | "}") | (">" | ">=" | "<" | "<=") word
+
+Words side by side must all be there. `_since:` and `_until:` bound the whole query by stream cuts, and so stand beside
+its other parts, not within alternatives.
+"""
+
+from __future__ import annotations
+
+from nadi.errors import InvalidArgumentError
+from nadi.limits import SEARCH_QUERY_CHARS, SEARCH_QUERY_DEPTH
+from nadi.search.query.tree import And, Everything, Node, Not, Or, Parsed, Phrase, Prefix, Range, Term
+from nadi.search.query.words import Word, words_of
+
+_OPERATORS = ("AND", "OR", "NOT", "TO")
+_SINCE, _UNTIL = "_since", "_until"
+
+
+def parse(text: str) -> Parsed:
+    """Parse a query; an empty one asks for all events.
+
+    >>> parse("timeout level:error").node
+    And(parts=(Term(field=None, text='timeout'), Term(field='level', text='error')))
+
+    InvalidArgumentError: it says what is wrong, and where.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"a query is a text, not {type(text).__name__}")
+    if len(text) > SEARCH_QUERY_CHARS:
+        raise InvalidArgumentError(f"a query has at most {SEARCH_QUERY_CHARS:,} characters, not {len(text):,}")
+    return _Parser(words_of(text)).parsed()
+
+
+class _Parser:
+    def __init__(self, words: list[Word]) -> None:
+        self._words, self._at = words, 0
+        self._bounds: dict[str, str] = {}
+        self._depth = 0
+
+    def parsed(self) -> Parsed:
+        node: Node = Everything()
+        if self._words:
+            node = self._either(None, top=True)
+            if (left := self._next()) is not None:
+                raise InvalidArgumentError(f"{left.text!r} at character {left.at + 1} has nothing to close")
+        return Parsed(node, self._bounds.get(_SINCE), self._bounds.get(_UNTIL))
+
+    def _either(self, field: str | None, *, top: bool = False) -> Node:
+        self._depth += 1
+        if self._depth > SEARCH_QUERY_DEPTH:
+            raise InvalidArgumentError(f"a query has at most {SEARCH_QUERY_DEPTH} parentheses within each other")
+        bounds = len(self._bounds)
+        parts = [self._both(field, top)]
+        while self._takes("OR"):
+            parts.append(self._both(field, top))
+        if len(parts) > 1 and len(self._bounds) > bounds:
+            raise InvalidArgumentError(f"{_SINCE} and {_UNTIL} bound the whole query: put its alternatives in ( )")
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def _both(self, field: str | None, top: bool) -> Node:
+        parts: list[Node] = []
+        bounded = False
+        while True:
+            if top and self._bound():
+                bounded = True
+            else:
+                parts.append(self._one(field))
+            if self._takes("AND"):
+                continue
+            word = self._next()
+            if word is None or self._is_operator(word, "OR") or (word.kind == "sign" and word.text == ")"):
+                break
+        if not parts:
+            assert bounded
+            return Everything()
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _bound(self) -> bool:
+        """Take `_since:` or `_until:`, if it comes."""
+        word = self._next()
+        if word is None or word.kind != "sign" or word.text[:-1] not in (_SINCE, _UNTIL):
+            return False
+        self._at += 1
+        name = word.text[:-1]
+        if name in self._bounds:
+            raise InvalidArgumentError(f"{name} stands twice in the query: leave one out")
+        self._bounds[name] = self._value_of(word).text
+        return True
+
+    def _one(self, field: str | None) -> Node:
+        word = self._next()
+        if word is None:
+            before = self._words[-1]
+            raise InvalidArgumentError(f"after {before.text!r} the query lacks what it is about")
+        self._at += 1
+        if self._is_operator(word, "NOT") or (word.kind == "sign" and word.text == "-"):
+            self._depth += 1
+            if self._depth > SEARCH_QUERY_DEPTH:
+                raise InvalidArgumentError(f"a query has at most {SEARCH_QUERY_DEPTH} NOTs within each other")
+            part = self._one(field)
+            self._depth -= 1
+            return Not(part)
+        if word.kind == "sign":
+            return self._sign(word, field)
+        if word.kind == "word" and not word.escaped and word.text in _OPERATORS:
+            raise InvalidArgumentError(f"{word.text} at character {word.at + 1} has nothing before it")
+        return _plain(word, field)
+
+    def _sign(self, word: Word, field: str | None) -> Node:
+        if word.text == "(":
+            node = self._either(field)
+            if not self._takes_sign(")"):
+                raise InvalidArgumentError(f"the parenthesis at character {word.at + 1} is not closed: add a )")
+            return node
+        if word.text[:-1] in (_SINCE, _UNTIL):
+            raise InvalidArgumentError(f"{word.text[:-1]} bounds the whole query: put it outside of parentheses")
+        if not word.text.endswith(":"):
+            raise InvalidArgumentError(f"{word.text!r} at character {word.at + 1} is out of place: quote it")
+        if field is not None:
+            raise InvalidArgumentError(f"{word.text} stands within what is about {field}: close that before")
+        return self._value(word)
+
+    def _value(self, name: Word) -> Node:
+        """What comes after a field's name."""
+        field = name.text[:-1]
+        following = self._next()
+        if following is not None and following.kind == "sign" and following.is_glued:
+            if following.text == "(":
+                return self._one(field)
+            if following.text in ("[", "{"):
+                self._at += 1
+                return self._range(field, following)
+            if following.text in ("<", "<=", ">", ">="):
+                self._at += 1
+                value = self._value_of(following).text
+                with_it = following.text.endswith("=")
+                if following.text.startswith(">"):
+                    return Range(field, value, None, with_low=with_it)
+                return Range(field, None, value, with_high=with_it)
+        return _plain(self._value_of(name), field)
+
+    def _range(self, field: str, opening: Word) -> Node:
+        low = self._border(opening)
+        if not self._takes("TO"):
+            raise InvalidArgumentError(f"the range at character {opening.at + 1} lacks TO: write [low TO high]")
+        high = self._border(opening)
+        closing = self._next()
+        if closing is None or closing.kind != "sign" or closing.text not in ("]", "}"):
+            raise InvalidArgumentError(f"the range at character {opening.at + 1} is not closed: add a ] or a }}")
+        self._at += 1
+        return Range(field, low, high, with_low=opening.text == "[", with_high=closing.text == "]")
+
+    def _border(self, opening: Word) -> str | None:
+        word = self._next()
+        minus = ""
+        if word is not None and word.kind == "sign" and word.text == "-":
+            self._at += 1
+            minus, word = "-", self._next()
+        if word is None or word.kind == "sign" or self._is_operator(word, "TO"):
+            raise InvalidArgumentError(f"the range at character {opening.at + 1} lacks a bound: write * for none")
+        self._at += 1
+        text = minus + word.text
+        return None if text == "*" and word.is_prefix else text
+
+    def _value_of(self, sign: Word) -> Word:
+        word = self._next()
+        if word is None or word.kind == "sign" or not word.is_glued or not word.text:
+            raise InvalidArgumentError(f"{sign.text!r} at character {sign.at + 1} lacks a value right behind it")
+        self._at += 1
+        return word
+
+    def _next(self) -> Word | None:
+        return self._words[self._at] if self._at < len(self._words) else None
+
+    def _is_operator(self, word: Word, text: str) -> bool:
+        return word.kind == "word" and word.text == text and not word.escaped
+
+    def _takes(self, operator: str) -> bool:
+        word = self._next()
+        if word is None or not self._is_operator(word, operator):
+            return False
+        self._at += 1
+        return True
+
+    def _takes_sign(self, text: str) -> bool:
+        word = self._next()
+        if word is None or word.kind != "sign" or word.text != text:
+            return False
+        self._at += 1
+        return True
+
+
+def _plain(word: Word, field: str | None) -> Node:
+    if word.kind == "quoted":
+        return Phrase(field, word.text)
+    if word.is_prefix:
+        if len(word.text) > 1:
+            return Prefix(field, word.text[:-1])
+        if field is None:
+            return Everything()
+        raise InvalidArgumentError(f"{field}:* says nothing about its value: write what it begins with")
+    return Term(field, word.text)

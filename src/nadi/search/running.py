@@ -1,0 +1,67 @@
+"""Running an indexer: in a program of its own (`run`), or beside other things in an event loop (`serve`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+from nadi.client.aio import StreamManager
+from nadi.client.control.security import Credentials
+from nadi.defaults import DEFAULT_URI
+from nadi.search.analysis import check_installed
+from nadi.search.definition import Definitions
+from nadi.search.indexing.indexer import Indexer, OnStep
+from nadi.search.shards.objects import open_shards
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def run(
+    scope: str,
+    stream: str,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Run an indexer of a stream's index until Ctrl-C or SIGTERM, or until the index is stopped, or all of a sealed
+    stream is indexed. Any number of them may run: they share the segments.
+    """
+    logging.basicConfig(level=logging.INFO, format=_FORMAT)
+
+    async def serving() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        async with StreamManager(controller_uri, credentials=credentials, trust_store=trust_store) as manager:
+            await serve(manager, scope, stream, stop=stop)
+
+    asyncio.run(serving())
+
+
+async def serve(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    stop: asyncio.Event | None = None,
+    on_step: OnStep = lambda step: None,
+) -> None:
+    """Run an indexer with a client of `nadi.client.aio`, until `stop` is set; see `run`.
+
+    on_step: called after each step of a batch, see `Indexer`.
+    """
+    check_installed()
+    definitions = Definitions(manager, scope)
+    definition = await definitions.get(stream)
+    if definition.is_stopped:
+        definition = await definitions.stop(stream, is_stopped=False)
+    shards = await open_shards(definition.url, definition.id)
+    try:
+        indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)
+        await indexer.run(stop if stop is not None else asyncio.Event())
+    finally:
+        await shards.close()

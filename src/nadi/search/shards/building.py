@@ -1,0 +1,176 @@
+"""Makes a shard of events: what they say to tantivy, and what doesn't parse to the dead letters.
+
+Each event has an *order*, by which the newest come first: when the server took it, in microseconds, with its segment's
+number in the low bits; and more than the one before it in its segment. So no two events have the same, whatever clock
+says, and a page of hits can end behind any of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nadi.limits import SEARCH_REASON_CHARS, SEARCH_WRITER_BYTES
+from nadi.model.event import EventBlock
+from nadi.naming import segment_number
+from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, name_of, prepared, schema_of
+from nadi.search.fields import Field, Format, UnfitError, reader_of
+from nadi.search.shards.manifest import Shard, Span, Step
+from nadi.search.shards.packing import packed
+
+if TYPE_CHECKING:
+    from tantivy import Document
+
+_Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+_NUMBER_MASK = (1 << ORDER_BITS) - 1
+_LEAST_WRITER_BYTES = 15_000_000  # tantivy wants as much
+_PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Events of one segment that follow each other. came_ms: when each was taken, -1 where that is unknown. order: of
+    the event before, in microseconds."""
+
+    segment_id: int
+    blocks: Sequence[EventBlock]
+    came_ms: _Numbers
+    order: int
+
+    @property
+    def start(self) -> int:
+        return self.blocks[0].offset
+
+    @property
+    def end(self) -> int:
+        return self.blocks[-1].offset + self.blocks[-1].size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """An event that doesn't parse, and why."""
+
+    segment_id: int
+    offset: int
+    data: bytes
+    reason: str
+
+
+@dataclass(slots=True)
+class Built:
+    """parts: of the shard's object, None if it would be empty."""
+
+    steps: list[Step] = field(default_factory=list)
+    unfit: list[Unfit] = field(default_factory=list)
+    docs: int = 0
+    parts: list[memoryview] | None = None
+
+    def shard(self, shard_id: str) -> Shard | None:
+        if self.parts is None:
+            return None
+        spans: list[Span] = [(step.segment_id, step.start, step.end) for step in self.steps]
+        return Shard(shard_id, self.docs, sum(map(len, self.parts)), spans)
+
+
+def orders(came_ms: _Numbers, before: int) -> _Numbers:
+    """The microseconds of events' orders: when they came, and each more than the one before.
+
+    >>> orders(np.array([5, 5, -1, 3, 9]), 5000).tolist()
+    [5001, 5002, 5003, 5004, 9000]
+    """
+    steps = np.arange(len(came_ms))
+    return np.maximum(np.maximum.accumulate(came_ms * 1000 - steps), before + 1) + steps
+
+
+def build(stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
+    """Blocks; call it in a thread. The stretches are of different segments."""
+    with work_folder() as folder:
+        built = _write(folder, stretches, form, fields)
+        if built.docs:
+            built.parts = packed(folder)
+        return built
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder for tantivy, in memory where the system has files there."""
+    folder = Path(tempfile.mkdtemp(prefix="nadi-search-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
+    from tantivy import Index
+
+    size = sum(one.end - one.start for one in stretches)
+    index = prepared(Index(schema_of(fields), path=str(folder)))
+    writer = index.writer(max(_LEAST_WRITER_BYTES, min(size * _PER_BYTE, SEARCH_WRITER_BYTES)), 1)
+    made = Built()
+    documents = _documents(form, fields)
+    for stretch in stretches:
+        micros = orders(stretch.came_ms, stretch.order)
+        events = documents(stretch, (micros << ORDER_BITS) | (segment_number(stretch.segment_id) & _NUMBER_MASK))
+        for found in events:
+            if isinstance(found, Unfit):
+                made.unfit.append(found)
+            else:
+                writer.add_document(found)
+                made.docs += 1
+        made.steps.append(Step(stretch.segment_id, stretch.start, stretch.end, int(micros[-1])))
+    if made.docs:
+        writer.commit()
+    writer.wait_merging_threads()
+    return made
+
+
+def _documents(form: Format, fields: tuple[Field, ...]) -> Callable[[Stretch, _Numbers], Iterator[Document | Unfit]]:
+    """What makes a stretch's events what tantivy takes, given their orders."""
+    from tantivy import Document, Facet
+
+    def add_facet(document: Document, name: str, value: str) -> None:
+        document.add_facet(name, Facet.from_string(value))
+
+    kinds: dict[str, Any] = {
+        "text": Document.add_text,
+        "keyword": Document.add_text,
+        "long": Document.add_integer,
+        "date": Document.add_integer,
+        "double": Document.add_float,
+        "bool": Document.add_boolean,
+        "facet": add_facet,
+    }
+    adders = [(kinds[field.kind], name_of(number)) for number, field in enumerate(fields)]
+    values_of = reader_of(form, fields)
+
+    def documents(stretch: Stretch, numbers: _Numbers) -> Iterator[Document | Unfit]:
+        segment, place = stretch.segment_id, iter(numbers.tolist())
+        for block in stretch.blocks:
+            offsets = block.offsets().tolist()
+            ends = [*offsets[1:], block.offset + block.size_bytes]
+            for data, offset, end, order in zip(block.events(), offsets, ends, place, strict=False):
+                try:
+                    values = values_of(data)
+                except UnfitError as error:
+                    yield Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS])
+                    continue
+                document = Document()
+                add = document.add_unsigned
+                add(ORDER, order)
+                add(SEGMENT, segment)
+                add(OFFSET, offset)
+                add(SIZE, end - offset)
+                for number, value in values:
+                    adder, name = adders[number]
+                    adder(document, name, value)
+                yield document
+
+    return documents

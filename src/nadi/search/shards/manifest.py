@@ -1,0 +1,285 @@
+"""What an index consists of, and how far it has come: one value, changed by compare-and-set, and the only record of it.
+
+Each segment of the stream is followed by itself: an index has no order to keep. `segments` says of each that is known
+how far its events are in shards, and a shard is added together with the step that it makes there. So a shard of events
+that are in another, or one that leaves some out, can't be added, whoever was killed when, and however many indexers
+there are.
+
+What lay in the stream when many were told to index its past is `past`: spans, each of which whoever is done adds a
+shard for.
+
+A segment that is read to its end stays until no earlier one may still lead to it, and no shard has events of it.
+
+>>> one = started([Reach(0, 0.0, 1.0)])
+>>> one = one.advanced([Step(0, 0, 80, 5)], Shard("a", 1, 900, [(0, 0, 80)]), indexed=1)
+>>> one.segments[0].reached, one.shards[0].id
+(80, 'a')
+>>> one.advanced([Step(0, 0, 80, 5)], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
+Traceback (most recent call last):
+nadi.search.shards.manifest.OvertakenError: another indexer was faster in segment 0: it is at 80, not at 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.model.frontier import WAITING
+from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
+
+Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
+
+
+class OvertakenError(Exception):
+    """Another indexer has changed that meanwhile: look again."""
+
+
+class Reach(msgspec.Struct, frozen=True, array_like=True):
+    """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
+    see `building`. is_done: it was read to its end."""
+
+    segment_id: int
+    low: float
+    high: float
+    reached: int = 0
+    order: int = 0
+    is_done: bool = False
+
+    @property
+    def range(self) -> SegmentRange:
+        return SegmentRange(self.segment_id, self.low, self.high)
+
+
+class Shard(msgspec.Struct, frozen=True, array_like=True):
+    """docs: events in it; size_bytes: of the object; spans: where the events are, in order."""
+
+    id: str
+    docs: int
+    size_bytes: int
+    spans: list[Span]
+
+
+class Step(NamedTuple):
+    """A segment is indexed from `start` up to `end`. order: as in `Reach`."""
+
+    segment_id: int
+    start: int
+    end: int
+    order: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
+    1970. indexed, unfit: events so far, the latter those that didn't parse; gaps: places where data was gone or
+    damaged."""
+
+    generation: int = 0
+    segments: dict[int, Reach] = {}
+    shards: list[Shard] = []
+    past: list[Span] = []
+    retired: dict[str, int] = {}
+    indexed: int = 0
+    unfit: int = 0
+    gaps: int = 0
+
+    @property
+    def open(self) -> list[Reach]:
+        """The segments that are followed."""
+        return [reach for reach in self.segments.values() if not reach.is_done]
+
+    @property
+    def known(self) -> list[Reach]:
+        """All segments, those with a part of the past to be indexed as if they had come no further than there."""
+        found = dict(self.segments)
+        for segment_id, start, _ in sorted(self.past, reverse=True):
+            found[segment_id] = replace(found[segment_id], reached=start, is_done=False)
+        return list(found.values())
+
+    def positions(self) -> dict[int, int]:
+        """The stream cut before which all events are indexed; some behind it may be, too."""
+        left: list[Reach] = []
+        for reach in sorted(self.known, key=lambda one: one.segment_id):
+            if not reach.is_done or any(share_keys(reach, older) for older in left):
+                left.append(reach)
+        oldest = oldest_by_key(reach.range for reach in left)
+        keys: dict[int, float] = {}
+        for piece in oldest:
+            keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
+        return {
+            reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
+            for reach in left
+            if reach.segment_id in keys
+        }
+
+    @property
+    def docs(self) -> int:
+        return sum(shard.docs for shard in self.shards)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(shard.size_bytes for shard in self.shards)
+
+    def advanced(
+        self, steps: Iterable[Step], shard: Shard | None, *, indexed: int = 0, unfit: int = 0, gaps: int = 0
+    ) -> Manifest:
+        """With these steps done, and the shard of their events, if there is any to be found. OvertakenError."""
+        segments = dict(self.segments)
+        for step in steps:
+            reach = segments.get(step.segment_id)
+            if reach is None or reach.is_done or reach.reached != step.start:
+                at = "gone" if reach is None else "done" if reach.is_done else f"at {reach.reached}"
+                raise OvertakenError(
+                    f"another indexer was faster in segment {step.segment_id}: it is {at}, not at {step.start}"
+                )
+            segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
+        return replace(
+            self,
+            generation=self.generation + 1,
+            segments=segments,
+            shards=self.shards if shard is None else [*self.shards, shard],
+            indexed=self.indexed + indexed,
+            unfit=self.unfit + unfit,
+            gaps=self.gaps + gaps,
+        )
+
+    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Manifest:
+        """With a segment done that was read up to its end `at`, and what follows it, if that isn't known.
+        OvertakenError."""
+        reach = self.segments.get(segment_id)
+        if reach is None or reach.is_done or reach.reached != at:
+            raise OvertakenError(f"another indexer was faster in segment {segment_id}")
+        segments = self.segments | {segment_id: replace(reach, is_done=True)}
+        for piece in successors:
+            segments.setdefault(piece.segment_id, Reach(piece.segment_id, piece.low, piece.high))
+        return replace(self._with(segments, self.shards), gaps=self.gaps + gaps)
+
+    def divided(self, past: Sequence[Span], tail: Iterable[Reach]) -> Manifest:
+        """With what lies up to the stream's tail as the past, to be indexed by many; the tail's segments are followed
+        from there."""
+        held = {span[0] for span in past}
+        segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
+        for reach in tail:
+            segments[reach.segment_id] = reach
+        missing = held - segments.keys()
+        assert not missing, f"segments {missing} of the past are unknown"
+        return self._with(segments, self.shards, [*self.past, *past])
+
+    def filled(self, span: Span, shard: Shard | None, *, indexed: int, unfit: int) -> Manifest:
+        """With a part of the past indexed. OvertakenError if it is already."""
+        if span not in self.past:
+            raise OvertakenError(f"another has indexed that part of segment {span[0]}")
+        past = [one for one in self.past if one != span]
+        shards = self.shards if shard is None else [*self.shards, shard]
+        made = self._with(self.segments, shards, past)
+        return replace(made, indexed=self.indexed + indexed, unfit=self.unfit + unfit)
+
+    def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
+        """With one shard in place of others. OvertakenError if they aren't there any more."""
+        gone = set(replaced)
+        if not gone <= {shard.id for shard in self.shards}:
+            raise OvertakenError("another has merged these shards, or retention has deleted them")
+        kept = [shard for shard in self.shards if shard.id not in gone]
+        return replace(
+            self,
+            generation=self.generation + 1,
+            shards=[*kept, made],
+            retired=self.retired | dict.fromkeys(replaced, now_ms),
+        )
+
+    def truncated(self, limits: Mapping[int, int | None], now_ms: int) -> Manifest | None:
+        """Without the shards whose events are all gone; None if there are none. limits: by segment, the offset before
+        which events are gone; None where all are."""
+
+        def is_gone(span: Span) -> bool:
+            limit = limits.get(span[0], 0)
+            return limit is None or span[2] <= limit
+
+        gone = [shard.id for shard in self.shards if all(map(is_gone, shard.spans))]
+        shards = [shard for shard in self.shards if shard.id not in set(gone)]
+        made = self._with(self.segments, shards)
+        if not gone and made.segments == self.segments:
+            return None
+        return replace(made, retired=self.retired | dict.fromkeys(gone, now_ms))
+
+    def without_retired(self, shards: Iterable[str]) -> Manifest:
+        """With those forgotten: they are deleted."""
+        gone = set(shards)
+        kept = {shard: at for shard, at in self.retired.items() if shard not in gone}
+        return replace(self, generation=self.generation + 1, retired=kept)
+
+    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Manifest:
+        """With segments that a stream's head has, where those on the way there are forgotten; `gone` are done."""
+        segments = dict(self.segments)
+        for segment_id in gone:
+            segments[segment_id] = replace(segments[segment_id], is_done=True)
+        for reach in found:
+            segments.setdefault(reach.segment_id, reach)
+        return replace(self._with(segments, self.shards), gaps=self.gaps + 1)
+
+    def _with(self, segments: Mapping[int, Reach], shards: list[Shard], past: list[Span] | None = None) -> Manifest:
+        past = self.past if past is None else past
+        first_open = min((reach.segment_id for reach in segments.values() if not reach.is_done), default=None)
+        held = {span[0] for shard in shards for span in shard.spans} | {span[0] for span in past}
+        kept = {
+            segment_id: reach
+            for segment_id, reach in segments.items()
+            if not reach.is_done or segment_id in held or first_open is None or first_open < segment_id
+        }
+        return replace(self, generation=self.generation + 1, segments=kept, shards=shards, past=past)
+
+
+def started(reaches: Iterable[Reach]) -> Manifest:
+    """That of a new index, which begins there."""
+    return Manifest(1, {reach.segment_id: reach for reach in reaches})
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The spans in order, with those that touch made one.
+
+    >>> joined([(1, 0, 5), (0, 8, 9), (1, 5, 7)])
+    [(0, 8, 9), (1, 0, 7)]
+    """
+    found: list[Span] = []
+    for segment, start, end in sorted(spans):
+        if found and found[-1][0] == segment and found[-1][2] == start:
+            start = found.pop()[1]
+        found.append((segment, start, end))
+    return found
+
+
+def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> list[list[Shard]]:
+    """Groups of shards that are better one: at least `least`, all small, or of about the same size, which is how
+    tantivy decides what it merges. most: in a group. largest: of what is merged at all, in events."""
+    sizes = sorted((shard for shard in shards if shard.docs <= largest), key=lambda shard: -shard.docs)
+    groups: list[list[Shard]] = []
+    top = 0.0
+    for shard in sizes:
+        size = max(shard.docs, _SMALL)
+        if not groups or size < top / _SAME_SIZE:
+            groups.append([])
+            top = size
+        groups[-1].append(shard)
+    return [group[-most:] for group in groups if len(group) >= least]
+
+
+_SMALL = 10_000  # events, up to which all shards are of one size to tantivy
+_SAME_SIZE = 2**0.75  # and by which others may differ
+
+
+def unfinished(manifest: Manifest, limits: Mapping[int, int | None]) -> Iterator[int]:
+    """The segments whose events before a cut aren't all indexed. limits: by segment, the offset before which they are
+    the cut's; None where all are. Segments that nobody knows yet follow one that isn't finished."""
+    for reach in manifest.known:
+        limit = limits.get(reach.segment_id, 0)
+        if not reach.is_done and (limit is None or reach.reached < limit):
+            yield reach.segment_id
+
+
+def _is_all(keys: float, reach: Reach) -> bool:
+    return abs(keys - (reach.high - reach.low)) < _NO_KEYS
+
+
+_NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's

@@ -1,0 +1,108 @@
+"""A stream with its index, in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nadi.client.aio import StreamManager
+from nadi.search import serve
+from nadi.search.asking.searching import Hit, Search
+from nadi.search.catalog import Indexes, Status
+
+FIELDS = "message:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:facet"
+
+
+def event(number: int, **more: Any) -> bytes:
+    """Its message has `number`, and a word that a tenth of the events has."""
+    known = {"message": f"request {number} of group{number % 10}", "level": "info", "ms": number}
+    return msgspec.json.encode(known | more)
+
+
+class Indexed:
+    def __init__(self, manager: StreamManager, scope: str, folder: Path) -> None:
+        self.manager, self.scope, self.folder = manager, scope, folder
+        self.indexes = Indexes(manager, scope)
+        self._opened: list[Search] = []
+        self._running: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
+
+    async def create(self, fields: str = FIELDS, **options: Any) -> None:
+        await self.indexes.create("logs", fields, where=str(self.folder / "shards"), **options)
+
+    async def write(self, events: Iterable[bytes], keys: Sequence[str] | None = None) -> None:
+        given = list(events)
+        writer = await self.manager.create_writer(self.scope, "logs")
+        await writer.write_many(given, keys or [f"k{number % 16}" for number in range(len(given))])
+        await writer.close()
+
+    def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(serve(self.manager, self.scope, "logs", stop=stop, **options))
+        self._running.append((stop, task))
+        return stop, task
+
+    @asynccontextmanager
+    async def running(self, count: int = 1) -> AsyncIterator[None]:
+        """Indexers, until the end of the block, where their errors are raised."""
+        started = [self.start() for _ in range(count)]
+        try:
+            yield
+        finally:
+            for stop, _ in started:
+                stop.set()
+        for _, task in started:
+            await task
+
+    async def search(self) -> Search:
+        found = await self.indexes.open("logs", cache=self.folder / f"cache{len(self._opened)}")
+        self._opened.append(found)
+        return found
+
+    async def caught_up(self) -> Search:
+        """The index, once all that is in the stream now is in it."""
+        found = await self.search()
+        await found.wait("tail", 60.0)
+        return found
+
+    async def status(self) -> Status:
+        return await self.indexes.status("logs")
+
+    async def until_shards(self, least: int, most: int) -> None:
+        async with asyncio.timeout(60):
+            count = -1
+            while not least <= count <= most:
+                count = (await self.status()).shards
+                await asyncio.sleep(0.05)
+
+    async def read_all(self, stream: str) -> list[bytes]:
+        tail = (await self.manager.stream_info(self.scope, stream)).tail
+        return [one.data async for one in self.manager.read_events(self.scope, stream, end=tail)]
+
+    async def close(self) -> None:
+        for stop, _ in self._running:
+            stop.set()
+        for _, task in self._running:
+            await asyncio.gather(task, return_exceptions=True)
+        for one in self._opened:
+            one.close()
+
+
+async def all_hits(search: Search, text: str = "", limit: int = 100, **options: Any) -> list[Hit]:
+    """Those of all pages."""
+    found: list[Hit] = []
+    after = None
+    while True:
+        page = await search.query(text, limit=limit, after=after, **options)
+        found += page.hits
+        after = page.next
+        if after is None:
+            return found
+
+
+def numbers(hits: Iterable[Hit]) -> list[int]:
+    return [msgspec.json.decode(hit.data)["ms"] for hit in hits]

@@ -1,0 +1,81 @@
+"""`nadi search`, each command run as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from tests.cli.test_streams import Shell
+from tests.search.support import event
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[nadi.standalone.EmbeddedServer]:
+    with nadi.embedded(tmp_path / "data") as server:
+        yield server
+
+
+def test_an_index_at_the_prompt(
+    server: nadi.standalone.EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
+    shell = Shell(server.controller_uri)
+    shell.run("scope", "create", "home")
+    shell.run("stream", "create", "home", "logs")
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
+        for number in range(50):
+            writer.write_event(event(number, level=f"l{number % 2}"))
+    assert "has no search indexes" in shell.run("search", "list", "home").output
+    made = ["search", "create", "home", "logs", "--fields", "message:text,level:keyword"]
+    made += ["--index", str(tmp_path / "shards")]
+    assert "nadi search start home logs" in shell.run(*made).output
+    assert "already exists" in shell.run(*made, code=1).stderr
+    assert "is not a field" in shell.run(*made[:-3], "x", *made[-2:], code=1).stderr
+    (row,) = shell.json("search", "list", "home")
+    assert (row["stream"], row["fields"], row["stopped"]) == ("logs", "message:text,level:keyword", False)
+    environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
+    command = [sys.executable, "-m", "nadi.cli.app", "search", "start", "home", "logs"]
+    indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
+        assert (found["count"], len(found["hits"]), found["next"]) == (5, 5, None)
+        (status,) = shell.json("search", "status", "home", "logs")
+        assert (status["indexed"], status["bytes behind"]) == (50, 0)
+        assert f"process {indexer.pid}" in status["indexer 1"]
+        shown = shell.run("search", "query", "home", "logs", "group7", "--limit", "2").output
+        assert "request 47 of group7" in shown
+        assert "2 of 5 events" in shown
+        after = shown.strip().rpartition("--after ")[2]
+        (rest,) = shell.json("search", "query", "home", "logs", "group7", "--after", after)
+        assert len(rest["hits"]) == 3
+        counts = shell.json("search", "query", "home", "logs", "--by", "level")
+        assert counts == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
+        assert "Nothing found" in shell.run("search", "query", "home", "logs", "absent").output
+        wrong = shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=1)
+        assert "choose one" in wrong.stderr
+        shell.run("search", "stop", "home", "logs")
+        assert indexer.wait(30) == 0
+    finally:
+        indexer.kill()
+        indexer.wait()
+    indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
+            writer.write_event(event(50))
+        shell.run("search", "query", "home", "logs", "--wait-for", "tail")
+        indexer.send_signal(signal.SIGTERM)
+        assert indexer.wait(30) == 0
+    finally:
+        indexer.kill()
+        indexer.wait()
+    shell.run("search", "drop", "home", "logs", "--yes")
+    assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr

@@ -1,0 +1,228 @@
+"""Indexers on a real server: each event is found once, whatever the stream does and whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError
+from nadi.search import IndexNotFoundError
+from nadi.testing import RestartableServer
+from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+async def found_once(logs: Indexed, count: int) -> None:
+    search = await logs.caught_up()
+    hits = await all_hits(search, limit=1000)
+    assert Counter(numbers(hits)) == Counter(range(count))
+    assert len({(hit.segment_id, hit.offset) for hit in hits}) == count
+    assert (await search.count())["all"] == count
+
+
+async def test_what_comes_is_found(logs: Indexed) -> None:
+    await logs.write(map(event, range(500)))
+    await logs.create()
+    async with logs.running():
+        await found_once(logs, 500)
+        search = await logs.caught_up()
+        await logs.write([event(500, message="something new")])
+        page = await search.query("new", wait_for="tail")
+        assert numbers(page.hits) == [500]
+        status = await logs.status()
+        assert (status.indexed, status.unfit, status.behind_bytes, len(status.indexers)) == (501, 0, 0, 1)
+    assert (await logs.status()).indexers == ()
+
+
+async def test_events_that_do_not_parse_are_set_aside_once(logs: Indexed) -> None:
+    await logs.create(dead_letters="unfit")
+    bad = {7: b"{", 20: b"\xff\xfe", 33: event(33, ms="no number"), 40: b""}
+    await logs.write(bad.get(number, event(number)) for number in range(60))
+    crashed = [False]
+
+    def crash(step: str) -> None:
+        if step == "lettered" and not crashed[0]:
+            crashed[0] = True
+            raise ConnectionError("killed")
+
+    _, first = logs.start(on_step=crash)
+    with pytest.raises(ConnectionError):
+        await first
+    async with logs.running():
+        search = await logs.caught_up()
+    assert sorted(numbers(await all_hits(search))) == [number for number in range(60) if number not in bad]
+    letters = [msgspec.json.decode(one) for one in await logs.read_all("unfit")]
+    assert sorted(base64.b64decode(one["data"]) for one in letters) == sorted(bad.values())
+    assert any("ms is not a whole number" in one["reason"] for one in letters)
+    assert {one["index"] for one in letters} == {f"{logs.scope}/logs"}
+    assert (await logs.status()).unfit == 4
+
+
+@pytest.mark.parametrize("step", ["built", "stored", "added"])
+async def test_a_kill_between_two_steps(logs: Indexed, step: str) -> None:
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    crashes = 0
+
+    def crash(name: str) -> None:
+        nonlocal crashes
+        if name == step and crashes < 3:
+            crashes += 1
+            raise ConnectionError("killed")
+
+    for written in (100, 150, 200):
+        with pytest.raises(ConnectionError):
+            await logs.start(on_step=crash)[1]
+        await logs.write(map(event, range(written, written + 50)))
+    async with logs.running():
+        await found_once(logs, 250)
+
+
+async def test_splits_and_merges(logs: Indexed) -> None:
+    await logs.create()
+    manager, scope = logs.manager, logs.scope
+    async with logs.running(2):
+        await logs.write(map(event, range(200)))
+        await manager.scale_stream(scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
+        await logs.write(map(event, range(200, 400)))
+        current = await manager.current_segments(scope, "logs")
+        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], [(0.0, 0.6), (0.6, 1.0)])
+        await logs.write(map(event, range(400, 600)))
+        current = await manager.current_segments(scope, "logs")
+        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], [(0.0, 0.1), (0.1, 1.0)])
+        await logs.write(map(event, range(600, 700)))
+        await found_once(logs, 700)
+        search = await logs.search()
+        assert await search.reached() == (await manager.stream_info(scope, "logs")).tail
+
+
+async def test_an_index_of_a_sealed_stream_is_done(logs: Indexed) -> None:
+    await logs.create()
+    await logs.write(map(event, range(50)))
+    await logs.manager.seal_stream(logs.scope, "logs")
+    await asyncio.wait_for(logs.start()[1], 60)
+    await found_once(logs, 50)
+    assert (await logs.status()).behind_bytes == 0
+
+
+async def test_what_is_truncated_is_not_found_and_its_shards_go(logs: Indexed) -> None:
+    manager, cuts = logs.manager, logs.manager.cuts(logs.scope, "logs")
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    async with logs.running():
+        await logs.caught_up()
+    first = await cuts.tail()
+    await logs.write(map(event, range(100, 200)))
+    half = await cuts.after(first, 50)
+    async with logs.running():
+        search = await logs.caught_up()
+        await manager.truncate_stream(half)
+        left = await all_hits(search)
+        assert len(left) == 150 - 100
+        assert min(numbers(left)) >= 100
+        assert (await search.count())["all"] == 50
+    async with logs.running():  # looks after the shards as it begins
+        await logs.until_shards(1, 1)
+    assert len(await all_hits(await logs.search())) == 50
+
+
+async def test_an_indexer_that_comes_too_late_for_some(logs: Indexed) -> None:
+    """What was truncated before it was indexed is a gap, and the rest is found."""
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    cuts = logs.manager.cuts(logs.scope, "logs")
+    await logs.manager.scale_stream(logs.scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
+    await logs.manager.truncate_stream(await cuts.tail())
+    await logs.write(map(event, range(100, 130)))
+    async with logs.running():
+        search = await logs.caught_up()
+    assert sorted(numbers(await all_hits(search))) == list(range(100, 130))
+    assert (await logs.status()).gaps == 2
+
+
+async def test_many_shards_are_merged(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_COMMIT_S", 0.01)
+    await logs.create()
+    async with logs.running():
+        search = await logs.search()
+        for number in range(12):
+            await logs.write([event(number)])
+            await search.wait("tail")
+        await logs.until_shards(1, 8)
+        await found_once(logs, 12)
+        assert len(await all_hits(search)) == 12  # one that had the shards before
+
+
+async def test_stopped_and_dropped(logs: Indexed) -> None:
+    await logs.create()
+    await logs.write(map(event, range(10)))
+    _, task = logs.start()
+    search = await logs.caught_up()
+    await logs.indexes.stop("logs")
+    await asyncio.wait_for(task, 30)
+    assert (await logs.indexes.get("logs")).is_stopped
+    await logs.write(map(event, range(10, 20)))
+    with pytest.raises(RequestTimeoutError, match="nadi search status"):
+        await search.wait("tail", 0.3)
+    _, task = logs.start()
+    await search.wait("tail")
+    await logs.indexes.drop("logs")
+    await asyncio.wait_for(task, 30)
+    assert not [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
+    with pytest.raises(IndexNotFoundError, match="has no search index"):
+        await search.query()
+    assert await logs.indexes.list() == []
+    await logs.create()  # anew
+    async with logs.running():
+        await found_once(logs, 20)
+
+
+async def test_an_index_from_a_cut_on(logs: Indexed) -> None:
+    await logs.write(map(event, range(30)))
+    await logs.create(start="tail")
+    await logs.write(map(event, range(30, 40)))
+    async with logs.running():
+        assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(30, 40))
+
+
+async def test_what_can_not_be_an_index(logs: Indexed) -> None:
+    await logs.create()
+    with pytest.raises(Exception, match="already exists"):
+        await logs.create()
+    for stream, options in (("nothing", {}), ("unfit", {"dead_letters": "none"})):
+        with pytest.raises(NotFoundError):
+            await logs.indexes.create(stream, FIELDS, where=str(logs.folder), **options)
+    for wrong in ({"where": "ftp://x"}, {"where": "memory:///"}, {"format": "xml"}, {"format": "text"}):
+        given = {"where": str(logs.folder), **wrong}
+        with pytest.raises(InvalidArgumentError):
+            await logs.indexes.create("unfit", FIELDS, **given)
+    with pytest.raises(InvalidArgumentError, match="never end"):
+        await logs.indexes.create("unfit", FIELDS, where=str(logs.folder), dead_letters="unfit")
+
+
+async def test_the_server_goes_and_comes_back(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    async with logs.running():
+        await logs.caught_up()
+        await asyncio.to_thread(nadi_server.kill)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(nadi_server.ensure_running)
+        await logs.write(map(event, range(100, 200)))
+        await found_once(logs, 200)
+
+
+async def test_a_scope_goes_with_its_indexes(logs: Indexed, tmp_path: Path) -> None:
+    await logs.create()
+    for stream in ("logs", "unfit"):
+        await logs.manager.seal_stream(logs.scope, stream)
+        await logs.manager.delete_stream(logs.scope, stream)
+    assert await logs.manager.delete_scope(logs.scope)
+    await logs.manager.create_scope(logs.scope)
+    assert await logs.indexes.list() == []

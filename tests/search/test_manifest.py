@@ -1,0 +1,135 @@
+"""The manifest, by itself: whatever indexers do in whatever order, each event is in one shard."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from nadi.model.segments import SegmentRange
+from nadi.search.shards.manifest import (
+    Manifest,
+    OvertakenError,
+    Reach,
+    Shard,
+    Step,
+    joined,
+    started,
+    to_merge,
+    unfinished,
+)
+
+
+def shard(name: str, *spans: tuple[int, int, int], docs: int = 1) -> Shard:
+    return Shard(name, docs, 100, list(spans))
+
+
+A, B = Reach(0, 0.0, 0.5), Reach(1, 0.5, 1.0)
+BOTH = SegmentRange(1 << 32, 0.0, 1.0)
+
+
+def test_a_step_is_made_once() -> None:
+    one = started([A, B]).advanced([Step(0, 0, 10, 1), Step(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3)
+    assert (one.segments[0].reached, one.segments[1].reached, one.indexed) == (10, 5, 3)
+    for wrong in ([Step(0, 0, 10, 1)], [Step(0, 10, 20, 1), Step(1, 0, 5, 1)], [Step(7, 0, 5, 1)]):
+        with pytest.raises(OvertakenError):
+            one.advanced(wrong, shard("b"))
+    with pytest.raises(OvertakenError):
+        one.completed(0, 5, [])
+    done = one.completed(0, 10, [BOTH])
+    with pytest.raises(OvertakenError):
+        done.completed(0, 10, [BOTH])
+
+
+def test_what_follows_two_segments_is_followed_once() -> None:
+    one = started([A, B]).completed(0, 0, [BOTH])
+    assert one.positions() == {1: 0, BOTH.segment_id: -1}
+    one = one.advanced([Step(BOTH.segment_id, 0, 50, 1)], shard("a", (BOTH.segment_id, 0, 50)))
+    after = SegmentRange(2 << 32, 0.0, 1.0)
+    one = one.completed(BOTH.segment_id, 50, [after])
+    assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the one after waits for both
+    one = one.completed(1, 0, [BOTH])
+    assert one.segments[BOTH.segment_id].is_done
+    assert [reach.segment_id for reach in one.open] == [after.segment_id]
+    assert one.positions() == {after.segment_id: 0}
+    assert list(unfinished(one, {BOTH.segment_id: None, after.segment_id: 0})) == []
+    assert list(unfinished(one, {after.segment_id: 1})) == [after.segment_id]
+
+
+def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
+    one = started([A, B]).advanced([Step(0, 0, 10, 1)], shard("a", (0, 0, 10)))
+    one = one.completed(0, 10, [BOTH]).completed(1, 0, [BOTH])
+    assert set(one.segments) == {0, BOTH.segment_id}  # the first has a shard
+    gone = one.truncated({0: None}, 5)
+    assert gone is not None
+    assert (gone.shards, gone.retired, set(gone.segments)) == ([], {"a": 5}, {BOTH.segment_id})
+    assert one.truncated({0: 9}, 5) is None
+    assert gone.without_retired(["a"]).retired == {}
+
+
+def test_the_past_is_indexed_by_many() -> None:
+    one = started([A]).divided([(0, 0, 10), (0, 10, 20)], [Reach(0, 0.0, 0.5, 20)])
+    assert one.positions() == {0: 0}
+    assert list(unfinished(one, {0: 5})) == [0]
+    one = one.advanced([Step(0, 20, 30, 1)], shard("new", (0, 20, 30)))
+    one = one.filled((0, 0, 10), shard("a", (0, 0, 10)), indexed=1, unfit=0)
+    with pytest.raises(OvertakenError):
+        one.filled((0, 0, 10), shard("b", (0, 0, 10)), indexed=1, unfit=0)
+    assert one.positions() == {0: 10}
+    one = one.filled((0, 10, 20), None, indexed=0, unfit=1)
+    assert one.positions() == {0: 30}
+    assert list(unfinished(one, {0: 30})) == []
+
+
+def test_which_shards_are_merged() -> None:
+    small = [shard(str(number), docs=number) for number in range(1, 9)]
+    assert [len(group) for group in to_merge(small, 8, 64, 10**6)] == [8]
+    assert to_merge(small[:7], 8, 64, 10**6) == []
+    assert [len(group) for group in to_merge(small * 10, 8, 64, 10**6)] == [64]
+    large = [shard(str(number), docs=20_000 + number) for number in range(8)]
+    assert [len(group) for group in to_merge([*small, *large], 8, 64, 10**6)] == [8, 8]
+    assert len(to_merge([*small, *large], 8, 64, 10_000)) == 1
+    assert joined([(0, 5, 7), (1, 0, 2), (0, 0, 5), (0, 9, 10)]) == [(0, 0, 7), (0, 9, 10), (1, 0, 2)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_indexers_that_know_too_little(seed: int) -> None:
+    """Three indexers, each with a manifest that may be old, change the newest by what they believe."""
+    chance = random.Random(seed)
+    lengths = {0: 100, 1: 60, 1 << 32: 80, (2 << 32) | 5: 70, (2 << 32) | 6: 40}
+    following = {
+        0: [BOTH],
+        1: [BOTH],
+        1 << 32: [SegmentRange((2 << 32) | 5, 0.0, 0.4), SegmentRange((2 << 32) | 6, 0.4, 1.0)],
+    }
+    newest = started([A, B])
+    known = [newest] * 3
+    for number in range(10_000):
+        if not newest.open:
+            break
+        who = chance.randrange(3)
+        if chance.random() < 0.3 or not known[who].open:
+            known[who] = newest
+        if not known[who].open:
+            continue
+        reach = chance.choice(known[who].open)
+        segment, at = reach.segment_id, reach.reached
+        try:
+            if at == lengths[segment]:
+                made: Manifest = newest.completed(segment, at, following.get(segment, []))
+            else:
+                end = min(at + chance.randrange(1, 30), lengths[segment])
+                made = newest.advanced([Step(segment, at, end, number)], shard(str(number), (segment, at, end)))
+        except OvertakenError:
+            continue
+        newest = known[who] = made
+        if chance.random() < 0.2 and len(newest.shards) > 3:
+            some = chance.sample(newest.shards, 3)
+            spans = joined(span for one in some for span in one.spans)
+            newest = newest.merged([one.id for one in some], Shard(f"m{number}", 1, 1, spans), number)
+    assert not newest.open
+    covered = Counter(
+        (segment, offset) for one in newest.shards for segment, start, end in one.spans for offset in range(start, end)
+    )
+    assert covered == Counter((segment, offset) for segment, length in lengths.items() for offset in range(length))

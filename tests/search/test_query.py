@@ -1,0 +1,103 @@
+"""The query language: what texts mean, and what is wrong with others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nadi.errors import InvalidArgumentError
+from nadi.search.fields import fields_of
+from nadi.search.query.parser import parse
+from nadi.search.query.tree import And, Everything, Node, Not, Or, Phrase, Prefix, Range, Term
+
+FIELDS = fields_of("message:text,title:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:facet")
+
+
+def term(text: str, field: str | None = None) -> Term:
+    return Term(field, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("", Everything()),
+        ("*", Everything()),
+        ("a b", And((term("a"), term("b")))),
+        ("a AND b", And((term("a"), term("b")))),
+        ("a OR b c", Or((term("a"), And((term("b"), term("c")))))),
+        ("(a OR b) c", And((Or((term("a"), term("b"))), term("c")))),
+        ("a -b NOT c", And((term("a"), Not(term("b")), Not(term("c"))))),
+        ("NOT (a OR b)", Not(Or((term("a"), term("b"))))),
+        ("and or", And((term("and"), term("or")))),
+        ('"two words"', Phrase(None, "two words")),
+        (r'"a \" b"', Phrase(None, 'a " b')),
+        ("level:error", term("error", "level")),
+        ("level:a:b", term("a:b", "level")),
+        ("level:(a OR -b)", Or((term("a", "level"), Not(term("b", "level"))))),
+        ("tim*", Prefix(None, "tim")),
+        ("level:e*", Prefix("level", "e")),
+        (r"level:e\*", term("e*", "level")),
+        (r"a\:b", term("a:b")),
+        (r"\AND", term("AND")),
+        ("foo-bar", term("foo-bar")),
+        ("ms:-5", term("-5", "ms")),
+        ("ms:[1 TO 5]", Range("ms", "1", "5")),
+        ("ms:{-1 TO -5}", Range("ms", "-1", "-5", with_low=False, with_high=False)),
+        ("ms:[* TO 5}", Range("ms", None, "5", with_high=False)),
+        ("ms:>-5", Range("ms", "-5", None, with_low=False)),
+        ("ms:<=5 a", And((Range("ms", None, "5"), term("a")))),
+        ("at:[2026-01-01T00:00Z TO *]", Range("at", "2026-01-01T00:00Z", None)),
+        ("path:/a/b", term("/a/b", "path")),
+        ("naïve", term("naïve")),
+    ],
+)
+def test_what_a_query_means(text: str, meant: Node) -> None:
+    assert parse(text).node == meant
+
+
+def test_the_bounds_of_a_query() -> None:
+    found = parse("_since:2026-01-01T00:00Z error _until:tail")
+    assert (found.node, found.since, found.until) == (term("error"), "2026-01-01T00:00Z", "tail")
+    assert parse("_since:head").node == Everything()
+    assert parse('a _since:"a b" b').node == And((term("a"), term("b")))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("(a", "not closed"),
+        ("a)", "nothing to close"),
+        ('"a', "quote at character 1 is not closed"),
+        ("a OR", "lacks what it is about"),
+        ("OR a", "nothing before it"),
+        ("a AND", "lacks"),
+        ("NOT", "lacks"),
+        ("level:", "lacks a value"),
+        ("level: a", "lacks a value right behind it"),
+        ("level:*", "says nothing"),
+        ("ms:[1 5]", "lacks TO"),
+        ("ms:[1 TO 5", "not closed"),
+        ("ms:[TO 5]", "lacks a bound"),
+        ("ms:> 5", "right behind it"),
+        ("a ]", "out of place"),
+        ("level:(a ms:5)", "stands within"),
+        ("a OR _since:head", "bound the whole query"),
+        ("(_since:head a)", "bounds the whole query"),
+        ("_since:a _since:b", "stands twice"),
+        ("(" * 41 + "a" + ")" * 41, "at most 40 parentheses"),
+        ("NOT " * 41 + "a", "at most 40"),
+        ("a" * 20_001, "at most 20,000 characters"),
+    ],
+)
+def test_what_is_no_query(text: str, word: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=word):
+        parse(text)
+
+
+@given(st.text(alphabet='ab:"()[]{}<>=-*\\ \tTOANDR_since1/é', max_size=40))
+def test_any_text_is_a_query_or_is_told_why_not(text: str) -> None:
+    try:
+        parse(text)
+    except InvalidArgumentError as error:
+        assert len(str(error)) > 10  # noqa: PT017
