@@ -71,7 +71,7 @@ class EventTimeTest {
                 .scalingPolicy(ScalingPolicy.fixed(1))
                 .timestampAggregationTimeout(600_000) // else a watermark between two calls forgets a writer behind it
                 .build();
-        assertTrue(scope.streams.createStream(scope.name, "noted", patient));
+        assertTrue(scope.controller.createStream(scope.name, "noted", patient).join()); // StreamManager drops it
         scope.write("noted", Event.numbered(1, 0, 10));
         WriterPosition position = new WriterPosition(scope.tail("noted").asImpl().getPositions());
         scope.controller.noteTimestampFromWriter("writer", stream, 2_000, position).join();
