@@ -2,7 +2,7 @@
 
 `intake` decides what is taken from the peer, and when. Appends go to the containers' queues together with the others
 that came in one go (`writers`); reads go past these (`reads`), for they may wait at the tail; other commands are
-handled one after another (`commands`). No reply is built that can't be sent soon.
+begun in order, some beside others (`commands`). No reply is built that can't be sent soon.
 A peer that breaks the protocol loses its connection, and nobody else notices.
 """
 
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._reads = ConnectionReads(self, container_of, reader, service.access, rota)
-        self._commands = CommandQueue(self, service)
+        self._commands = CommandQueue(self, service, rota)
         self.writable = asyncio.Event()
         self.writable.set()
         self._is_taken = True  # the peer takes what is sent; as `writable` says
@@ -257,14 +257,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def receive(self, command: wire.Command) -> None:
         """Take a command; `taken` must follow before this turn of the loop ends."""
-        if self._commands.worker is None or isinstance(command, wire.KeepAlive):
+        if not self._commands.is_busy or isinstance(command, wire.KeepAlive):
             self.dispatch(command)
         else:
             self._enqueue_command(command)  # not before what came before it
 
     def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
         """`receive` for appends that came one after another."""
-        if self._commands.worker is None and not self.writers.in_block:
+        if not self._commands.is_busy and not self.writers.in_block:
             self.writers.append_all(appends)
         else:
             for append in appends:
