@@ -292,16 +292,20 @@ def test_a_search_goes_on_while_the_head_is_dropped(uri: str, manager: StreamMan
         async with aio.StreamManager(uri) as client:
             writer = await client.create_index_writer("sc", "racing", BOTH)
             reader = await client.create_index_reader("sc", "racing")
-            found = reader._record
+            found = reader._bytes
 
-            async def late(offset: int, size: int) -> Any:
-                await writer._writer.truncate_before(max(await reader.head(), min(offset + size, 40 * SIZE)))
-                return await found(offset, size)
+            async def late(start: int, end: int) -> bytes:
+                await writer._writer.truncate_before(max(await reader.head(), min(start + SIZE, 40 * SIZE)))
+                asked.append((start // SIZE, end // SIZE))
+                return await found(start, end)
 
-            reader._record = late  # type: ignore[method-assign]
+            reader._bytes = late  # type: ignore[method-assign]
             return await reader.search("time", 300)
 
+    asked: list[tuple[int, int]] = []
     assert asyncio.run(search()) == 40 * SIZE
+    assert len({start for start, end in asked if end - start == 1}) > 1
+    assert sum(end - start > 1 for start, end in asked) > 1
 
 
 def test_other_bytes_are_no_records(manager: StreamManager) -> None:

@@ -1,7 +1,7 @@
 """Reading an index stream: a record by its offset, the first one whose field has a value, or all between two places.
 
 Records have one size and lie at its multiples, and no field ever falls; so the place of a value is found by halving
-what is left, with a request for each step, however long the stream is.
+what is left, with a request for each step until that is little, however long the stream is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from nadi.limits import BYTE_APPEND_BYTES, KIB
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
+_REST_BYTES = 64 * KIB  # of a search: less than that is read at once, in place of several requests
 _BUFFER_BYTES = 256 * KIB  # of records read at once, if so many are there
 
 
@@ -91,12 +92,20 @@ class IndexReader:
         value = whole_number(field, value)
         head, tail, size = await self._bounds()
         low, high = head // size, tail // size
+        rest, begin = b"", 0  # all that is left, once it is little
         while low < high:
             middle = (low + high) // 2
+            offset = middle * size
             try:
-                record = await self._record(middle * size, size)
+                if not rest and (high - low) * size <= _REST_BYTES:
+                    begin = low * size
+                    rest = await self._bytes(begin, high * size)
+                if rest:
+                    record = decode(rest[offset - begin : offset - begin + size], offset)
+                else:
+                    record = await self._record(offset, size)
             except TruncatedError as gap:
-                low = max(middle + 1, -(-gap.start_offset // size))
+                low = max(low + 1, -(-gap.start_offset // size))
                 continue
             if record.has(field) and record.value(field) >= value:
                 high = middle
@@ -168,12 +177,11 @@ class IndexReader:
         return head, max(info.write_offset // size * size, head), size
 
     async def _record(self, offset: int, size: int) -> IndexRecord:
-        data = bytearray()
-        pieces = read_bytes(self._stores, self._segment, offset, offset + size, purpose=REQUESTS)
-        async with aclosing(pieces):
-            async for piece in pieces:
-                data += piece
-        return decode(data, offset)
+        return decode(await self._bytes(offset, offset + size), offset)
+
+    async def _bytes(self, start: int, end: int) -> bytes:
+        async with aclosing(read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)) as pieces:
+            return b"".join([piece async for piece in pieces])
 
     def _check_open(self) -> None:
         if self._closed:
