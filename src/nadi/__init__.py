@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from nadi.client.scan.scan import scan
     from nadi.client.scan.split import Split
+    from nadi.client.streamtables.following import write_changes
     from nadi.client.streamtables.table import stream_table
     from nadi.client.streamtables.writing import write_rows
     from nadi.errors import NadiError
@@ -57,6 +58,7 @@ __all__ = [
     "scan",
     "stream_table",
     "turn_on_traces",
+    "write_changes",
     "write_rows",
 ]
 
@@ -70,6 +72,7 @@ _HOMES = {
     "scan": "nadi.client.scan.scan",
     "stream_table": "nadi.client.streamtables.table",
     "turn_on_traces": "nadi.observe.traces",
+    "write_changes": "nadi.client.streamtables.following",
     "write_rows": "nadi.client.streamtables.writing",
 }
 

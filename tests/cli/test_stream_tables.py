@@ -95,6 +95,25 @@ def test_queries_have_latest_rows_and_changes(shell: Shell) -> None:
     shell.run("stream-table", "drop", "home", "my.last")
 
 
+def test_changes_are_written_to_a_stream(shell: Shell) -> None:
+    shell.run("stream-table", "define", "home", "usage", "--stream", "meters", "--schema", "meter string, wh long",
+              "--key", "meter")  # fmt: skip
+    shell.run("stream", "create", "home", "usage-changes")
+    write = ("stream-table", "write-changes", "home", "usage", "usage-changes", "--end")
+    (early,) = shell.json("slice", "list", "home")
+    assert "wrote 3 changes of home/usage to usage-changes" in shell.run(*write, early["end"]).output
+    assert "wrote 6 changes" in shell.run(*write, "tail").output
+    assert "wrote 0 changes" in shell.run(*write, "tail").output
+    told = shell.run("sql", "select meter, wh from latest('home.usage-changes') order by 1", "-o", "csv").stdout
+    assert told == "meter,wh\nm0,3\nm1,4\nm2,5\n"
+    assert "if_unknown is" in shell.run(*write, "tail", "--if-unknown", "perhaps", code=1).output
+    assert (
+        "no stream table 'metres'" in shell.run("stream-table", "write-changes", "home", "metres", "x", code=1).output
+    )
+    for name in ("usage", "usage-changes"):
+        shell.run("stream-table", "drop", "home", name)
+
+
 def test_a_streams_deletion_asks_about_its_tables(shell: Shell) -> None:
     shell.run("stream", "create", "home", "gone")
     shell.run("stream-table", "define", "home", "gone", "--schema", "wh long")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from nadi.cli.bookmarks import Note, Scope
-from nadi.cli.printing import Form, say, show
+from nadi.cli.bookmarks import PLACE, Note, Scope, place
+from nadi.cli.events.write import INTERRUPTED
+from nadi.cli.printing import Form, say, show, warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager, TableDefinition
+    from nadi.client.streamtables.following import IfUnknown
 
 stream_table_app = typer.Typer(
     help="Stream tables: how streams are read as tables, with columns and keys.", no_args_is_help=True
@@ -111,6 +113,46 @@ def drop(manager: StreamManager, scope: Scope, name: Name) -> None:
     """Forget how a stream is read as a table; the stream and its events stay."""
     gone = manager.stream_tables(scope).drop(name)
     say(f"dropped table {name}; the stream stays" if gone else f"there was no table {name}")
+
+
+@stream_table_app.command("write-changes")
+@connected
+def write_changes(
+    manager: StreamManager,
+    scope: Scope,
+    name: Name,
+    to: Annotated[str, typer.Argument(help="The stream that gets the changes, or a table of it.")],
+    end: Annotated[
+        str | None,
+        typer.Option(help=f"Where to stop: {PLACE}. [default: it goes on until Ctrl-C]", show_default=False),
+    ] = None,
+    every: Annotated[float, typer.Option(help="Look for new rows every so many seconds.", min=0.01)] = 1.0,
+    if_unknown: Annotated[
+        str,
+        typer.Option(
+            help="What to do if nobody knows whether the last changes of an earlier run are there: raise (an error), "
+            "written (go on after them), again (write them)."
+        ),
+    ] = "raise",
+) -> None:
+    """Write the changes of a table into another stream, each once, from where it was left."""
+    import nadi
+
+    count = 0
+
+    def told(so_far: int) -> None:
+        nonlocal count
+        count = so_far
+
+    cut = None if end is None else place(manager.cuts(scope, manager.stream_tables(scope).get(name).stream), end)
+    try:
+        nadi.write_changes(
+            manager, scope, name, to, end=cut, every=every, told=told, if_unknown=cast("IfUnknown", if_unknown)
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        warn(f"wrote {count:,} changes of {scope}/{name} to {to}")
 
 
 def _columns(manager: StreamManager, found: TableDefinition) -> str:

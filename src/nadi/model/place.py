@@ -2,14 +2,14 @@
 how streams are read as tables, which goes with its stream.
 
 The first table has a key `bookmark/<name>` or `slice/<name>` for each, and `Stored` as JSON; the other one has
-`table/<name>` and `StoredTable`.
+`table/<name>` and `StoredTable`, and `changes/<name>` and `StoredProgress`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-TABLE_PREFIX = "table/"
+TABLE_PREFIX, PROGRESS_PREFIX = "table/", "changes/"
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -34,3 +34,21 @@ class StoredTable(msgspec.Struct, frozen=True):
     key: tuple[str, ...] = ()
     event_time: str | None = None
     note: str = ""
+
+
+class StoredProgress(msgspec.Struct, frozen=True):
+    """How far the changes of a table are written into a stream: all before the cut `at` are there; those up to `next`,
+    too, if the transaction is committed. table: what they are changes of; key: by which columns, of which stream."""
+
+    stream: str
+    table: str
+    key: tuple[str, ...]
+    at: str
+    next: str = ""
+    transaction: str = ""
+
+
+class OfStream(msgspec.Struct, frozen=True):
+    """What has a stream with which it goes: any of the other table's values."""
+
+    stream: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pyarrow as pa
@@ -69,7 +69,7 @@ class StreamTable:
         In a table of changes, with a column `_change_type`, `delete` deletes too, and what was before an update isn't
         looked at. A row that lacks a part of its key is none. InvalidArgumentError if the table has no key.
         """
-        layout, target = self._layout("it has no latest rows")
+        layout, target = self._layout_of("it has no latest rows")
         return LatestRows(layout, self._placed(target, None, at))
 
     def changes(self, *, start: Place | None = None, end: Place | None = None) -> Changes:
@@ -78,9 +78,20 @@ class StreamTable:
         The column `_change_type` says what a row is: insert, update_before, update_after or delete. start, end: as for
         `nadi.scan`, so that without them it is all that ever changed.
         """
-        layout, target = self._layout("it has no changes but its rows")
+        layout, target = self._layout_of("it has no changes but its rows")
         rows = self._placed(target, start, end)
         return Changes(layout, self._placed(target, None, rows.start), rows)
+
+    # --- for what makes something of its rows ------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """Of its rows now; InvalidArgumentError if it has no key."""
+        return self._layout_of("it has no changes but its rows")[0]
+
+    def placed_rows(self, layout: Layout, start: StreamCut | None, end: StreamCut) -> Iterator[pa.Table]:
+        """The rows between two cuts, in the order of their places."""
+        return layout.rows(self._placed(self.target, start, end).batches())
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -88,7 +99,7 @@ class StreamTable:
     def _name(self) -> str:
         return f"table {self.definition.scope}/{self.definition.name}"
 
-    def _layout(self, why: str) -> tuple[Layout, Target]:
+    def _layout_of(self, why: str) -> tuple[Layout, Target]:
         target = self.target
         if not self.definition.key:
             raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")

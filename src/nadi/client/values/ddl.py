@@ -52,6 +52,34 @@ def of_ddl(text: str) -> pa.DataType:
     return kind
 
 
+def to_ddl(kind: pa.DataType) -> str:
+    """The other way: the text that describes a struct whose types are plain; InvalidArgumentError if none does.
+
+    >>> to_ddl(of_ddl("meter string, `wh.sum` decimal(9, 2), tags map<string, array<struct<a: int>>>"))
+    '`meter` string, `wh.sum` decimal(9, 2), `tags` map<string, array<struct<`a` int>>>'
+    """
+    fields = (kind.field(number) for number in range(kind.num_fields))
+    return ", ".join(f"`{field.name.replace('`', '``')}` {_text(field.type)}" for field in fields)
+
+
+def _text(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_struct(kind):
+        return f"struct<{to_ddl(kind)}>"
+    if types.is_list(kind):
+        return f"array<{_text(kind.value_type)}>"
+    if types.is_map(kind):
+        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}>"
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    found = next((name for name, known in _TYPES.items() if known == kind), None)
+    if found is None:
+        raise InvalidArgumentError(f"a column can't be described as one of JSON: it is {kind}")
+    return found
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0

@@ -1,6 +1,6 @@
-"""Tables that clients have defined on a stream: they go with it.
+"""Tables that clients have defined on a stream, and how far they have written changes into it: they go with it.
 
-Clients keep the definitions in a table of their scope, and anybody who may write that may write nonsense: what can't be
+Clients keep both in a table of their scope, and anybody who may write that may write nonsense: what can't be
 read is of no stream.
 """
 
@@ -12,22 +12,20 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import SegmentNotFoundError
 from nadi.limits import TABLE_PAGE_MAX_ENTRIES
-from nadi.model.place import TABLE_PREFIX, StoredTable
+from nadi.model.place import OfStream
 from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableKey
 
 
 async def drop(flow: Workflows, name: StreamName) -> None:
-    """Forget the definitions of tables on a stream, whatever was done of that before."""
+    """Forget what goes with a stream, however much of it is forgotten already."""
     if name.stream.startswith("_"):
         return
     table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
-    low, token = TABLE_PREFIX.encode(), b""
+    token = b""
     while True:
-        command = wire.ReadTableEntries(
-            segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, low, low + b"\xff")
-        )
+        command = wire.ReadTableEntries(segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b""))
         try:
             page = await segments.ask(command, wire.TableEntriesRead)
         except SegmentNotFoundError:
@@ -46,6 +44,6 @@ async def drop(flow: Workflows, name: StreamName) -> None:
 
 def _stream(value: bytes) -> str | None:
     try:
-        return msgspec.json.decode(value, type=StoredTable).stream
+        return msgspec.json.decode(value, type=OfStream).stream
     except msgspec.MsgspecError:
         return None
