@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import nadi
@@ -79,3 +81,40 @@ def test_an_index_at_the_prompt(
         indexer.wait()
     shell.run("search", "drop", "home", "logs", "--yes")
     assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr
+
+
+def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) -> None:
+    shell = Shell(server.controller_uri)
+    shell.run("scope", "create", "home")
+    for stream in ("logs", "hits"):
+        shell.run("stream", "create", "home", stream)
+    standing = ("search", "standing")
+    assert "has no standing queries" in shell.run(*standing, "list", "home", "logs", code=1).stderr
+    assert "say which fields" in shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=1).stderr
+    shell.run(*standing, "create", "home", "logs", "--hits", "hits", "--fields", "message:text", "--from", "head")
+    assert "no standing queries yet" in shell.run(*standing, "list", "home", "logs").output
+    shell.run(*standing, "add", "home", "logs", "threes", "group3", "--from", "head")
+    shell.run(*standing, "add", "home", "logs", "others", "--", "-group3")
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
+        for number in range(20):
+            writer.write_event(event(number))
+    environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
+    command = [sys.executable, "-m", "nadi.cli.app", *standing, "start", "home", "logs"]
+    matcher = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        with nadi.StreamManager(server.controller_uri) as manager:
+            hits = islice(manager.read_events("home", "hits", timeout=60), 20)
+            names = sorted(msgspec.json.decode(hit.data)["query"] for hit in hits)
+        assert names == ["others"] * 18 + ["threes"] * 2
+        (status,) = shell.json(*standing, "status", "home", "logs")
+        assert (status["queries"], status["hits"]) == (2, "home/hits")
+        assert f"process {matcher.pid}" in status["matcher 1"]
+        shell.run(*standing, "remove", "home", "logs", "others")
+        assert [row["name"] for row in shell.json(*standing, "list", "home", "logs")] == ["threes"]
+        shell.run(*standing, "stop", "home", "logs")
+        assert matcher.wait(30) == 0
+    finally:
+        matcher.kill()
+        matcher.wait()
+    shell.run(*standing, "drop", "home", "logs", "--yes")
+    assert "has no standing queries" in shell.run(*standing, "status", "home", "logs", code=1).stderr

@@ -28,7 +28,6 @@ from nadi.cli.files.exporting import export
 from nadi.cli.files.importing import import_file
 from nadi.cli.following.functions import function_app
 from nadi.cli.following.lake import lake_app
-from nadi.cli.following.search import search_app
 from nadi.cli.groups import group_app
 from nadi.cli.ingest.files import ingest
 from nadi.cli.ingest.syslog import ingest_syslog
@@ -37,6 +36,7 @@ from nadi.cli.machine.doctor import doctor
 from nadi.cli.machine.top import top
 from nadi.cli.printing import failure, say
 from nadi.cli.scrub import scrub
+from nadi.cli.search.indexes import search_app
 from nadi.cli.spark.commands import spark_app
 from nadi.cli.sql.command import sql
 from nadi.cli.stream_tables import stream_table_app

@@ -1,5 +1,6 @@
 """Full-text search in streams: `fields` and `query` are the language, `definition` what an index is, `indexing` fills
-it while events come, `shards` is what it consists of, `asking` answers queries.
+it while events come, `shards` is what it consists of, `asking` answers queries; `standing` is for queries that wait for
+events.
 
     >>> from nadi import search
     >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from nadi.search.definition import Definition
     from nadi.search.indexing.letters import UnfitLetter
     from nadi.search.missing import IndexNotFoundError
-    from nadi.search.opening import indexes
-    from nadi.search.running import run, serve
+    from nadi.search.opening import indexes, standing_queries
+    from nadi.search.running import match, run, serve, serve_matcher
+    from nadi.search.standing.catalog import StandingStatus
+    from nadi.search.standing.hits import StandingHit
+    from nadi.search.standing.records import StandingQuery
 
 _HOMES = {
     "Definition": "definition",
@@ -30,11 +34,17 @@ _HOMES = {
     "Hit": "asking.searching",
     "IndexNotFoundError": "missing",
     "Page": "asking.searching",
+    "StandingHit": "standing.hits",
+    "StandingQuery": "standing.records",
+    "StandingStatus": "standing.catalog",
     "Status": "catalog",
     "UnfitLetter": "indexing.letters",
     "indexes": "opening",
+    "match": "running",
     "run": "running",
     "serve": "running",
+    "serve_matcher": "running",
+    "standing_queries": "opening",
 }
 
 __all__ = [
@@ -43,11 +53,17 @@ __all__ = [
     "Hit",
     "IndexNotFoundError",
     "Page",
+    "StandingHit",
+    "StandingQuery",
+    "StandingStatus",
     "Status",
     "UnfitLetter",
     "indexes",
+    "match",
     "run",
     "serve",
+    "serve_matcher",
+    "standing_queries",
 ]
 
 if not TYPE_CHECKING:

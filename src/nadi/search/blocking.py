@@ -6,6 +6,7 @@ from nadi.client.blocking.face import Closing, Face, described, ends, on_loop, o
 from nadi.client.control.loop_thread import LoopThread
 from nadi.search import catalog as aio
 from nadi.search.asking import searching
+from nadi.search.standing import catalog as standing
 
 
 @described(searching.Search)
@@ -33,4 +34,21 @@ class Indexes(Face[aio.Indexes]):
     open = opens(aio.Indexes.open, Search)
 
     def __init__(self, thread: LoopThread, core: aio.Indexes) -> None:
+        super().__init__(thread, core)
+
+
+@described(standing.StandingQueries)
+class StandingQueries(Face[standing.StandingQueries]):
+    """See nadi.search.standing.catalog.StandingQueries."""
+
+    create = waits(standing.StandingQueries.create)
+    get = waits(standing.StandingQueries.get)
+    add = waits(standing.StandingQueries.add)
+    list = waits(standing.StandingQueries.list)
+    remove = waits(standing.StandingQueries.remove)
+    status = waits(standing.StandingQueries.status)
+    stop = waits(standing.StandingQueries.stop)
+    drop = waits(standing.StandingQueries.drop)
+
+    def __init__(self, thread: LoopThread, core: standing.StandingQueries) -> None:
         super().__init__(thread, core)

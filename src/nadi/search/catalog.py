@@ -12,9 +12,9 @@ from nadi.display import Displayed
 from nadi.errors import NotFoundError, TruncatedError
 from nadi.model.streamcut import StreamCut
 from nadi.search.asking.searching import Search, opened
-from nadi.search.definition import Definition, Definitions
-from nadi.search.indexing.sharing import Told, indexers_of
+from nadi.search.definition import Definition, Definitions, indexer_keys
 from nadi.search.shards.objects import open_shards
+from nadi.search.sharing import Told, all_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Indexes:
         definition = await self._definitions.get(stream)
         manifest, _ = await self._definitions.manifest(definition)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
-        told = await indexers_of(self._definitions, definition)
+        told = await all_told(self._definitions, indexer_keys(definition))
         return Status(
             definition,
             manifest.indexed,
@@ -87,7 +87,7 @@ class Indexes:
             reached,
             await self._behind(reached),
             sum(end - start for _, start, end in manifest.past),
-            tuple(told.values()),
+            tuple(told),
         )
 
     async def stop(self, stream: str) -> Definition:

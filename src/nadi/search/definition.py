@@ -2,7 +2,7 @@
 
 index/<stream>              its definition
 manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
-indexer/<stream>/<id>       an indexer that runs, see `indexing.sharing`
+indexer/<stream>/<id>       an indexer that runs, see `sharing`
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.search.analysis import check_installed
+from nadi.search.changes import Changes
 from nadi.search.fields import Field, Format, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Reach, started
@@ -76,7 +77,7 @@ class Definitions:
         """Define the index of a stream, from a cut on, or from what `StreamCuts.named` makes one of."""
         check_installed()
         made = fields_of(fields)
-        letters = None if dead_letters is None else _full(self.scope, dead_letters)
+        letters = None if dead_letters is None else full_name(self.scope, dead_letters)
         if letters == f"{self.scope}/{stream}":
             raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
         url, checked = url_of(where), check_format(form, made)
@@ -88,7 +89,7 @@ class Definitions:
         now_ms = time.time_ns() // 1_000_000
         found = Definition(stream, uuid.uuid4().hex, checked, made, url, cut.as_text(), now_ms, letters)
         begun = started(await self.reaches(cut))
-        await self._made()
+        await self.prepare()
         await self.table.put(_manifest_key(found), msgspec.msgpack.encode(begun), ABSENT)
         try:
             await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
@@ -133,9 +134,14 @@ class Definitions:
         except msgspec.MsgspecError as error:
             raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
 
-    async def set_manifest(self, definition: Definition, manifest: Manifest, version: int) -> int:
-        """ConditionFailedError if it is another by now. After UnavailableError, either may be true."""
-        return await self.table.put(_manifest_key(definition), msgspec.msgpack.encode(manifest), version)
+    def changes(self, definition: Definition) -> Changes[Manifest]:
+        """Of the manifest."""
+
+        async def store(manifest: Manifest, version: int) -> int:
+            return await self.table.put(_manifest_key(definition), msgspec.msgpack.encode(manifest), version)
+
+        what = f"the index of {self.scope}/{definition.stream}"
+        return Changes(Manifest(), lambda: self.manifest(definition), store, what)
 
     async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         """The table's keys that begin so, without that, and their values."""
@@ -166,7 +172,8 @@ class Definitions:
             for one in await self.ranges(cut)
         ]
 
-    async def _made(self) -> None:
+    async def prepare(self) -> None:
+        """Make the table, if it isn't there."""
         try:
             await self.table.create()
         except SegmentNotFoundError:
@@ -176,6 +183,11 @@ class Definitions:
     async def _check_scope(self) -> None:
         if not await self._stores.controller.scope_exists(self.scope):
             raise ScopeNotFoundError(self.scope)
+
+
+def indexer_keys(definition: Definition) -> str:
+    """How the keys of its indexers begin."""
+    return f"indexer/{definition.stream}/{definition.id}/"
 
 
 def _key(stream: str) -> bytes:
@@ -193,6 +205,7 @@ def _definition(value: bytes) -> Definition:
         raise ProtocolError(f"the index's definition can't be read ({error}): use the nadi that wrote it") from error
 
 
-def _full(scope: str, stream: str) -> str:
+def full_name(scope: str, stream: str) -> str:
+    """`stream` of that scope, or `scope/stream`, as the latter."""
     of, _, name = stream.rpartition("/")
     return f"{check_name('scope', of or scope)}/{check_name('stream', name)}"

@@ -1,4 +1,4 @@
-"""`indexes`: what works with a client of either face."""
+"""`indexes` and `standing_queries`: what works with a client of either face."""
 
 from __future__ import annotations
 
@@ -7,18 +7,33 @@ from typing import overload
 from nadi.client import aio
 from nadi.client.blocking import manager as blocking
 from nadi.client.blocking.face import inside
-from nadi.search.blocking import Indexes as BlockingIndexes
+from nadi.search import blocking as faces
 from nadi.search.catalog import Indexes
+from nadi.search.standing.catalog import StandingQueries
 
 
 @overload
 def indexes(manager: aio.StreamManager, scope: str) -> Indexes: ...
 @overload
-def indexes(manager: blocking.StreamManager, scope: str) -> BlockingIndexes: ...
-def indexes(manager: aio.StreamManager | blocking.StreamManager, scope: str) -> Indexes | BlockingIndexes:
+def indexes(manager: blocking.StreamManager, scope: str) -> faces.Indexes: ...
+def indexes(manager: aio.StreamManager | blocking.StreamManager, scope: str) -> Indexes | faces.Indexes:
     """Return the search indexes of a scope: blocking with a client of `nadi`, for asyncio with one of
     `nadi.client.aio`."""
     if isinstance(manager, aio.StreamManager):
         return Indexes(manager, scope)
     thread, core = inside(manager)
-    return BlockingIndexes(thread, thread.result(Indexes, core, scope))
+    return faces.Indexes(thread, thread.result(Indexes, core, scope))
+
+
+@overload
+def standing_queries(manager: aio.StreamManager, scope: str) -> StandingQueries: ...
+@overload
+def standing_queries(manager: blocking.StreamManager, scope: str) -> faces.StandingQueries: ...
+def standing_queries(
+    manager: aio.StreamManager | blocking.StreamManager, scope: str
+) -> StandingQueries | faces.StandingQueries:
+    """Return the standing queries of a scope, like `indexes`."""
+    if isinstance(manager, aio.StreamManager):
+        return StandingQueries(manager, scope)
+    thread, core = inside(manager)
+    return faces.StandingQueries(thread, thread.result(StandingQueries, core, scope))

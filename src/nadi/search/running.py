@@ -1,4 +1,5 @@
-"""Running an indexer: in a program of its own (`run`), or beside other things in an event loop (`serve`)."""
+"""Running an indexer (`run`) or a matcher of standing queries (`match`) in a program of its own; `serve` and
+`serve_matcher` do so beside other things in an event loop."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+from typing import Protocol
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
@@ -14,6 +16,18 @@ from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions
 from nadi.search.indexing.indexer import Indexer, OnStep
 from nadi.search.shards.objects import open_shards
+from nadi.search.standing.catalog import StandingQueries
+from nadi.search.standing.matcher import LiveMatcher
+from nadi.search.standing.records import Records
+
+
+class Serving(Protocol):
+    """What runs with a client until `stop` is set."""
+
+    async def __call__(
+        self, manager: StreamManager, scope: str, stream: str, /, *, stop: asyncio.Event | None
+    ) -> None: ...
+
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -29,6 +43,31 @@ def run(
     """Run an indexer of a stream's index until Ctrl-C or SIGTERM, or until the index is stopped, or all of a sealed
     stream is indexed. Any number of them may run: they share the segments.
     """
+    _run(serve, scope, stream, controller_uri, credentials, trust_store)
+
+
+def match(
+    scope: str,
+    stream: str,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Match a stream's events with its standing queries until Ctrl-C or SIGTERM, or until they are stopped, or all of a
+    sealed stream is matched. Any number of these may run: they share the segments.
+    """
+    _run(serve_matcher, scope, stream, controller_uri, credentials, trust_store)
+
+
+def _run(
+    work: Serving,
+    scope: str,
+    stream: str,
+    controller_uri: str,
+    credentials: Credentials | None,
+    trust_store: str | os.PathLike[str] | None,
+) -> None:
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
 
     async def serving() -> None:
@@ -37,7 +76,7 @@ def run(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         async with StreamManager(controller_uri, credentials=credentials, trust_store=trust_store) as manager:
-            await serve(manager, scope, stream, stop=stop)
+            await work(manager, scope, stream, stop=stop)
 
     asyncio.run(serving())
 
@@ -65,3 +104,24 @@ async def serve(
         await indexer.run(stop if stop is not None else asyncio.Event())
     finally:
         await shards.close()
+
+
+async def serve_matcher(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    stop: asyncio.Event | None = None,
+    on_step: OnStep = lambda step: None,
+) -> None:
+    """Match with a client of `nadi.client.aio`, until `stop` is set; see `match`.
+
+    on_step: called after each step of a batch, see `LiveMatcher`.
+    """
+    check_installed()
+    queries = StandingQueries(manager, scope)
+    found = await queries.get(stream)
+    if found.is_stopped:
+        await queries.stop(stream, is_stopped=False)
+    matcher = LiveMatcher(manager, Records(Definitions(manager, scope), found, manager), on_step=on_step)
+    await matcher.run(stop if stop is not None else asyncio.Event())

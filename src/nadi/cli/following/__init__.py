@@ -1,1 +1,1 @@
-"""Commands of what follows streams and makes something of them: functions, lakes, search indexes."""
+"""Commands of what follows streams and makes something of them: functions and lakes."""

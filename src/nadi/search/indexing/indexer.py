@@ -33,16 +33,15 @@ from nadi.limits import (
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions
-from nadi.search.indexing.changes import Changes
-from nadi.search.indexing.following import Followed, Follower, gap_end
+from nadi.search.definition import Definition, Definitions, indexer_keys
+from nadi.search.following import Followed, Follower, gap_end
 from nadi.search.indexing.letters import Letters
-from nadi.search.indexing.sharing import Sharing
 from nadi.search.indexing.upkeep import Upkeep
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, Step
 from nadi.search.shards.objects import Shards, new_name
+from nadi.search.sharing import Sharing
 
 _RATE_S = 10.0
 OnStep = Callable[[str], None]
@@ -72,8 +71,8 @@ class Indexer:
         self._definitions, self._definition, self._shards = definitions, definition, shards
         self._manager, self._stores, self._scope = manager, stores_of(manager), scope
         self._log = logging.getLogger(f"nadi.search.{scope}.{definition.stream}")
-        self._changes = Changes(definitions, definition)
-        self._sharing = Sharing(definitions, definition)
+        self._changes = definitions.changes(definition)
+        self._sharing = Sharing(definitions, indexer_keys(definition))
         self._follower = Follower(self._stores, scope, definition.stream)
         self._letters = Letters(manager, scope, definition)
         self._upkeep = Upkeep(manager, definitions, definition, shards, self._changes, self._sharing, self._log)
@@ -129,13 +128,13 @@ class Indexer:
             await _ended([self._adding] if self._adding is not None else [])
 
     async def _is_complete(self) -> bool:
-        if self._changes.manifest.open:
+        if self._changes.newest.open:
             return False
         manifest = await self._changes.look()
         return not manifest.open and not manifest.past
 
     def _follow(self) -> None:
-        known = {reach.segment_id: reach for reach in self._changes.manifest.open}
+        known = {reach.segment_id: reach for reach in self._changes.newest.open}
         self._follower.follow(known[segment] for segment in self._sharing.mine(known))
 
     async def _begin_again(self) -> None:
@@ -213,7 +212,7 @@ class Indexer:
         adding, self._adding = self._adding, None
         if adding is not None:
             await adding
-        while len(self._changes.manifest.shards) >= SEARCH_SHARDS:  # merging can't keep up
+        while len(self._changes.newest.shards) >= SEARCH_SHARDS:  # merging can't keep up
             await asyncio.sleep(SEARCH_LOOK_S)
             await self._changes.look()
 
@@ -245,7 +244,7 @@ class Indexer:
         except EpochGoneError:
             await self._find_head()
             return
-        await self._changes.change(lambda manifest: manifest.completed(segment, one.given, found, gaps=gaps), _never)
+        await self._changes.change(lambda manifest: manifest.completed(segment, one.given, found, gaps=gaps))
         self._follower.leave(segment)
 
     async def _pass_gap(self, one: Followed, error: NadiError) -> None:
@@ -261,7 +260,7 @@ class Indexer:
             await self._complete(one, gaps=1)
             return
         steps = [Step(segment, given, to, one.order)]
-        await self._changes.change(lambda manifest: manifest.advanced(steps, None, gaps=1), _never)
+        await self._changes.change(lambda manifest: manifest.advanced(steps, None, gaps=1))
         self._follower.jump(one, to)
 
     async def _find_head(self) -> None:
@@ -273,8 +272,7 @@ class Indexer:
         await self._changes.change(
             lambda manifest: manifest.with_found(
                 found, [reach.segment_id for reach in manifest.open if reach.segment_id < first]
-            ),
-            _never,
+            )
         )
 
     # --- beside -------------------------------------------------------------------------------
@@ -302,14 +300,9 @@ class Indexer:
         now = time.monotonic()
         lately = [(at, events) for at, events in self._recent if at >= now - _RATE_S]
         rate = sum(events for _, events in lately) / max(now - lately[0][0], 1.0) if lately else 0.0
-        mine = len(self._sharing.mine(reach.segment_id for reach in self._changes.manifest.open))
+        mine = len(self._sharing.mine(reach.segment_id for reach in self._changes.newest.open))
         await self._sharing.say(self._events, round(rate, 1), mine, self._error)
         await self._sharing.look()
-
-
-def _never(manifest: Manifest) -> bool:
-    """Whether a change that wasn't answered is there: what it would do again is refused, and then looked at anew."""
-    return False
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None] | asyncio.Task[bool]]) -> None:

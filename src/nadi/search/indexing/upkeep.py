@@ -19,13 +19,13 @@ from nadi.limits import (
 from nadi.model.frontier import Bound
 from nadi.model.streamcut import StreamCut
 from nadi.runtime import REAL
+from nadi.search.changes import Changes
 from nadi.search.definition import Definition, Definitions
-from nadi.search.indexing.changes import Changes
-from nadi.search.indexing.sharing import Sharing
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, joined, to_merge
 from nadi.search.shards.merging import merge
 from nadi.search.shards.objects import Shards, made_ms, new_name
+from nadi.search.sharing import Sharing
 
 _LEAST_MERGED = 8  # as tantivy has it
 
@@ -39,7 +39,7 @@ class Upkeep:
         definitions: Definitions,
         definition: Definition,
         shards: Shards,
-        changes: Changes,
+        changes: Changes[Manifest],
         sharing: Sharing,
         logger: logging.Logger,
     ) -> None:
@@ -69,7 +69,7 @@ class Upkeep:
 
     async def _merge(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            shards = self._changes.manifest.shards
+            shards = self._changes.newest.shards
             groups = to_merge(shards, _LEAST_MERGED, SEARCH_MERGE_SHARDS, SEARCH_MERGE_DOCS)
             if not groups:
                 return
@@ -96,7 +96,7 @@ class Upkeep:
     async def _tidy(self) -> None:
         await self._delete_truncated()
         before_ms = REAL.now_ms() - SEARCH_RETIRED_S * 1000
-        if old := [shard for shard, at in self._changes.manifest.retired.items() if at < before_ms]:
+        if old := [shard for shard, at in self._changes.newest.retired.items() if at < before_ms]:
             await self._shards.delete(old)
             await self._changes.change(
                 lambda manifest: manifest.without_retired(old), lambda manifest: not manifest.retired.keys() & set(old)
@@ -104,11 +104,11 @@ class Upkeep:
         await self._delete_orphans()
 
     async def _delete_truncated(self) -> None:
-        if not self._changes.manifest.shards:
+        if not self._changes.newest.shards:
             return
         head = await self._manager.cuts(self._definitions.scope, self._definition.stream).head()
-        limits = await limits_before(self._definitions, self._changes.manifest, head)
-        if self._changes.manifest.truncated(limits, 0) is not None:
+        limits = await limits_before(self._definitions, self._changes.newest, head)
+        if self._changes.newest.truncated(limits, 0) is not None:
             await self._changes.change(lambda manifest: manifest.truncated(limits, REAL.now_ms()), lambda _: False)
 
     async def _delete_orphans(self) -> None:

@@ -40,6 +40,8 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
             case Starts(number, prefix):
                 escaped = _SPECIAL.sub(lambda found: "\\" + found[0], prefix)
                 return Query.regex_query(schema, name_of(number), f"{escaped}(?s:.*)")
+            case Between(number, None, None, _, _):
+                return Query.exists_query(name_of(number))
             case Between(number, low, high, with_low, with_high):
                 kind = types[fields[number].kind]
                 borders = (with_low or low is None, with_high or high is None)  # tantivy wants no bound to be included

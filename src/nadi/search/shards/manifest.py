@@ -100,19 +100,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def positions(self) -> dict[int, int]:
         """The stream cut before which all events are indexed; some behind it may be, too."""
-        left: list[Reach] = []
-        for reach in sorted(self.known, key=lambda one: one.segment_id):
-            if not reach.is_done or any(share_keys(reach, older) for older in left):
-                left.append(reach)
-        oldest = oldest_by_key(reach.range for reach in left)
-        keys: dict[int, float] = {}
-        for piece in oldest:
-            keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
-        return {
-            reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
-            for reach in left
-            if reach.segment_id in keys
-        }
+        return cut_of(self.known)
 
     @property
     def docs(self) -> int:
@@ -276,6 +264,22 @@ def unfinished(manifest: Manifest, limits: Mapping[int, int | None]) -> Iterator
         limit = limits.get(reach.segment_id, 0)
         if not reach.is_done and (limit is None or reach.reached < limit):
             yield reach.segment_id
+
+
+def cut_of(reaches: Iterable[Reach]) -> dict[int, int]:
+    """The positions of the stream cut before which all is done, given how far each segment is."""
+    left: list[Reach] = []
+    for reach in sorted(reaches, key=lambda one: one.segment_id):
+        if not reach.is_done or any(share_keys(reach, older) for older in left):
+            left.append(reach)
+    keys: dict[int, float] = {}
+    for piece in oldest_by_key(reach.range for reach in left):
+        keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
+    return {
+        reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
+        for reach in left
+        if reach.segment_id in keys
+    }
 
 
 def _is_all(keys: float, reach: Reach) -> bool:

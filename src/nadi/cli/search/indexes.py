@@ -8,6 +8,7 @@ import typer
 
 from nadi.cli.bookmarks import Scope, Stream
 from nadi.cli.printing import Form, errors_told, output, say, show
+from nadi.cli.search.standing import standing_app
 from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from nadi.search import Definition, Hit, Page, Status
 
 search_app = typer.Typer(help="Full-text search: create, list, start, query.", no_args_is_help=True)
+search_app.add_typer(standing_app, name="standing")
 _PLACE = "head, tail, a time, a bookmark, or a cut's text"
 
 

@@ -1,4 +1,4 @@
-"""Which indexer follows which segments: all reckon alike from who is there, and nobody asks anybody.
+"""Who of many follows which segments: all reckon alike from who is there, and nobody asks anybody.
 
 Each says every second that it is there, by a record that changes. One whose record stays the same for five seconds, by
 the clock of who looks, is gone. A segment is with the one whose name and its number together give the highest digest,
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nadi.limits import SEARCH_GONE_S
-from nadi.search.definition import Definition, Definitions
+from nadi.search.definition import Definitions
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What an indexer says of itself. beat: grows; events: that it has indexed; events_per_s: lately; last_error: or
+    """What one says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
     ""."""
 
     host: str
@@ -35,13 +35,11 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Sharing:
-    """This indexer, and the others of its index."""
+    """This one, and the others that share its work. prefix: of their keys in the scope's table."""
 
-    def __init__(
-        self, definitions: Definitions, definition: Definition, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, definitions: Definitions, prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._entries = definitions.table, definitions.entries
-        self._prefix = f"indexer/{definition.stream}/{definition.id}/".encode()
+        self._prefix = prefix.encode()
         self.name = uuid.uuid4().hex
         self._clock = clock
         self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
@@ -88,10 +86,9 @@ class Sharing:
         return [segment for segment in segments if max(self._there, key=lambda one: _weight(one, segment)) == self.name]
 
 
-async def indexers_of(definitions: Definitions, definition: Definition) -> dict[str, Told]:
+async def all_told(definitions: Definitions, prefix: str) -> list[Told]:
     """What each has said last, the killed included."""
-    prefix = f"indexer/{definition.stream}/{definition.id}/".encode()
-    return {key.decode(): msgspec.json.decode(value, type=Told) async for key, value in definitions.entries(prefix)}
+    return [msgspec.json.decode(value, type=Told) async for _, value in definitions.entries(prefix.encode())]
 
 
 def _weight(name: str, segment: int) -> bytes:

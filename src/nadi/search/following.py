@@ -1,4 +1,4 @@
-"""The segments that an indexer follows, each from where the index is: blocks as they come, gaps, ends."""
+"""Segments that are followed, each from where one is: blocks as they come, gaps, ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Follower:
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self._stores, self._scope, self._stream = stores, scope, stream
-        self._purpose = f"search indexer {next(_ids)}"
+        self._purpose = f"search {next(_ids)}"
         self._followed: dict[int, Followed] = {}
         self.news = asyncio.Event()
 

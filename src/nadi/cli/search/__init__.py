@@ -1,0 +1,1 @@
+"""`nadi search`: `indexes` for full-text search, `standing` for queries that wait for events."""

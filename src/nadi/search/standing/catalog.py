@@ -1,0 +1,251 @@
+"""The standing queries of a scope's streams: made, added, listed, removed, stopped, dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.client.aio import ABSENT, StreamManager
+from nadi.client.control.arguments import checked
+from nadi.client.tables.change import change_value
+from nadi.display import Displayed
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    NotFoundError,
+    TruncatedError,
+)
+from nadi.limits import SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
+from nadi.model.streamcut import StreamCut
+from nadi.naming import check_name
+from nadi.search.analysis import check_installed
+from nadi.search.definition import Definitions, full_name
+from nadi.search.fields import check_format, fields_of
+from nadi.search.missing import IndexNotFoundError
+from nadi.search.query.bound import bind
+from nadi.search.query.parser import parse
+from nadi.search.sharing import Told, all_told
+from nadi.search.standing.past import sweep
+from nadi.search.standing.progress import Place, Progress
+from nadi.search.standing.records import Past, QuerySet, Records, StandingQuery, set_key, set_of
+
+_SWEEP_S = 2.0  # how long a removal waits for batches that are begun
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StandingStatus(Displayed):
+    """How far a stream is matched. catching_up: queries that are still in the past; events, hits, unfit: so far, the
+    last those that didn't parse; behind_bytes: from `reached` to the tail, None where that can't be told; matchers:
+    what those say who said something lately."""
+
+    definition: QuerySet
+    queries: int
+    catching_up: int
+    events: int
+    hits: int
+    unfit: int
+    gaps: int
+    reached: StreamCut
+    behind_bytes: int | None
+    matchers: tuple[Told, ...]
+
+
+@checked()
+class StandingQueries:
+    """The standing queries of a scope's streams."""
+
+    def __init__(self, manager: StreamManager, scope: str) -> None:
+        self._manager, self._definitions = manager, Definitions(manager, scope)
+        self._scope = scope
+
+    async def create(
+        self,
+        stream: str,
+        hits: str,
+        *,
+        fields: str | Iterable[str] | None = None,
+        format: str | None = None,
+        start: StreamCut | str = "tail",
+    ) -> QuerySet:
+        """Have a stream's events matched with standing queries, from a cut on; AlreadyExistsError if they are.
+
+        hits: the stream for hits, `stream` of the same scope or `scope/stream`. fields, format: as for an index, see
+        `Indexes.create`; None takes those of the stream's index.
+        """
+        check_installed()
+        if (fields is None) != (format is None) and fields is None:
+            raise InvalidArgumentError("the format is about fields: give them, too, or neither, for those of the index")
+        if fields is None:
+            try:
+                index = await self._definitions.get(stream)
+            except IndexNotFoundError:
+                raise InvalidArgumentError(f"{self._scope}/{stream} has no index: say which fields there are") from None
+            made, checked_format = index.fields, index.format
+        else:
+            made = fields_of(fields)
+            checked_format = check_format(format or "json", made)
+        full = full_name(self._scope, hits)
+        if full == f"{self._scope}/{stream}":
+            raise InvalidArgumentError("hits would go to the stream itself: it would never end")
+        cuts = self._manager.cuts(self._scope, check_name("stream", stream))
+        cut = await cuts.named(start) if isinstance(start, str) else start
+        await cuts.check(cut)
+        await self._manager.stream_info(*full.split("/"))
+        found = QuerySet(stream, uuid.uuid4().hex, checked_format, made, full, _now_ms())
+        places = {
+            one.segment_id: Place(one.segment_id, one.low, one.high, one.reached, one.reached)
+            for one in await self._definitions.reaches(cut)
+        }
+        await self._definitions.prepare()
+        records = self._records(found)
+        await records.begin(Progress(places=places))
+        try:
+            await self._definitions.table.put(set_key(stream), msgspec.msgpack.encode(found), ABSENT)
+        except ConditionFailedError:
+            await records.drop()
+            raise AlreadyExistsError("the set of standing queries of", f"{self._scope}/{stream}") from None
+        return found
+
+    async def get(self, stream: str) -> QuerySet:
+        """Return the set of a stream's standing queries; NotFoundError if it has none."""
+        found = await set_of(self._definitions, stream)
+        if found is None:
+            raise NotFoundError(
+                f"stream {self._scope}/{stream} has no standing queries: make a set with `nadi search standing create`"
+            )
+        return found
+
+    async def add(
+        self, stream: str, queries: Mapping[str, str], *, since: StreamCut | str | None = None
+    ) -> builtins.list[StandingQuery]:
+        """Add queries, by name, as one group; AlreadyExistsError if a name is taken.
+
+        since: the cut, or what `StreamCuts.named` makes one of, from which on events count: they are matched with what
+        came before, and then go on with what comes, each event once. None: what comes after they are added.
+        """
+        found = await self.get(stream)
+        records, changes = self._records(found), self._records(found).changes()
+        if not queries:
+            return []
+        cut = await self._since(stream, since)
+        group, now = uuid.uuid4().hex, _now_ms()
+        made = []
+        for name, text in queries.items():
+            check_name("standing query", name)
+            parsed = parse(text)
+            if parsed.since is not None or parsed.until is not None:
+                raise InvalidArgumentError(f"standing query {name}: say with `since` where it begins; it has no end")
+            bind(parsed.node, found.fields)
+            text_of_cut = "" if cut is None else cut.as_text()
+            made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now))
+        progress = await changes.look()
+        if len(progress.groups) >= SEARCH_STANDING_GROUPS:
+            raise InvalidArgumentError(
+                f"standing queries were added at {SEARCH_STANDING_GROUPS:,} times, which is the most: add many at once"
+            )
+        if len(await records.queries()) + len(made) > SEARCH_STANDING_QUERIES:
+            raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
+        await records.add(made)
+        if cut is None:
+            await changes.change(lambda newest: None if group in newest.groups else newest.joined(group, is_held=False))
+        else:
+            await records.set_past(group, Past(cut.as_text()))
+        return made
+
+    async def list(self, stream: str) -> builtins.list[StandingQuery]:
+        """Return a stream's standing queries, by name."""
+        found = await self.get(stream)
+        records = self._records(found)
+        progress = await records.changes().look()
+        return [one for one in await records.queries() if one.id not in progress.removed]
+
+    async def remove(self, stream: str, names: Iterable[str]) -> None:
+        """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
+        found = await self.get(stream)
+        records = self._records(found)
+        changes = records.changes()
+        wanted = dict.fromkeys([names] if isinstance(names, str) else names)
+        known = {one.name: one.id for one in await records.queries()}
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise NotFoundError(f"{self._scope}/{stream} has no standing query {missing[0]!r}")
+        ids = [known[name] for name in wanted]
+        await changes.change(lambda newest: None if newest.removed.keys() >= set(ids) else newest.without(ids))
+        until = time.monotonic() + _SWEEP_S
+        await sweep(records, changes)
+        while set(ids) & changes.newest.removed.keys() and time.monotonic() < until:
+            await asyncio.sleep(_PAUSE_S)
+            await changes.look()
+            await sweep(records, changes)
+
+    async def status(self, stream: str) -> StandingStatus:
+        """Return how far a stream is matched."""
+        found = await self.get(stream)
+        records = self._records(found)
+        progress = await records.changes().look()
+        queries = [one for one in await records.queries() if one.id not in progress.removed]
+        reached = StreamCut(self._scope, stream, progress.positions())
+        pasts = await records.past()
+        return StandingStatus(
+            found,
+            len(queries),
+            sum(1 for one in queries if one.group in pasts),
+            progress.events,
+            progress.hits,
+            progress.unfit,
+            progress.gaps,
+            reached,
+            await self._behind(reached),
+            tuple(await all_told(self._definitions, records.matcher_keys)),
+        )
+
+    async def stop(self, stream: str, *, is_stopped: bool = True) -> None:
+        """Have a stream's matchers end; `nadi.search.match` goes on where they were."""
+        await self.get(stream)
+
+        async def change(held: bytes | None) -> tuple[bytes | None, None]:
+            if held is None:
+                return None, None
+            known = msgspec.msgpack.decode(held, type=QuerySet)
+            return msgspec.msgpack.encode(replace(known, is_stopped=is_stopped)), None
+
+        await change_value(self._definitions.table, set_key(stream), f"the standing queries of {stream}", change)
+
+    async def drop(self, stream: str) -> None:
+        """Delete a stream's standing queries; their hits stay."""
+        found = await self.get(stream)
+        await self._definitions.table.remove(set_key(stream))
+        await self._records(found).drop()
+
+    def _records(self, found: QuerySet) -> Records:
+        return Records(self._definitions, found, self._manager)
+
+    async def _since(self, stream: str, since: StreamCut | str | None) -> StreamCut | None:
+        if since is None:
+            return None
+        cuts = self._manager.cuts(self._scope, stream)
+        cut = await cuts.named(since) if isinstance(since, str) else since
+        await cuts.check(cut)
+        return cut
+
+    async def _behind(self, reached: StreamCut) -> int | None:
+        cuts = self._manager.cuts(reached.scope, reached.stream)
+        if not reached.positions:
+            return 0
+        try:
+            return await cuts.bytes_between(reached, await cuts.tail())
+        except (NotFoundError, TruncatedError):
+            return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,189 @@
+"""Which of many queries an event fits, without asking each.
+
+A query that needs a word, a keyword, a number to be there can only fit events that have it: its *anchor*. Of several
+that it needs, the anchor is the one that is rarest in the events seen so far; of alternatives each has one. An event's
+values are looked up among the anchors, and only the queries found are asked. Those without any, as of ranges or
+prefixes alone, are asked about each event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from nadi.search.analysis import words_in
+from nadi.search.fields import Field, Format, Value, Values, reader_of
+from nadi.search.query.bound import All, Any, Between, Bound, Follow, Has, Starts, Without
+
+Anchor: TypeAlias = tuple[int, Value]  # a field, and what is in it
+_OFTEN_ASKED = 0.25  # of an event, that a query's anchor makes as rare as if it were in none
+
+
+class Subject:
+    """An event as queries see it: by field, what is in it; of texts their words, and also in order."""
+
+    __slots__ = ("found", "texts")
+
+    def __init__(self, values: Values, fields: tuple[Field, ...]) -> None:
+        self.found: dict[int, set[Value]] = {}
+        self.texts: dict[int, list[list[str]]] = {}
+        for number, value in values:
+            kind = fields[number].kind
+            if kind == "text":
+                words = words_in(str(value))
+                self.texts.setdefault(number, []).append(words)
+                self.found.setdefault(number, set()).update(words)
+            elif kind == "facet":
+                path = str(value)
+                ends = [at for at, char in enumerate(path) if char == "/" and at]
+                self.found.setdefault(number, set()).update(path[:end] for end in (*ends, len(path)))
+            else:
+                self.found.setdefault(number, set()).add(value)
+
+
+Fits: TypeAlias = Callable[[Subject], bool]
+_NOTHING: frozenset[Value] = frozenset()
+
+
+class Query:
+    """A query that is bound to fields: whether an event fits, and what an event needs to have for that."""
+
+    __slots__ = ("bound", "fits")
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound, self.fits = bound, _compiled(bound)
+
+
+class Matcher:
+    """Queries by their ids. seen: how often what is in events was seen, as far as is known; few suffice."""
+
+    def __init__(
+        self,
+        queries: Mapping[str, Query],
+        form: Format,
+        fields: tuple[Field, ...],
+        seen: Mapping[Anchor, int] | None = None,
+    ) -> None:
+        self._read, self._fields = reader_of(form, fields), fields
+        self._by_anchor: dict[int, dict[Value, list[tuple[str, Fits]]]] = {}
+        self._always: list[tuple[str, Fits]] = []
+        costs = _Costs(seen or {})
+        for name, query in queries.items():
+            anchors = _cover(query.bound, costs)
+            if anchors is None:
+                self._always.append((name, query.fits))
+                continue
+            for anchor in anchors:
+                field, value = anchor
+                self._by_anchor.setdefault(field, {}).setdefault(value, []).append((name, query.fits))
+                costs.asked[anchor] += 1
+
+    @property
+    def unanchored(self) -> int:
+        """How many are asked about each event."""
+        return len(self._always)
+
+    def subject(self, data: bytes) -> Subject:
+        """UnfitError for an event that doesn't parse."""
+        return Subject(self._read(data), self._fields)
+
+    def matched(self, subject: Subject) -> list[str]:
+        """The queries that an event fits, in order."""
+        found: list[str] = []
+        several = False
+        for field, anchors in self._by_anchor.items():
+            values = subject.found.get(field)
+            if values is None:
+                continue
+            for value in values:
+                if value in anchors:
+                    found += [name for name, fits in anchors[value] if fits(subject)]
+                    several = True
+        if self._always:
+            found += [name for name, fits in self._always if fits(subject)]
+        return sorted(set(found)) if several else sorted(found)
+
+
+class _Costs:
+    """How often an anchor would have its queries asked."""
+
+    def __init__(self, seen: Mapping[Anchor, int]) -> None:
+        self._seen = seen
+        self.asked: Counter[Anchor] = Counter()
+
+    def of(self, anchor: Anchor) -> float:
+        """Long words are rare, where nothing else is known, and what few queries ask for is cheap."""
+        length = len(anchor[1]) if isinstance(anchor[1], str) else 8
+        return self._seen.get(anchor, 0) + _OFTEN_ASKED * self.asked[anchor] + 1 / (1 + length)
+
+
+def _cover(bound: Bound, costs: _Costs) -> set[Anchor] | None:
+    """What an event must have one of, to fit; None where that can't be said."""
+    match bound:
+        case Has(field, value):
+            return {(field, value)}
+        case Follow(field, words):
+            return {min(((field, word) for word in words), key=costs.of)}
+        case All(parts):
+            covers = [cover for part in parts if (cover := _cover(part, costs)) is not None]
+            return min(covers, key=lambda cover: sum(map(costs.of, cover)), default=None)
+        case Any(parts):
+            some = [_cover(part, costs) for part in parts]
+            if any(cover is None for cover in some):
+                return None
+            return {anchor for cover in some if cover is not None for anchor in cover}
+        case _:
+            return None
+
+
+def _compiled(bound: Bound) -> Fits:
+    match bound:
+        case Has(field, value):
+            return lambda one: value in one.found.get(field, _NOTHING)
+        case Follow(field, words):
+            return lambda one: _follow(one, field, words)
+        case Starts(field, prefix):
+            return lambda one: any(str(value).startswith(prefix) for value in one.found.get(field, _NOTHING))
+        case Between():
+            return _between(bound)
+        case All(parts):
+            return _all(tuple(map(_compiled, parts)))
+        case Any(parts):
+            return _any(tuple(map(_compiled, parts)))
+        case Without(part):
+            fits = _compiled(part)
+            return lambda one: not fits(one)
+
+
+def _all(every: Sequence[Fits]) -> Fits:
+    return lambda one: all(fits(one) for fits in every)
+
+
+def _any(some: Sequence[Fits]) -> Fits:
+    return lambda one: any(fits(one) for fits in some)
+
+
+def _follow(subject: Subject, field: int, words: tuple[str, ...]) -> bool:
+    found = subject.found.get(field, _NOTHING)
+    if not all(word in found for word in words):
+        return False
+    wanted, count = list(words), len(words)
+    return any(text[at : at + count] == wanted for text in subject.texts[field] for at in range(len(text) - count + 1))
+
+
+def _between(bound: Between) -> Fits:
+    low, high = bound.low, bound.high
+
+    def is_within(value: Value) -> bool:
+        assert not isinstance(value, str)
+        if low is not None and (value < low if bound.with_low else value <= low):  # type: ignore[operator]
+            return False
+        return high is None or bool(value <= high if bound.with_high else value < high)  # type: ignore[operator]
+
+    return lambda one: any(map(is_within, one.found.get(bound.field, _NOTHING)))
+
+
+def counted(subjects: Iterable[Subject]) -> Counter[Anchor]:
+    """How often what is in events is there."""
+    return Counter((field, value) for one in subjects for field, values in one.found.items() for value in values)

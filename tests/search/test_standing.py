@@ -1,0 +1,317 @@
+"""Standing queries on a real server: each hit once, in order per key, from any cut, whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+import nadi
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from nadi.search import serve_matcher, standing_queries
+from nadi.search.standing.catalog import StandingQueries
+from nadi.testing import RestartableServer
+from tests.search.support import Indexed, event
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+FIELDS = "message:text,level:keyword,ms:long"
+
+
+class Standing:
+    def __init__(self, logs: Indexed) -> None:
+        self.logs, self.queries = logs, StandingQueries(logs.manager, logs.scope)
+
+    async def create(self, **options: Any) -> None:
+        await self.logs.manager.create_stream(self.logs.scope, "hits", 2)
+        await self.queries.create("logs", "hits", fields=FIELDS, **options)
+
+    def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
+        stop = asyncio.Event()
+        return stop, asyncio.create_task(
+            serve_matcher(self.logs.manager, self.logs.scope, "logs", stop=stop, **options)
+        )
+
+    @asynccontextmanager
+    async def running(self, count: int = 1) -> AsyncIterator[None]:
+        started = [self.start() for _ in range(count)]
+        try:
+            yield
+        finally:
+            for stop, _ in started:
+                stop.set()
+            ends = await asyncio.gather(*(task for _, task in started), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def matched(self) -> None:
+        """Wait until all that is in the stream now is matched, with all queries."""
+        tail = (await self.logs.manager.stream_info(self.logs.scope, "logs")).tail
+        async with asyncio.timeout(60):
+            while True:
+                status = await self.queries.status("logs")
+                order = await self.logs.manager.cuts(self.logs.scope, "logs").compare(status.reached, tail)
+                is_begun = any(place.is_begun for place in (await self.progress()).places.values())
+                if order.is_at_or_after and not status.catching_up and not is_begun:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def until_hits(self, least: int) -> None:
+        async with asyncio.timeout(60):
+            count = 0
+            while count < least:
+                count = len(await self.hits())
+                await asyncio.sleep(0.01)
+
+    async def progress(self) -> Any:
+        from nadi.search.standing.records import Records
+
+        found = await self.queries.get("logs")
+        return await Records(self.queries._definitions, found, self.logs.manager).changes().look()
+
+    async def hits(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.logs.read_all("hits")]
+
+    async def found(self, query: str) -> list[int]:
+        return [one["event"]["ms"] for one in await self.hits() if one["query"] == query]
+
+
+@pytest.fixture
+def watched(logs: Indexed) -> Standing:
+    return Standing(logs)
+
+
+def check(found: list[int], wanted: list[int], keys: int = 16) -> None:
+    """Each once, and those of a key in order."""
+    assert Counter(found) == Counter(wanted)
+    for key in range(keys):
+        of_key = [number for number in found if number % keys == key]
+        assert of_key == sorted(of_key)
+
+
+async def write(logs: Indexed, first: int, last: int) -> None:
+    numbers = range(first, last)
+    await logs.write(map(event, numbers), [f"k{number % 16}" for number in numbers])
+
+
+async def test_hits_of_what_comes(watched: Standing) -> None:
+    logs = watched.logs
+    await write(logs, 0, 10)  # before
+    await watched.create()
+    await watched.queries.add("logs", {"threes": "group3", "high": "ms:>=25 -group3", "none": "absent"})
+    async with watched.running():
+        await write(logs, 10, 40)
+        await logs.write([b"{", event(40, message="group3 too", ms=43)])
+        await watched.matched()
+    check(await watched.found("threes"), [13, 23, 33, 43])
+    check(await watched.found("high"), [number for number in range(25, 40) if number % 10 != 3])
+    (one,) = [hit for hit in await watched.hits() if hit["event"]["ms"] == 43]
+    assert one["query"] == "threes"
+    assert one["segment"].startswith(f"{logs.scope}/logs/")
+    status = await watched.queries.status("logs")
+    assert (status.queries, status.events, status.hits, status.unfit) == (3, 32, len(await watched.hits()), 1)
+
+
+@pytest.mark.parametrize("step", ["begun", "written", "done"])
+async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
+    logs = watched.logs
+    await watched.create()
+    await watched.queries.add("logs", {"threes": "group3", "all": "*"})
+    crashes = 0
+
+    def crash(name: str) -> None:
+        nonlocal crashes
+        if name == step and crashes < 3:
+            crashes += 1
+            raise ConnectionError("killed")
+
+    for first in range(0, 150, 50):
+        await write(logs, first, first + 50)
+        with pytest.raises(ConnectionError):
+            await watched.start(on_step=crash)[1]
+        await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than what is begun
+    async with watched.running():
+        await write(logs, 150, 200)
+        await watched.matched()
+    check(await watched.found("all"), list(range(200)))
+    check(await watched.found("threes"), list(range(3, 200, 10)))
+    late = await watched.found("late100")
+    assert set(late) >= set(range(154, 200, 10))
+    assert len(late) == len(set(late))
+
+
+async def test_splits_and_merges(watched: Standing) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    async with watched.running(2):
+        await write(logs, 0, 100)
+        await manager.scale_stream(scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
+        await write(logs, 100, 200)
+        for ranges in ([(0.0, 0.6), (0.6, 1.0)], [(0.0, 0.1), (0.1, 0.5), (0.5, 1.0)]):
+            current = await manager.current_segments(scope, "logs")
+            await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
+            await write(logs, 200 if len(ranges) == 2 else 300, 300 if len(ranges) == 2 else 400)
+        await watched.matched()
+    check(await watched.found("all"), list(range(400)))
+
+
+async def test_a_query_from_the_past_passes_into_the_live_stream(watched: Standing) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    cuts = manager.cuts(scope, "logs")
+    await write(logs, 0, 100)
+    middle = await cuts.tail()
+    await write(logs, 100, 200)
+    await watched.create()
+    await watched.queries.add("logs", {"live": "*"})
+    async with watched.running(2):
+        writing = asyncio.create_task(_write_slowly(logs, 200, 600))
+        await watched.queries.add("logs", {"head": "*", "head3": "group3"}, since="head")
+        await watched.queries.add("logs", {"middle": "*"}, since=middle)
+        await manager.scale_stream(scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
+        await watched.queries.add("logs", {"again": "group3"}, since="head")
+        await writing
+        await watched.queries.add("logs", {"last": "*"}, since="tail")
+        await watched.matched()
+        await write(logs, 600, 650)
+        await watched.matched()
+    check(await watched.found("live"), list(range(200, 650)))
+    check(await watched.found("head"), list(range(650)))
+    check(await watched.found("middle"), list(range(100, 650)))
+    for name in ("head3", "again"):
+        check(await watched.found(name), list(range(3, 650, 10)))
+    check(await watched.found("last"), list(range(600, 650)))
+    assert (await watched.progress()).held == []
+
+
+async def _write_slowly(logs: Indexed, first: int, last: int) -> None:
+    for number in range(first, last, 20):
+        await write(logs, number, number + 20)
+        await asyncio.sleep(0)
+
+
+async def test_one_who_leads_a_query_through_the_past_is_killed(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = watched.logs
+    monkeypatch.setattr("nadi.search.standing.past._KEPT_S", 0.0)
+    await write(logs, 0, 300)
+    await watched.create()
+    await watched.queries.add("logs", {"head": "*"}, since="head")
+    for _ in range(3):
+        stop, task = watched.start()
+        await watched.until_hits(10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not stop.is_set() or task.done()
+    async with watched.running():
+        await write(logs, 300, 320)
+        await watched.matched()
+    check(await watched.found("head"), list(range(320)))
+
+
+async def test_queries_are_removed(watched: Standing) -> None:
+    logs = watched.logs
+    await watched.create()
+    await watched.queries.add("logs", {"one": "*", "two": "*"})
+    async with watched.running():
+        await write(logs, 0, 20)
+        await watched.matched()
+        await watched.queries.remove("logs", ["one"])
+        assert [one.name for one in await watched.queries.list("logs")] == ["two"]
+        await write(logs, 20, 40)
+        await watched.matched()
+        await watched.queries.add("logs", {"one": "group3"})  # another of that name
+        await write(logs, 40, 60)
+        await watched.matched()
+    check(await watched.found("two"), list(range(60)))
+    check(await watched.found("one"), [*range(20), 43, 53])
+    assert (await watched.progress()).removed == {}
+    await watched.queries.remove("logs", ["one", "two"])
+    assert (await watched.progress()).groups == {}
+    with pytest.raises(NotFoundError, match="no standing query 'one'"):
+        await watched.queries.remove("logs", "one")
+
+
+async def test_a_sealed_stream_is_matched_to_its_end(watched: Standing) -> None:
+    logs = watched.logs
+    await watched.create()
+    await watched.queries.add("logs", {"threes": "group3"})
+    await write(logs, 0, 30)
+    await logs.manager.seal_stream(logs.scope, "logs")
+    await asyncio.wait_for(watched.start()[1], 60)
+    check(await watched.found("threes"), [3, 13, 23])
+
+
+async def test_stopped_and_dropped(watched: Standing) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {"threes": "group3"})
+    _, task = watched.start()
+    await write(watched.logs, 0, 10)
+    await watched.matched()
+    await watched.queries.stop("logs")
+    await asyncio.wait_for(task, 30)
+    _, task = watched.start()
+    await write(watched.logs, 10, 20)
+    await watched.matched()
+    await watched.queries.drop("logs")
+    await asyncio.wait_for(task, 30)
+    check(await watched.found("threes"), [3, 13])
+    with pytest.raises(NotFoundError, match="no standing queries"):
+        await watched.queries.status("logs")
+    assert [key async for key, _ in watched.queries._definitions.entries(b"standing")] == []
+
+
+async def test_large_events_and_many_hits(watched: Standing) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {f"q{number}": "group3" for number in range(1_200)})
+    large = event(3, message="group3 " + "x" * 1_000_000)
+    async with watched.running():
+        await watched.logs.write([large, event(13)])
+        await watched.matched()
+    hits = await watched.hits()
+    assert len(hits) == 2_400
+    assert {one["event"] is None for one in hits if one["offset"] == 0 and one["query"] == "q1"} <= {True, False}
+    assert sum(one["event"] is None for one in hits) == 1_200
+
+
+async def test_what_can_not_be_a_standing_query(watched: Standing) -> None:
+    queries = watched.queries
+    with pytest.raises(NotFoundError):
+        await queries.add("logs", {"a": "b"})
+    options: dict[str, Any]
+    for options in ({}, {"format": "json"}, {"fields": "a:b"}, {"fields": "a:text", "format": "xml"}):
+        with pytest.raises(InvalidArgumentError):
+            await queries.create("logs", "unfit", **options)
+    with pytest.raises(InvalidArgumentError, match="never end"):
+        await queries.create("logs", "logs", fields="a:text")
+    with pytest.raises(NotFoundError):
+        await queries.create("logs", "nothing", fields="a:text")
+    await watched.create()
+    with pytest.raises(AlreadyExistsError):
+        await queries.create("logs", "hits", fields="a:text")
+    await queries.add("logs", {"a": "group3"})
+    with pytest.raises(AlreadyExistsError, match="a standing query a"):
+        await queries.add("logs", {"b": "x", "a": "y"})
+    for name, text in (("x", "("), ("x", "nothing:5"), ("x", "_since:head a"), ("x y", "a"), ("", "a")):
+        with pytest.raises(InvalidArgumentError):
+            await queries.add("logs", {name: text})
+    assert [one.name for one in await queries.list("logs")] == ["a"]
+    assert await queries.add("logs", {}) == []
+
+
+async def test_the_blocking_face(watched: Standing, nadi_server: RestartableServer) -> None:
+    await watched.create()
+
+    def ask() -> list[str]:
+        with nadi.StreamManager(nadi_server.controller_uri) as manager:
+            found = standing_queries(manager, watched.logs.scope)
+            found.add("logs", {"one": "a"})
+            return [one.name for one in found.list("logs")]
+
+    assert await asyncio.to_thread(ask) == ["one"]
