@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nadi.controller.engine import comparisons
+from nadi.controller.engine.convoy import Convoy
 from nadi.controller.engine.hold import Leased, always
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
@@ -114,7 +115,7 @@ class Controller(StructureCalls):
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.clock = clock or Runtime()
-        self._tasks = Tasks()
+        self._tasks, self._creations = Tasks(), Convoy()
         segments = Segments(exchange, self.clock)
         metadata = Metadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
@@ -217,7 +218,8 @@ class Controller(StructureCalls):
         """Create a stream: when this returns, all its segments exist."""
         check_name("stream", name.stream, internal=True)
         _check_config(config)
-        await self._flow.run(name, lambda: create.begin(self._flow, name, config))
+        async with self._creations.member():
+            await self._flow.run(name, lambda: create.begin(self._flow, name, config))
 
     async def update_stream(self, name: StreamName, config: Config) -> None:
         _check_config(config)

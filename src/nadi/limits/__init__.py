@@ -16,6 +16,7 @@ from nadi.limits.ingest import *  # noqa: F403 - likewise
 from nadi.limits.lake import *  # noqa: F403 - likewise
 from nadi.limits.search import *  # noqa: F403 - likewise
 from nadi.limits.streamtables import *  # noqa: F403 - likewise
+from nadi.limits.workflows import *  # noqa: F403 - likewise
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -191,11 +192,6 @@ TXN_TOGETHER_MAX = 1_000  # transactions that one decision commits: they are mer
 TXN_COMPLETED_LIST = 500
 TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000  # how long what finishes goes into one table
 TXN_COMPLETED_TABLES = 3  # of these kept: of two, a start with a wrong clock could forget what has just finished
-WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes on after it
-WORKFLOW_TAKE_UP_S = 30.0  # so long a workflow waits for another controller that shows no sign, before it takes over
-WORKFLOW_HOLD_S = 5.0  # so long a controller works before it makes sure that it still has the turn
-WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
-SEGMENT_CALL_ATTEMPTS = 4
 CHANGE_TRIES = 50  # of a record that others change at the same time: each lost one is a change of theirs
 CHANGE_LONGEST_PAUSE_S = 0.1  # between two of them, which are over after some seconds then
 CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; one that is not here costs a look into its table
@@ -320,7 +316,7 @@ RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still 
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
 # --- between the servers of a cluster ------------------------------------------------------------
-PEER_COMMANDS_AT_ONCE = 48  # of this controller at another store: of the 64 that it has in flight, one can't take all
+PEER_COMMANDS_AT_ONCE = 192  # of this controller at another store: of the 256 it has in flight, one can't take all
 PEER_PLACE_S = 1.0  # a command that finds no such place within it is refused, and tried again later
 PEER_CONNECT_S = 2.0
 PEER_SILENCE_S = 5.0  # after which a store that says nothing, and answers no keep-alive, counts as gone

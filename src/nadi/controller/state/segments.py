@@ -25,7 +25,7 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
-from nadi.limits import SEGMENT_CALL_ATTEMPTS, TABLE_PAGE_MAX_ENTRIES
+from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
 from nadi.model.load import SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import Runtime
@@ -37,8 +37,9 @@ from nadi.wire.loads import unpacked_loads
 Exchange = Callable[[Command], Awaitable[Command]]
 
 Answer = TypeVar("Answer", bound=Command)
+A = TypeVar("A")
+B = TypeVar("B")
 _FIRST_PAUSE_S = 0.05
-_PARALLEL = 64
 _CAN_COME = (SegmentNotFoundError, StreamSealedError, DamagedDataError, UnavailableError)  # for a correct command
 
 
@@ -63,8 +64,8 @@ class Segments:
         self._exchange = exchange
         self.clock = clock
         self._request_ids = itertools.count(1)
-        self._permits = asyncio.Semaphore(_PARALLEL)
-        self._askers = asyncio.Semaphore(_PARALLEL)  # whose commands are given only if permitted
+        self._permits = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
+        self._askers = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)  # whose commands are given only if permitted
 
     def request_id(self) -> int:
         return next(self._request_ids)
@@ -212,6 +213,17 @@ async def together(calls: Iterable[Awaitable[object]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
+    """Await the two at once, as `together`; what they return."""
+    beside = asyncio.ensure_future(second)
+    try:
+        return await first, await beside
+    except BaseException:
+        beside.cancel()
+        await asyncio.gather(beside, return_exceptions=True)
         raise
 
 

@@ -12,7 +12,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
-from nadi.controller.state.segments import together
+from nadi.controller.state.segments import both, together
 from nadi.controller.state.store import ABSENT
 from nadi.controller.workflows import making, tags
 from nadi.errors import AlreadyExistsError, ConditionFailedError
@@ -24,11 +24,13 @@ _MARK_CONFIG = Config()
 async def begin(flow: Workflows, name: StreamName, config: Config) -> CreateWork:
     check_name("stream", name.stream, internal=True)
     await flow.metadata.open_scope(name.scope)
-    held, mark = await flow.metadata.streams(name.scope).get_all([name.stream, name.mark.stream])
+    (held, mark), (first, mark_first) = await both(
+        flow.metadata.streams(name.scope).get_all([name.stream, name.mark.stream]),
+        flow.metadata.first_numbers([name, name.mark]),
+    )
     if held is not None:
         raise AlreadyExistsError("stream", name.key)
     with_mark = not name.stream.startswith("_") and mark is None
-    first, mark_first = await flow.metadata.first_numbers([name, name.mark])
     return CreateWork(config, flow.clock.now_ms(), first, with_mark, mark_first)
 
 

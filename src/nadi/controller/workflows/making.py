@@ -12,6 +12,7 @@ from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, ScopeState
+from nadi.controller.state.segments import both
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.naming import segment_number
 
@@ -25,10 +26,9 @@ def check_all(what: str, *wanted: tuple[bool, str]) -> None:
 
 async def check(flow: Workflows, scope: str, segments: Mapping[StreamName, Sequence[EpochSegment]]) -> None:
     """Raise Refused if the scope is being deleted or gone, or if segments of these names may have existed before."""
-    found = await flow.metadata.scopes.get(scope, fresh=True)
+    found, firsts = await both(flow.metadata.scopes.get(scope, fresh=True), flow.metadata.first_numbers(list(segments)))
     if found is None or found.value.state is ScopeState.DELETING:
         raise Refused(ScopeNotFoundError(scope))
-    firsts = await flow.metadata.first_numbers(list(segments))
     for first, planned in zip(firsts, segments.values(), strict=True):
         if any(segment_number(segment.id) < first for segment in planned):
             raise Refused
