@@ -1,6 +1,7 @@
 """A cluster of three servers to which so many things happen as are asked for, before judges.
 
     python -m tests.cluster.judges --faults 200 --with java,python,spark
+    python -m tests.cluster.judges --faults 6 --only roll,roll_drained --with python
 
 A seed gives what happens, and for how long, but not when it happens to threads and processes.
 """
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.cluster.judges.jury import KINDS, tell
+from tests.cluster.processes.faults import WAYS
 
 
 def main() -> None:
@@ -25,7 +27,11 @@ def main() -> None:
     parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="what the servers share (default s3)")
     parser.add_argument("--containers", type=int, default=8)
     parser.add_argument("--with", dest="judges", default=",".join(KINDS), help=f"of {', '.join(KINDS)} (default: all)")
+    parser.add_argument("--only", default="", help=f"what may happen, of {', '.join(WAYS)} (default: all)")
     asked = parser.parse_args()
+    only = [name for name in asked.only.split(",") if name]
+    if unheard := set(only) - set(WAYS):
+        parser.error(f"nothing is called {', '.join(sorted(unheard))}; there are {', '.join(WAYS)}")
     names = [name for name in asked.judges.split(",") if name]
     if unknown := set(names) - KINDS.keys():
         parser.error(f"there is no judge {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
@@ -45,6 +51,7 @@ def main() -> None:
         containers=asked.containers,
         limit_s=60.0 * asked.minutes,
         say=say,
+        only=only,
     )
     for line in verdict.lines:
         say(line)

@@ -45,6 +45,15 @@ def hand_overs(moved: Iterable[Moved], gaps: Gaps) -> list[float]:
     return found
 
 
+def longest(gaps: Gaps) -> float:
+    """The longest time without an acknowledgement in any container, in seconds.
+
+    >>> longest({1: [(3.0, 3.5)], 2: [(9.0, 9.25), (15.0, 15.25)]}), longest({})
+    (0.5, 0.0)
+    """
+    return max((end - start for found in gaps.values() for start, end in found), default=0.0)
+
+
 def spread(values: Sequence[float]) -> str:
     """
     >>> spread([0.1, 0.3, 0.2])

@@ -7,14 +7,14 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nadi.client import StreamManager
 from nadi.errors import ConflictError, UnavailableError
-from tests.cluster.judges.figures import Stalls, hand_overs, spread, takeovers
+from tests.cluster.judges.figures import Stalls, hand_overs, longest, spread, takeovers
 from tests.cluster.judges.judge import Judge
 from tests.cluster.judges.official_java import OfficialJava
 from tests.cluster.judges.official_python import OfficialPython
@@ -135,10 +135,11 @@ def tell(
     limit_s: float = math.inf,
     pause_s: float = 0.2,
     say: Callable[[str], None] = print,
+    only: Collection[str] = (),
 ) -> Verdict:
     """Have so many things happen while the judges of these names are at work beside nadi's own clients, and have them
     judge; raises AssertionError, which names the seed, and MissingError. s3: the store is the fake S3, not a folder.
-    limit_s: after it nothing more happens. pause_s: between a writer's bunches of events."""
+    limit_s: after it nothing more happens. pause_s: between a writer's bunches of events. only: see `Story`."""
     try:
         with running(folder, SERVERS, s3=s3, containers=containers, doors=True) as cluster, ExitStack() as stack:
             loads = Loads(cluster, pause_s=pause_s)
@@ -152,7 +153,7 @@ def tell(
             jury = Jury(cluster, loads, judges, seed)
             jury.await_beginning()
             say(f"all of {', '.join(['nadi', *names])} are at work")
-            story = Story(cluster, loads, seed, say, jury.check)
+            story = Story(cluster, loads, seed, say, jury.check, only)
             story.tell(faults, limit_s)
             say("nothing more happens")
             ledger = jury.finish()
@@ -172,6 +173,7 @@ def _verdict(story: Story, jury: Jury, probes: Probes, ledger: Ledger) -> Verdic
         f"{ledger.events:,} events are as they must be, {kept:,} of transactions and keys among them",
         f"takeover, from a kill to an acknowledgement: {spread(takeovers(moved, gaps))}",
         f"hand-over, without an acknowledgement: {spread(hand_overs(moved, gaps))}",
+        f"longest time without an acknowledgement in any container: {longest(gaps):.2f} s",
         f"until each of nadi's clients had acknowledgements again: {spread(story.waited_s)}",
         *(f"longest stall of {name}: {longest:.1f} s" for name, longest in sorted(jury.stalls.longest.items())),
         *(f"{name}: {', '.join(f'{value:,.0f} {what}' for what, value in did.items())}" for name, did in jury.did()),

@@ -51,7 +51,7 @@ class Faults:
             found += [self.cut, self.cut, self.stop_cut_off, self.without_store, self.slow]
         if self.cluster.balancer is not None:
             found += [self.kill, self.pause, self.cut_from_clients, self.cut_from_servers]
-            found += [self.drain, self.drain, self.rebalance, self.roll]
+            found += [self.drain, self.drain, self.rebalance, self.roll, self.roll_drained]
         return found
 
     def _some(self) -> Server:
@@ -123,9 +123,18 @@ class Faults:
             self._stop(server)
             self._wait(4.0)
 
+    def roll_drained(self) -> None:
+        """The same, and an operator drains each before it is stopped."""
+        for server in self.cluster.servers:
+            self.cluster.spare(server)
+            self._drain(server)
+            self._wait(4.0)
+
     def drain(self) -> None:
         """By an operator; once it has none, it is stopped and started."""
-        server = self._some()
+        self._drain(self._some())
+
+    def _drain(self, server: Server) -> None:
         had = self._has(server)
         began = time.monotonic()
         server.ask("drain")
@@ -203,3 +212,7 @@ class Faults:
             self._wait(8.0)
             server.start()
         self._s3.faults(latency_ms={}, conflict=0, slow_down=0, lost_answers=0, lost_requests=0)
+
+
+WAYS = tuple(name for name in vars(Faults) if not name.startswith("_") and name != "ways")
+"""The names of all, whether they can happen to a given cluster or not."""

@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tests.cluster.processes.cluster import Cluster, running
@@ -20,7 +20,8 @@ SERVERS = 3
 
 
 class Story:
-    """check: raises AssertionError if a client besides the loads has seen what may not be."""
+    """check: raises AssertionError if a client besides the loads has seen what may not be. only: the names of what may
+    happen; none is whatever can."""
 
     def __init__(
         self,
@@ -29,12 +30,15 @@ class Story:
         seed: int,
         say: Callable[[str], None],
         check: Callable[[], None] = lambda: None,
+        only: Collection[str] = (),
     ) -> None:
         self.loads, self.say = loads, say
         self.happened: Counter[str] = Counter()
         self.waited_s: list[float] = []  # for acknowledgements, after each
         self._random, self._check = random.Random(seed), check
         self.faults = Faults(cluster, self._random, self._wait, say)
+        self._ways = [way for way in self.faults.ways() if not only or way.__name__ in only]
+        assert self._ways, f"nothing of {', '.join(only)} can happen to this cluster"
 
     def _wait(self, seconds: float) -> None:
         self._check()
@@ -42,11 +46,11 @@ class Story:
 
     def tell(self, number: int, limit_s: float = math.inf) -> None:
         """So many things happen, or as many as do within the limit."""
-        ways, began = self.faults.ways(), time.monotonic()
+        began = time.monotonic()
         for place in range(number):
             if time.monotonic() > began + limit_s:
                 break
-            way = self._random.choice(ways)
+            way = self._random.choice(self._ways)
             self.say(f"{place}: {way.__name__}")
             self.happened[way.__name__] += 1
             way()
