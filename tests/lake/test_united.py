@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,3 +153,30 @@ def test_what_neither_has_is_said(manager: nadi.StreamManager, scope: str, tmp_p
     table_of(lake).catalog.drop_table(lake.table)
     with pytest.raises(LakeStoppedError, match="isn't in the catalog"):
         nadi.lake.union(manager, scope, "meters")
+
+
+def test_splits_have_each_row_once_wherever_they_are_read(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    for first in range(0, 200, 100):
+        write(manager, scope, first, first + 100, wrong=9)
+        catch_up(manager, lake)
+    write(manager, scope, 200, 250, wrong=9)
+    for at in (None, manager.cuts(scope, "meters").after(manager.stream_info(scope, "meters").head, 70)):
+        whole = nadi.lake.union(manager, scope, "meters", at=at, columns=["wh", "_offset", "_segment_id"])
+        splits = pickle.loads(pickle.dumps(whole.splits(3)))
+        assert len(splits) == (2 if at is None else 1)
+        assert sorted(place for split in splits for place in places(split)) == in_stream(manager, scope, at)[0]
+    counted = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, pickle as p, pyarrow as a; print(*(a.table(s).num_rows for s in p.load(sys.stdin.buffer)))",
+        ],
+        input=pickle.dumps(splits),
+        capture_output=True,
+        check=True,
+    )
+    assert sum(map(int, counted.stdout.split())) == len(places(whole))

@@ -40,6 +40,26 @@ class Found:
     letters: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How batches of a scan become rows. schema: of these."""
+
+    schema: pa.Schema
+
+    def of(self, batch: pa.RecordBatch) -> Found:
+        columns: list[pa.Array] = []
+        kept = None
+        if VALUE in batch.schema.names:
+            value = batch.column(VALUE)
+            if value.null_count:
+                kept = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
+            columns += value.flatten()
+        columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
+        columns = [_as(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return Found(rows, 0) if kept is None else Found(rows.take(kept), batch.num_rows - len(kept))
+
+
 class Rows:
     """What lies between two cuts as rows: the one way from a scan to a table, for the writer and the union."""
 
@@ -59,7 +79,11 @@ class Rows:
             value_schema=lake.value_schema,
             value_version=None if self.target is None else self.target.schema_id,
         )
-        self.schema = self._named(self.scan.schema)
+        self.shape = Shape(self._named(self.scan.schema))
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.shape.schema
 
     @property
     def reading(self) -> Reading | None:
@@ -69,25 +93,7 @@ class Rows:
         return Reading(format=target.options.format, version=target.schema_id, ddl=target.options.ddl)
 
     def __iter__(self) -> Iterator[Found]:
-        return self.of(self.scan)
-
-    def of(self, scanned: Scan) -> Iterator[Found]:
-        """The rows of what was scanned with the same columns."""
-        for batch in scanned.batches():
-            yield self._found(batch)
-
-    def _found(self, batch: pa.RecordBatch) -> Found:
-        columns: list[pa.Array] = []
-        kept = None
-        if VALUE in batch.schema.names:
-            value = batch.column(VALUE)
-            if value.null_count:
-                kept = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
-            columns += value.flatten()
-        columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
-        columns = [_as(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Found(rows, 0) if kept is None else Found(rows.take(kept), batch.num_rows - len(kept))
+        return map(self.shape.of, self.scan.batches())
 
     def _named(self, scanned: pa.Schema) -> pa.Schema:
         fields: list[pa.Field] = []

@@ -8,13 +8,12 @@ what the stream has lost is read from it, too.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
@@ -29,51 +28,20 @@ from nadi.client.scan.selection import Readable
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.lake.definition import LakeDefinition, lake_name
 from nadi.lake.marks import Mark, newest_mark, segments_told
+from nadi.lake.parts import Before, Columns, UnionSplit
 from nadi.lake.record import LakeRecord
-from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows
+from nadi.lake.rows import Rows
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.catalogs import load_table, open_catalog
-from nadi.lake.table.reading import columns_of, files_of, read_files
-from nadi.lake.table.shapes import fitted
-from nadi.model.frontier import Bound
+from nadi.lake.table.reading import TableFiles, columns_of, files_of
+from nadi.limits import MIB
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
-
-
-class Before:
-    """Which rows lie before a cut. moment_ms: and came no later than that."""
-
-    def __init__(self, cut: StreamCut, ranges: dict[int, SegmentRange], moment_ms: int | None = None) -> None:
-        self.cut, self.moment_ms = cut, moment_ms
-        self._ranges = ranges
-        self._bound = Bound(cut.positions, [ranges[segment] for segment in cut.positions])
-
-    def limit(self, segment: int) -> int | None:
-        """Up to where a segment lies before it; None: all of it does."""
-        if segment not in self._ranges:
-            raise LakeStoppedError(
-                f"nothing is known any more of segment {segment}, of which the table has rows: read the table's "
-                "newest cut"
-            )
-        return self._bound.limit(self._ranges[segment])
-
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        segments = batch.column(SEGMENT_ID).to_numpy()
-        offsets = batch.column(OFFSET).to_numpy()
-        kept = np.ones(batch.num_rows, bool)
-        for segment in np.unique(segments).tolist():
-            limit = self.limit(segment)
-            if limit is not None:
-                kept &= (segments != segment) | (offsets < limit)
-        if self.moment_ms is not None:
-            came = pc.less_equal(batch.column(APPENDED), pa.scalar(self.moment_ms * 1000, batch.column(APPENDED).type))
-            kept &= came.fill_null(True).to_numpy(zero_copy_only=False)
-        return batch if kept.all() else batch.filter(pa.array(kept))
 
 
 class Union(Readable):
@@ -84,46 +52,47 @@ class Union(Readable):
     """
 
     def __init__(
-        self,
-        cut: StreamCut,
-        table_cut: StreamCut,
-        schema: pa.Schema,
-        table: Table | None,
-        before: Before | None,
-        rows: Rows,
-        stream: Scan,
+        self, cut: StreamCut, table_cut: StreamCut, columns: Columns, table: Table | None, stream: Scan
     ) -> None:
         self.cut, self.table_cut = cut, table_cut
-        self._schema, self._table, self._before, self._rows, self._stream = schema, table, before, rows, stream
-        self.files: list[FileScanTask] = [] if table is None else files_of(table)
+        self._columns, self._stream = columns, stream
+        self._table = None if table is None else TableFiles.of(table)
+        self._files = () if table is None else tuple(files_of(table))
 
     @property
     def schema(self) -> pa.Schema:
-        return self._schema
+        return self._columns.wanted
 
     @property
     def stream_bytes(self) -> int:
         """Of the part that is read from the stream."""
         return self._stream.size_bytes
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self.table_batches(self.files)
-        for found in self._rows.of(self._stream):
-            if found.rows.num_rows:
-                yield fitted(found.rows, self._schema)
+    @property
+    def table_bytes(self) -> int:
+        """Of the files that are read of the table."""
+        return sum(one.file.file_size_in_bytes for one in self._files)
 
-    def table_batches(self, files: Sequence[FileScanTask]) -> Iterator[pa.RecordBatch]:
-        """The rows of some of the table's files."""
-        if self._table is None:
-            return
-        needed = [] if self._before is None else [SEGMENT_ID, OFFSET]
-        needed += [APPENDED] if self._before is not None and self._before.moment_ms is not None else []
-        there = set(self._table.schema().column_names)
-        names = list(dict.fromkeys([*(name for name in self._schema.names if name in there), *needed])) or [OFFSET]
-        for batch in read_files(self._table, files, names):
-            found = batch if self._before is None else self._before.rows(batch)
-            if found.num_rows:
-                yield fitted(found, self._schema)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self._table is not None:
+            yield from self._columns.of_table(self._table, self._files)
+        yield from self._columns.of_stream(self._stream)
+
+    def splits(self, count: int) -> list[UnionSplit]:
+        """Return about `count` parts, which together have every row once: of the table's files, and of the stream.
+
+        At most so many are of files, dealt out by size, of a MiB or more each; and at most so many of the stream, as
+        `Scan.splits` makes them.
+        """
+        of_stream = self._stream.splits(count)
+        parts = min(count, len(self._files), -(-self.table_bytes // MIB))
+        loads: list[tuple[int, int, list[FileScanTask]]] = [(0, at, []) for at in range(parts)]
+        for one in sorted(self._files, key=lambda one: one.file.file_size_in_bytes, reverse=True):
+            size, at, mine = heapq.heappop(loads)
+            mine.append(one)
+            heapq.heappush(loads, (size + one.file.file_size_in_bytes, at, mine))
+        found = [UnionSplit(self._columns, self._table, tuple(mine), None) for _, _, mine in loads]
+        return found + [UnionSplit(self._columns, None, (), split) for split in of_stream]
 
 
 def union(
@@ -175,7 +144,7 @@ class _Planned:
             before = self._thread.run(self._before(cut, moment))
         pieces = self._thread.run(self._pieces(tail, before))
         table = None if self._mark is None else self._table
-        return Union(cut, self._table_cut, schema, table, before, rows, of_pieces(rows.scan, pieces))
+        return Union(cut, self._table_cut, Columns(schema, rows.shape, before), table, of_pieces(rows.scan, pieces))
 
     def _schema(self, rows: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         parts = [rows] if self._table is None else [columns_of(self._table), rows]

@@ -22,6 +22,7 @@ from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
 from nadi.spark.reading.plan import streams_of
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+from nadi.spark.reading.united import UnionReader, is_union, schema_of_union
 from nadi.spark.schemas import arrow_columns, spark_schema
 from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
@@ -57,12 +58,16 @@ class Source:
 
     def schema(self) -> StructType:
         """With a column of values; `options.columns` knows all others."""
+        if is_union(self._given):
+            return schema_of_union(self._given, self._format)
         given = {name.lower(): value for name, value in self._given.items()}
         known = {name: value for name, value in given.items() if name in _OF_SCHEMA}
         options = _with_target(ReadOptions.from_spark(known, Use.READ, self._format), lambda _: True)
         return spark_schema(arrow_schema(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if is_union(self._given):
+            return UnionReader(self._given, self._format, schema)
         options = self._read_options(Use.READ)
         if options.metadata is not None:
             return MetadataReader(options)

@@ -13,7 +13,7 @@ from uuid import UUID
 from nadi.lake.table.attempts import commit_replace
 from nadi.lake.table.catalogs import reaching
 from nadi.lake.table.files import DataFiles
-from nadi.lake.table.reading import files_of, read_files
+from nadi.lake.table.reading import TableFiles, files_of
 from nadi.lake.table.shapes import fitted
 from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_SMALL_FILE_BYTES
 
@@ -50,7 +50,7 @@ def join(
     `commit_append`."""
     made = DataFiles(table, attempt)
     try:
-        for batch in read_files(table, files, list(table.schema().column_names)):
+        for batch in TableFiles.of(table).read(files, list(table.schema().column_names)):
             made.write(fitted(batch, made.schema))
         new = made.close()
         with reaching("the table's storage"):

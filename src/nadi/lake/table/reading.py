@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from nadi.limits import LAKE_READ_AHEAD
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.metadata import TableMetadata
 
 
 def columns_of(table: Table) -> pa.Schema:
@@ -48,26 +50,54 @@ def files_of(table: Table) -> list[FileScanTask]:
         return list(table.scan().plan_files())
 
 
-def read_files(table: Table, files: Sequence[FileScanTask], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of these files, with these columns."""
-    from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.io.pyarrow import ArrowScan
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What it takes to read a table's files in any process: its columns through all changes, and how its storage is
+    reached, credentials included."""
 
-    schema = table.schema().select(*names)
+    metadata: TableMetadata
+    location: str
+    properties: dict[str, str]
 
-    def fetched(file: FileScanTask) -> list[pa.RecordBatch]:
-        with reaching("the table's storage"):
-            return list(ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_record_batches([file]))
+    @classmethod
+    def of(cls, table: Table) -> TableFiles:
+        """Without its snapshots, of which there may be thousands."""
+        nothing: dict[str, Any] = {
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "current_snapshot_id": None,
+        }
+        slim = table.metadata.model_copy(update=nothing)
+        return cls(slim, table.metadata_location, dict(table.io.properties))
 
-    waiting: deque[Future[list[pa.RecordBatch]]] = deque()
-    with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:
-        try:
-            for file in files:
-                waiting.append(pool.submit(fetched, file))
-                if len(waiting) > LAKE_READ_AHEAD:
+    @property
+    def names(self) -> set[str]:
+        return set(self.metadata.schema().column_names)
+
+    def read(self, files: Sequence[FileScanTask], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of these files, with these columns."""
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io import load_file_io
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        schema = self.metadata.schema().select(*names)
+        io = load_file_io(self.properties, self.location)
+
+        def fetched(file: FileScanTask) -> list[pa.RecordBatch]:
+            with reaching("the table's storage"):
+                return list(ArrowScan(self.metadata, io, schema, AlwaysTrue()).to_record_batches([file]))
+
+        waiting: deque[Future[list[pa.RecordBatch]]] = deque()
+        with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:
+            try:
+                for file in files:
+                    waiting.append(pool.submit(fetched, file))
+                    if len(waiting) > LAKE_READ_AHEAD:
+                        yield from waiting.popleft().result()
+                while waiting:
                     yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:
-            for one in waiting:
-                one.cancel()
+            finally:
+                for one in waiting:
+                    one.cancel()

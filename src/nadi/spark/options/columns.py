@@ -27,7 +27,10 @@ METADATA_SCHEMAS = {  # of what the option `metadata` may be
 
 
 def named_schema(options: Mapping[str, str]) -> str | None:
-    """The schema that follows from the options alone; None if the events' values are a column."""
+    """The schema that follows from the options alone; None if the events' values are a column, or a lake's columns are
+    those of its table."""
+    if options.get("source", "").lower() == "union":
+        return None
     if "metadata" in options:
         return METADATA_SCHEMAS.get(options["metadata"], schema_of(USUAL))
     columns = columns_of(options)

@@ -97,6 +97,13 @@ OPTIONS: tuple[Option, ...] = (
         _BATCH,
         "instead of events: `Streams` of the scope, `StreamInfo` (head, tail), `StreamCuts` (bookmarks, slices)",
     ),
+    Option(
+        "source",
+        _BATCH,
+        "`stream`, or `union`: the stream's lake up to its table's cut, and the stream from there",
+        "stream",
+    ),
+    Option("lake", _BATCH, "the name of the lake, with `source` = union", "STREAM-lake"),
     # how it is read
     Option(
         "direct",

@@ -1,0 +1,110 @@
+"""A lake's table and stream as one batch: planned beside the driver, read in the tasks (`nadi.lake.united`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from nadi.client import StreamManager
+from nadi.errors import InvalidArgumentError
+from nadi.model.streamcut import StreamCut
+from nadi.spark.connections import begin_task
+from nadi.spark.options.names import checked
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.table import Format, Use
+from nadi.spark.schemas import spark_schema
+
+if TYPE_CHECKING:
+    from nadi.lake.parts import UnionSplit
+    from nadi.lake.united import Union
+
+SOURCE, UNION, LAKE = "source", "union", "lake"
+_WITH_UNION = {
+    *(SOURCE, LAKE, "controller", "scope", "stream", "auth_user", "auth_password", "auth_token", "trust_store"),
+    *("validate_host_name", "end", "end_stream_cut", "endingtimestamp", "max_partitions", "min_partition_bytes"),
+}
+
+
+def is_union(given: Mapping[str, str]) -> bool:
+    """Whether the options ask for table and stream; InvalidArgumentError for another source, or a lake without one."""
+    options = {name.lower(): value for name, value in given.items()}
+    source = options.get(SOURCE, "stream").lower()
+    if source not in (UNION, "stream"):
+        raise InvalidArgumentError(f"the option 'source' is {source[:40]!r}: it must be stream or union")
+    if LAKE in options and source != UNION:
+        raise InvalidArgumentError("the option 'lake' has no effect without 'source' = union")
+    return source == UNION
+
+
+def schema_of_union(given: Mapping[str, str], format_: Format) -> StructType:
+    with _Planning(given, format_) as planning:
+        return spark_schema(planning.union().schema)
+
+
+class UnionPartition(InputPartition):
+    def __init__(self, split: UnionSplit | None) -> None:
+        super().__init__(split)
+        self.split = split
+
+
+class UnionReader(DataSourceReader):
+    """Everything up to a cut."""
+
+    def __init__(self, given: Mapping[str, str], format_: Format, schema: StructType) -> None:
+        self._given, self._format, self._schema = dict(given), format_, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with _Planning(self._given, self._format) as planning:
+            union = planning.union(self._schema.names)
+            found = spark_schema(union.schema)
+            if found.simpleString() != self._schema.simpleString():
+                raise InvalidArgumentError(
+                    f"the table's columns are {found.simpleString()[:300]}, not {self._schema.simpleString()[:300]}: "
+                    "leave "
+                    "out .schema(...), or load it again, for they have changed since"
+                )
+            splits = union.splits(planning.options.max_partitions)
+        return [UnionPartition(split) for split in splits] or [UnionPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, UnionPartition)
+        begin_task()
+        return iter(()) if partition.split is None else partition.split.batches()
+
+
+class _Planning:
+    """A client for as long as a plan takes."""
+
+    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
+        found = checked(given, Use.READ, format_)
+        for name in found:
+            if name not in _WITH_UNION:
+                raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")
+        self._lake = found.pop(LAKE, None)
+        found.pop(SOURCE, None)
+        self.options = ReadOptions.from_spark(found, Use.READ, format_)
+        controller = self.options.controller
+        self._manager = StreamManager(
+            controller.uri,
+            credentials=controller.credentials,
+            trust_store=controller.trust_store,
+            validate_host_name=controller.validate_host_name,
+        )
+
+    def __enter__(self) -> _Planning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()
+
+    def union(self, columns: Sequence[str] | None = None) -> Union:
+        from nadi.lake.united import union
+
+        end = self.options.end
+        at: StreamCut | datetime | str | None = datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
+        return union(self._manager, self.options.scope, self.options.stream, at=at, columns=columns, name=self._lake)
