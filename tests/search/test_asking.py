@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nadi
@@ -106,6 +108,21 @@ async def test_pages(logs: Indexed) -> None:
         assert best.count == rest.count == 23
         elsewhere = await (await logs.search()).query("group3", order="best", limit=1000, after=best.next)
         assert len(elsewhere.hits) == 18
+
+
+async def test_pages_end_anywhere_among_events_of_one_order(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.search.shards.building.orders", lambda came, before: np.arange(len(came)) // 7 + 5)
+    names = (f"{number:013d}-{'0' * 32}" for number in range(10**9, 0, -1))  # the newest shard is searched first
+    monkeypatch.setattr("nadi.search.indexing.indexer.new_name", lambda: next(names))
+    await logs.create()
+    async with logs.running():
+        for first in range(0, 100, 25):
+            await logs.write(map(event, range(first, first + 25)))
+            search = await logs.caught_up()
+    for order in ("newest", "oldest"):
+        for limit in (1, 3, 8, 50):
+            found = numbers(await all_hits(search, limit=limit, order=order))
+            assert Counter(found) == Counter(range(100)), (order, limit)
 
 
 async def test_best_first(logs: Indexed) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import nadi
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from nadi.naming import segment_name
 from nadi.search import serve_matcher, standing_queries
 from nadi.search.standing.catalog import StandingQueries
 from nadi.testing import RestartableServer
@@ -123,6 +124,7 @@ async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
     await watched.create()
     await watched.queries.add("logs", {"threes": "group3", "all": "*"})
     crashes = 0
+    ends: dict[str, dict[str, int]] = {}  # by query, where each segment was begun when it joined
 
     def crash(name: str) -> None:
         nonlocal crashes
@@ -135,14 +137,18 @@ async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
         with pytest.raises(ConnectionError):
             await watched.start(on_step=crash)[1]
         await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than what is begun
+        places = (await watched.progress()).places.values()
+        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.end for one in places}
     async with watched.running():
         await write(logs, 150, 200)
         await watched.matched()
     check(await watched.found("all"), list(range(200)))
     check(await watched.found("threes"), list(range(3, 200, 10)))
-    late = await watched.found("late100")
-    assert set(late) >= set(range(154, 200, 10))
-    assert len(late) == len(set(late))
+    fours = [hit for hit in await watched.hits() if hit["query"] == "all" and hit["event"]["ms"] % 10 == 4]
+    for name, begun in ends.items():
+        check(
+            await watched.found(name), [hit["event"]["ms"] for hit in fours if hit["offset"] >= begun[hit["segment"]]]
+        )
 
 
 async def test_splits_and_merges(watched: Standing) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nadi.search.catalog import Status
     from nadi.search.definition import Definition
     from nadi.search.indexing.letters import UnfitLetter
+    from nadi.search.indexing.past import Part, past_parts
     from nadi.search.missing import IndexNotFoundError
     from nadi.search.opening import indexes, standing_queries
     from nadi.search.running import match, run, serve, serve_matcher
@@ -34,6 +35,7 @@ _HOMES = {
     "Hit": "asking.searching",
     "IndexNotFoundError": "missing",
     "Page": "asking.searching",
+    "Part": "indexing.past",
     "StandingHit": "standing.hits",
     "StandingQuery": "standing.records",
     "StandingStatus": "standing.catalog",
@@ -41,6 +43,7 @@ _HOMES = {
     "UnfitLetter": "indexing.letters",
     "indexes": "opening",
     "match": "running",
+    "past_parts": "indexing.past",
     "run": "running",
     "serve": "running",
     "serve_matcher": "running",
@@ -53,6 +56,7 @@ __all__ = [
     "Hit",
     "IndexNotFoundError",
     "Page",
+    "Part",
     "StandingHit",
     "StandingQuery",
     "StandingStatus",
@@ -60,6 +64,7 @@ __all__ = [
     "UnfitLetter",
     "indexes",
     "match",
+    "past_parts",
     "run",
     "serve",
     "serve_matcher",

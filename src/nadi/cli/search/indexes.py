@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import Form, errors_told, output, say, show
+from nadi.cli.printing import Form, errors_told, output, say, show, warn
 from nadi.cli.search.standing import standing_app
 from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
@@ -86,6 +86,33 @@ def start_indexer(
     with errors_told():
         tell_if_nobody_listens(controller)
         run(scope, stream, controller, trust_store=trust_store)
+
+
+@search_app.command("past")
+@connected
+def index_past(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    processes: Annotated[int, typer.Option(help="That work at it, on this machine.", min=1, max=1_000)] = 1,
+) -> None:
+    """Index what is in a stream already, by several processes; run again, it goes on with what is left."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    from nadi.search import past_parts
+
+    parts = past_parts(manager, scope, stream)
+    total, done, told = sum(part.size_bytes for part in parts), 0, 0
+    with ProcessPoolExecutor(min(processes, len(parts) or 1), multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(part.index): part.size_bytes for part in parts}
+        for one in as_completed(running):
+            one.result()
+            done += running[one]
+            if (percent := done * 10 // max(total, 1) * 10) > told:
+                told = percent
+                warn(f"{percent} % of {total:,} bytes")
+    say(f"indexed {total:,} bytes of {scope}/{stream} in {len(parts):,} parts")
 
 
 @search_app.command("stop")

@@ -51,7 +51,7 @@ def listed(
         if len(some) == left:  # the last may be some of those with one order
             last = some[-1].order
             some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last)
-        found += some[:left]
+        found += sorted(some, key=lambda one: (-one.order if newest else one.order, one.place))[:left]
     return found, count
 
 

@@ -145,14 +145,11 @@ class Manifest(msgspec.Struct, frozen=True):
         return replace(self._with(segments, self.shards), gaps=self.gaps + gaps)
 
     def divided(self, past: Sequence[Span], tail: Iterable[Reach]) -> Manifest:
-        """With what lies up to the stream's tail as the past, to be indexed by many; the tail's segments are followed
-        from there."""
-        held = {span[0] for span in past}
+        """With what lies up to the stream's tail as the past, to be indexed by many. tail: its segments, which are
+        followed from there, after those of the past that aren't known yet."""
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
         for reach in tail:
             segments[reach.segment_id] = reach
-        missing = held - segments.keys()
-        assert not missing, f"segments {missing} of the past are unknown"
         return self._with(segments, self.shards, [*self.past, *past])
 
     def filled(self, span: Span, shard: Shard | None, *, indexed: int, unfit: int) -> Manifest:

@@ -1,0 +1,181 @@
+"""The past of a stream indexed by many: parts that anybody indexes who reaches the server, while indexers follow what
+comes.
+
+The manifest lists the parts that are left; whoever has a part's shard stored takes the part off and adds the shard, in
+one change. So a part that two have done, or that one does again after a kill, is in the index once. The live stream is
+followed from the tail at which the past was divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from nadi.client.aio import StreamManager
+from nadi.client.blocking import manager as blocking
+from nadi.client.blocking.face import inside
+from nadi.client.manager.streams import stores_of
+from nadi.client.places.arrivals import came_by
+from nadi.client.places.cuts import slices_between
+from nadi.client.reading.boundary import known_ranges
+from nadi.client.reading.damage import SKIP
+from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.scan.connection import Connection, client_of, connection_of
+from nadi.client.scan.divided import divided
+from nadi.client.scan.pieces import Piece
+from nadi.client.segments.info import segment_info
+from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundError
+from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.runtime import REAL
+from nadi.search.definition import Definition, Definitions
+from nadi.search.indexing.letters import Letters
+from nadi.search.shards.building import Built, Stretch, build
+from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
+from nadi.search.shards.objects import Shards, new_name, open_shards
+
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a stream's past: pickle it, and have any process `index` it, one of a pool's or of Spark's. It has the
+    credentials of the client that made it, if that was given some."""
+
+    connection: Connection
+    scope: str
+    stream: str
+    span: Span
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the stream, events' headers included."""
+        return self.span[2] - self.span[1]
+
+    def index(self) -> bool:
+        """Index it, and return whether that was still to be done."""
+        client = client_of(self.connection)
+        return client.run(_index(client.manager, self.scope, self.stream, self.span))
+
+
+def past_parts(
+    manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = SEARCH_BATCH_BYTES
+) -> list[Part]:
+    """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier
+    call, return those.
+
+    max_bytes: of a part, about; each becomes a shard.
+    """
+    thread, core = inside(manager)
+    if not 0 < max_bytes <= SEARCH_BATCH_BYTES:
+        raise InvalidArgumentError(f"a part has 1 to {SEARCH_BATCH_BYTES:,} bytes, not {max_bytes:,}")
+    spans = thread.run(_divide(core, scope, stream, max_bytes))
+    connection = connection_of(core)
+    return [Part(connection, scope, stream, span) for span in spans]
+
+
+async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: int) -> list[Span]:
+    definitions = Definitions(manager, scope)
+    definition = await definitions.get(stream)
+    changes = definitions.changes(definition)
+    for _ in range(_TRIES):
+        known = await changes.look()
+        if known.past:
+            return known.past
+        tail = await manager.cuts(scope, stream).tail()
+        spans = await _spans(manager, scope, known, tail, max_bytes)
+        if not spans:
+            return []
+        reaches = [*await _ranges(manager, scope, stream, spans), *await definitions.reaches(tail)]
+        try:
+            return (await changes.change(partial(_divided, known, spans, reaches))).past
+        except OvertakenError:
+            continue
+    raise ContentionError(f"the index of {scope}/{stream}", _TRIES)
+
+
+def _divided(known: Manifest, spans: list[Span], reaches: list[Reach], newest: Manifest) -> Manifest:
+    if newest.segments != known.segments or newest.past:
+        raise OvertakenError("indexers have gone on meanwhile")
+    return newest.divided(spans, reaches)
+
+
+async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
+    """What isn't indexed before the tail, cut at event boundaries."""
+    cuts = manager.cuts(scope, tail.stream)
+    if not known.positions():
+        return []
+    pieces = []
+    for one in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
+        reach = known.segments.get(one.segment_id)
+        start = one.start if reach is None else max(one.start, reach.reached)
+        if start < one.end and not (reach is not None and reach.is_done):
+            pieces.append(Piece(tail.stream, one.segment_id, start, one.end))
+    total = sum(piece.size_bytes for piece in pieces)
+    count = min(max(-(-total // max_bytes), 1), SCAN_SPLITS)
+    return [(one.segment_id, one.start, one.end) for one in await divided(manager, scope, pieces, count, 1)]
+
+
+async def _ranges(manager: StreamManager, scope: str, stream: str, spans: Iterable[Span]) -> list[Reach]:
+    """The segments of spans, as far as they are known, as done: the spans say what is left of them."""
+    cut = StreamCut(scope, stream, dict.fromkeys((segment for segment, _, _ in spans), 0))
+    found = await known_ranges(stores_of(manager), cut)
+    return [Reach(one.segment_id, one.low, one.high, is_done=True) for one in found]
+
+
+async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
+    definitions = Definitions(manager, scope)
+    definition = await definitions.get(stream)
+    changes = definitions.changes(definition)
+    if span not in (await changes.look()).past:
+        return False
+    built = await _built(manager, scope, definition, span)
+    letters = Letters(manager, scope, definition, part=f"from {span[1]}")
+    shards = await open_shards(definition.url, definition.id)
+    try:
+        shard = None if built is None else await _stored(shards, built)
+        unfit = [] if built is None else built.unfit
+        await letters.write(unfit)
+        docs = 0 if built is None else built.docs
+        await changes.change(
+            lambda newest: newest.filled(span, shard, indexed=docs, unfit=len(unfit)),
+            lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
+        )
+    except OvertakenError:
+        return False
+    finally:
+        letters.close()
+        await shards.close()
+    return True
+
+
+async def _stored(shards: Shards, built: Built) -> Shard | None:
+    shard = built.shard(new_name())
+    if shard is not None:
+        assert built.parts is not None
+        await shards.put(shard.id, built.parts)
+    return shard
+
+
+async def _built(manager: StreamManager, scope: str, definition: Definition, span: Span) -> Built | None:
+    """None where nothing is left of it in the stream."""
+    segment, start, end = span
+    stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
+    try:
+        start = max(start, (await segment_info(stores, name)).start_offset)
+        if start >= end:
+            return None
+        async with aclosing(read_segment_range(stores, name, start, end, SKIP)) as reading:
+            blocks = [block async for block in reading]
+    except SegmentNotFoundError:
+        return None
+    if not blocks:
+        return None
+    came = await came_by(stores, name, np.concatenate([block.offsets() for block in blocks]), end)
+    stretch = Stretch(segment, blocks, came, 0)
+    return await REAL.in_thread(build, [stretch], definition.format, definition.fields)

@@ -1,0 +1,94 @@
+"""The past of a stream, indexed in parts by whoever likes, while indexers follow what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+
+import pytest
+
+import nadi
+from nadi.errors import InvalidArgumentError
+from nadi.search import Part, past_parts
+from nadi.search.shards.objects import Shards
+from nadi.testing import RestartableServer
+from tests.cli.test_streams import Shell
+from tests.search.support import Indexed, all_hits, event, numbers
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+async def parts_of(logs: Indexed, uri: str, max_bytes: int) -> list[Part]:
+    def divide() -> list[Part]:
+        with nadi.StreamManager(uri) as manager:
+            return past_parts(manager, logs.scope, "logs", max_bytes=max_bytes)
+
+    return pickle.loads(pickle.dumps(await asyncio.to_thread(divide)))  # type: ignore[no-any-return]
+
+
+async def test_parts_are_indexed_once(
+    logs: Indexed, nadi_server: RestartableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = nadi_server.controller_uri
+    await logs.create(dead_letters="unfit")
+    await logs.write([*map(event, range(100)), b"{"])
+    async with logs.running():
+        await logs.caught_up()
+    await logs.write([b"[]", *map(event, range(100, 300))])
+    await logs.manager.scale_stream(logs.scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
+    await logs.write([*map(event, range(300, 400)), b"}"])
+    parts = await parts_of(logs, uri, 3_000)
+    assert len(parts) > 8
+    assert await parts_of(logs, uri, 1_000) == parts  # those that are left
+    assert (await logs.status()).past_bytes == sum(part.size_bytes for part in parts)
+    put = Shards.put
+
+    async def killed(shards: Shards, shard: str, data: list[memoryview]) -> None:
+        await put(shards, shard, data)
+        raise ConnectionError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "put", killed)
+        with pytest.raises(ConnectionError):
+            await asyncio.to_thread(parts[0].index)
+    async with logs.running():
+        await logs.write(map(event, range(400, 450)))
+        search = await logs.search()
+        with pytest.raises(nadi.errors.RequestTimeoutError):
+            await search.wait("tail", 0.5)
+        both = await asyncio.gather(*(asyncio.to_thread(part.index) for part in [*parts, *parts]))
+        assert sum(both) == len(parts)
+        await search.wait("tail")
+        assert Counter(numbers(await all_hits(search))) == Counter(range(450))
+    status = await logs.status()
+    assert (status.past_bytes, status.indexed, status.unfit, status.behind_bytes) == (0, 450, 3, 0)
+    assert len(await logs.read_all("unfit")) == 3
+    assert await parts_of(logs, uri, 1_000) == []
+
+
+async def test_parts_that_are_truncated_meanwhile(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await logs.create()
+    await logs.write(map(event, range(300)))
+    parts = await parts_of(logs, nadi_server.controller_uri, 2_000)
+    cuts = logs.manager.cuts(logs.scope, "logs")
+    await logs.manager.truncate_stream(await cuts.after(await cuts.head(), 123))
+    for part in parts:
+        assert await asyncio.to_thread(part.index)
+    search = await logs.search()
+    await search.wait("tail")
+    assert len(await all_hits(search)) == 300 - 123
+
+
+async def test_a_sealed_stream_at_the_prompt(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    await logs.manager.seal_stream(logs.scope, "logs")
+    with pytest.raises(InvalidArgumentError):
+        await parts_of(logs, nadi_server.controller_uri, 0)
+    shell = Shell(nadi_server.controller_uri)
+    done = await asyncio.to_thread(shell.run, "search", "past", logs.scope, "logs", "--processes", "2")
+    assert "in 1 parts" in done.output or "in 2 parts" in done.output
+    assert Counter(numbers(await all_hits(await logs.search()))) == Counter(range(100))
+    await asyncio.wait_for(logs.start()[1], 60)  # it finds that all is done
+    assert (await logs.status()).behind_bytes == 0
