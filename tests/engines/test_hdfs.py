@@ -7,12 +7,11 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from nadi.engines.failures import RefusedError
-from nadi.engines.hdfs import calls, client, files
+from nadi.engines.hdfs import client, files
 from nadi.engines.hdfs.calls import Calls
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.hdfs.failures import told
@@ -21,22 +20,21 @@ from nadi.engines.hdfs.registry import HdfsRegistry, _known
 from nadi.engines.hdfs.where import where
 from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.limits import HDFS_CALLS_AT_ONCE
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from tests.support.hdfs.fake import FakeHdfs, Node
-from tests.support.waiting import until, until_async
+from tests.support.hdfs.fake import FakeHdfs, FakeWriter, Node
+from tests.support.waiting import until_async
 
 URL = "hdfs://name-node:8020/a/folder"
 UNFINISHED = "/a/folder/.unfinished"
 
 
 @pytest.fixture
-def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+def hdfs(monkeypatch: pytest.MonkeyPatch) -> FakeHdfs:
     hdfs = FakeHdfs()
     monkeypatch.setattr(client, "connect", hdfs.connect)
-    yield hdfs
-    if hdfs.stalled is not None:
-        hdfs.stalled.set()
+    return hdfs
 
 
 @pytest.fixture
@@ -183,34 +181,58 @@ async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs,
 # --- calls that don't end --------------------------------------------------------------------------
 
 
-async def test_a_call_without_an_answer_ends_in_time_and_another_takes_its_place(
+async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_connection(
+    hdfs: FakeHdfs, stored: Files
+) -> None:
+    await stored.put("a", [b"x"])
+    before = stored._client
+    hdfs.is_silent = True
+    for _ in range(2 * HDFS_CALLS_AT_ONCE):
+        with pytest.raises(UnavailableError, match="no answer in time"):
+            await stored.run("read a", lambda client: client.read("/a/folder/a"), 0.001)
+    with pytest.raises(UnavailableError, match="no answer in time"):
+        stored.run_here("read a", lambda client: client.read("/a/folder/a"), 0.001)
+    hdfs.is_silent = False
+    assert await stored.read("a") == b"x"
+    assert stored._client is not before
+
+
+async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
     hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "HDFS_CALLS_LEFT", 3)
-    await stored.put("a", [b"x"])
-    hdfs.stalled = threading.Event()
-    for _ in range(3):
+    monkeypatch.setattr(files, "HDFS_PUT_S", 0.2)
+
+    async def never(writer: FakeWriter) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeWriter, "hsync", never)
         with pytest.raises(UnavailableError, match="no answer in time"):
-            await stored.run("read a", lambda client: client.read("/a/folder/a"), 0.1)
-    with pytest.raises(UnavailableError, match="3 calls to it had no answer, and still wait"):
-        await stored.read("a")
-    hdfs.stalled.set()
-    await until_async(lambda: stored.calls.left == 0)
-    hdfs.stalled = None
-    assert await stored.read("a") == b"x"
+            await stored.put("a", [b"x"])
+    assert not unfinished(hdfs)
+    assert await stored.put("a", [b"y"])
+    assert await stored.read("a") == b"y"
+
+
+async def test_a_put_of_which_nobody_says_anything_ends_in_time(
+    hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "HDFS_PUT_S", 0.1)
+    monkeypatch.setattr(files, "_DROP_S", 0.1)
+    hdfs.is_silent = True
+    async with asyncio.timeout(5):
+        with pytest.raises(UnavailableError, match="no answer in time"):
+            await stored.put("a", [b"x"])
 
 
 def test_calls_are_bounded_and_give_way() -> None:
-    pool, release, running, most = Calls(at_once=3, most_left=2), threading.Event(), [0], [0]
-    lock = threading.Lock()
+    pool, release, running, most = Calls(at_once=3), threading.Event(), [0], [0]
 
-    def work() -> int:
-        with lock:
-            running[0] += 1
-            most[0] = max(most[0], running[0])
-        release.wait()
-        with lock:
-            running[0] -= 1
+    async def work() -> int:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await until_async(release.is_set)
+        running[0] -= 1
         return 7
 
     async def run() -> None:
@@ -218,30 +240,13 @@ def test_calls_are_bounded_and_give_way() -> None:
         await until_async(lambda: running[0] == 3)
         with pytest.raises(TimeoutError):
             await pool.run(0.05, work)
-        assert pool.left == 0, "it never had a thread"
+        waiting.pop().cancel()
         release.set()
-        assert await asyncio.gather(*waiting) == [7] * 20
+        assert await asyncio.gather(*waiting) == [7] * 19
 
     asyncio.run(run())
     assert most[0] == 3
-    release.clear()
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            pool.wait(0.05, work)
-    until(lambda: pool.left == 2)
-    assert pool.wait(10, lambda: 8) == 8
-    release.set()
-    until(lambda: pool.left == 0)
-    assert [pool.wait(10, lambda: 9) for _ in range(10)] == [9] * 10
-
-
-def test_a_thread_ends_that_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_IDLE_S", 0.05)
-    before = threading.active_count()
-    pool = Calls()
-    assert pool.wait(10, lambda: 1) == 1
-    until(lambda: threading.active_count() <= before)
-    assert pool.wait(10, lambda: 2) == 2
+    assert [pool.wait(10, work) for _ in range(10)] == [7] * 10
 
 
 # --- values ----------------------------------------------------------------------------------------

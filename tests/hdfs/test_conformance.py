@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable
+from functools import partial
 
 import pytest
 
 from nadi.engines.engine import LogEngine
 from nadi.engines.hdfs import client
+from nadi.engines.hdfs.calls import Calls
 from nadi.engines.hdfs.client import Client
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.hdfs.failures import told
@@ -51,47 +53,48 @@ async def test_it_keeps_the_conditions_that_a_claim_stands_on(url: str) -> None:
     await prove(*open_hdfs(url, REAL), REAL)
 
 
-def _refused(call: Callable[[], object]) -> tuple[type[BaseException], str]:
+async def _refused(call: Awaitable[object]) -> tuple[type[BaseException], str]:
     try:
-        call()
+        await call
+    except (FileNotFoundError, FileExistsError) as error:
+        return type(error), ""
     except Exception as error:
-        return type(error), str(told("do it", error)).partition(":")[2].partition("(")[0]
+        return type(error), str(told("do it", error)).partition(":")[2].partition("(")[0].partition(";")[0]
     raise AssertionError("it was not refused")
 
 
-def test_the_stand_in_refuses_as_it_does(url: str) -> None:
+async def test_the_stand_in_refuses_as_it_does(url: str) -> None:
     place = where(url)
-    found = []
-    for hdfs in (client.connect(place), FakeHdfs().connect(place)):
-        found.append(_refusals(hdfs, place.root))
+    calls = Calls()
+    real, fake = client.connect(place), FakeHdfs().connect(place)
+    found = [await calls.run(60, partial(_refusals, hdfs, place.root)) for hdfs in (real, fake)]
     assert found[0] == found[1]
 
 
-def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], str]]:
+async def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], str]]:
     for name in ("a/x", "a/y"):
-        hdfs.create_file(f"{root}/{name}", 1 << 20, None).close()
-    hdfs.make_folder(f"{root}/b")
-    calls: list[Callable[[], object]] = [
-        lambda: hdfs.get_file_info(f"{root}/none"),
-        lambda: hdfs.read(f"{root}/none"),
-        lambda: hdfs.read(f"{root}/a"),
-        lambda: list(hdfs.list_status(f"{root}/none")),
-        lambda: hdfs.create_file(f"{root}/a/x", 1 << 20, None),
-        lambda: hdfs.create_file(f"{root}/a/x/z", 1 << 20, None),
-        lambda: hdfs.make_folder(f"{root}/a/x/z"),
-        lambda: hdfs.rename(f"{root}/a/x", f"{root}/a/y"),
-        lambda: hdfs.rename(f"{root}/a/x", f"{root}/none/y"),
-        lambda: hdfs.rename(f"{root}/none", f"{root}/a/z"),
-        lambda: hdfs.rename(f"{root}/a", f"{root}/b"),
-        lambda: hdfs.rename(f"{root}/a/x", f"{root}/b"),
-        lambda: hdfs.delete(f"{root}/a"),
+        await (await hdfs.create_file(f"{root}/{name}", 1 << 20, None)).close()
+    await hdfs.make_folder(f"{root}/b")
+
+    async def listed(path: str) -> list[str]:
+        return sorted([one.path async for one in hdfs.list_status(path, True)])
+
+    calls: list[Awaitable[object]] = [
+        hdfs.get_file_info(f"{root}/none"),
+        hdfs.read(f"{root}/none"),
+        hdfs.read(f"{root}/a"),
+        listed(f"{root}/none"),
+        hdfs.create_file(f"{root}/a/x", 1 << 20, None),
+        hdfs.create_file(f"{root}/a/x/z", 1 << 20, None),
+        hdfs.make_folder(f"{root}/a/x/z"),
+        hdfs.rename(f"{root}/a/x", f"{root}/a/y"),
+        hdfs.rename(f"{root}/a/x", f"{root}/none/y"),
+        hdfs.rename(f"{root}/none", f"{root}/a/z"),
+        hdfs.rename(f"{root}/a", f"{root}/b"),
+        hdfs.rename(f"{root}/a/x", f"{root}/b"),
+        hdfs.delete(f"{root}/a"),
     ]
-    refusals = [_refused(call) for call in calls]
-    assert hdfs.delete(f"{root}/none") is False
-    assert sorted(one.path for one in hdfs.list_status(root, True)) == [
-        f"{root}/a", f"{root}/a/x", f"{root}/a/y", f"{root}/b"
-    ]  # fmt: skip
-    return [
-        (kind, "" if kind in (FileNotFoundError, FileExistsError) else said.split(";")[0].replace(root, ""))
-        for kind, said in refusals
-    ]
+    refusals = [await _refused(call) for call in calls]
+    assert await hdfs.delete(f"{root}/none") is False
+    assert await listed(root) == [f"{root}/{name}" for name in ("a", "a/x", "a/y", "b")]
+    return [(kind, said.replace(root, "")) for kind, said in refusals]

@@ -4,7 +4,6 @@ import java.io.InputStreamReader;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
@@ -64,6 +63,9 @@ public class Cluster {
       case "erasure-code" -> {
         files.enableErasureCodingPolicy("XOR-2-1-1024k");
         files.setErasureCodingPolicy(new Path(words[1]), "XOR-2-1-1024k");
+      }
+      case "files-in" -> {
+        return files.listStatus(new Path(words[1])).length;
       }
       case "replication" -> {
         return files.getFileStatus(new Path(words[1])).getReplication();

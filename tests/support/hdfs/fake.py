@@ -3,9 +3,9 @@ that the real one has, which `tests/hdfs` compares with a real cluster."""
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from nadi.engines.hdfs.where import Where
@@ -35,17 +35,16 @@ class FakeHdfs:
         self.nodes: dict[str, Node] = {"/": Node(None)}
         self.error: Exception | None = None
         self.of: Sequence[str] = ()
-        self.stalled: threading.Event | None = None  # calls wait for it
-        self.lock = threading.Lock()
+        self.is_silent = False  # calls have no answer
 
     def connect(self, where: Where) -> FakeClient:
         return FakeClient(self)
 
-    def check(self, call: str) -> None:
+    async def check(self, call: str) -> None:
         if self.error is not None and (not self.of or call in self.of):
             raise self.error
-        if self.stalled is not None:
-            self.stalled.wait()
+        if self.is_silent:
+            await asyncio.Event().wait()
 
     def make_folder(self, path: str) -> None:
         for place in _above(path + "/x"):
@@ -60,70 +59,62 @@ class FakeClient:
     def __init__(self, hdfs: FakeHdfs) -> None:
         self._hdfs = hdfs
 
-    def get_file_info(self, path: str) -> Status:
-        self._hdfs.check("get_file_info")
-        with self._hdfs.lock:
-            return _status(path, self._found(path))
+    async def get_file_info(self, path: str) -> Status:
+        await self._hdfs.check("get_file_info")
+        return _status(path, self._found(path))
 
-    def list_status(self, path: str, recursive: bool = False) -> Iterator[Status]:
-        self._hdfs.check("list_status")
-        with self._hdfs.lock:
-            if self._found(path).body is not None:
-                return iter([_status(path, self._found(path))])
-            below = {name: node for name, node in self._hdfs.nodes.items() if name.startswith(path.rstrip("/") + "/")}
-            if not recursive:
-                below = {name: node for name, node in below.items() if "/" not in name[len(path) + 1 :]}
-            return iter([_status(name, node) for name, node in below.items()])
+    async def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Status]:
+        await self._hdfs.check("list_status")
+        node = self._found(path)
+        below = {name: node for name, node in self._hdfs.nodes.items() if name.startswith(path.rstrip("/") + "/")}
+        if not recursive:
+            below = {name: node for name, node in below.items() if "/" not in name[len(path) + 1 :]}
+        for name, one in below.items() if node.body is None else [(path, node)]:
+            yield _status(name, one)
 
-    def read(self, path: str) -> FakeReader:
-        self._hdfs.check("read")
-        with self._hdfs.lock:
-            body = self._found(path).body
+    async def read(self, path: str) -> FakeReader:
+        await self._hdfs.check("read")
+        body = self._found(path).body
         if body is None:
             raise FileNotFoundError(f"Path is not a file: {path}\n\tat org.apache")
         return FakeReader(body)
 
-    def create_file(self, path: str, block_bytes: int, replication: int | None) -> FakeWriter:
-        self._hdfs.check("create_file")
-        with self._hdfs.lock:
-            if path in self._hdfs.nodes:
-                raise FileExistsError(f"{path} for client 127.0.0.1 already exists")
-            self._hdfs.make_folder(path.rpartition("/")[0])
-            self._hdfs.nodes[path] = Node(b"")
+    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> FakeWriter:
+        await self._hdfs.check("create_file")
+        if path in self._hdfs.nodes:
+            raise FileExistsError(f"{path} for client 127.0.0.1 already exists")
+        self._hdfs.make_folder(path.rpartition("/")[0])
+        self._hdfs.nodes[path] = Node(b"")
         return FakeWriter(self._hdfs, path)
 
-    def make_folder(self, path: str) -> None:
-        self._hdfs.check("make_folder")
-        with self._hdfs.lock:
-            self._hdfs.make_folder(path)
+    async def make_folder(self, path: str) -> None:
+        await self._hdfs.check("make_folder")
+        self._hdfs.make_folder(path)
 
-    def rename(self, src: str, dst: str, overwrite: bool = False) -> None:
-        self._hdfs.check("rename")
-        with self._hdfs.lock:
-            nodes = self._hdfs.nodes
-            is_folder = self._found(src, f"rename source {src} is not found.").body is None
-            self._found(dst.rpartition("/")[0] or "/", f"rename destination parent {dst} not found.")
-            if dst in nodes and (nodes[dst].body is None) != is_folder:
-                raise RuntimeError(
-                    f'RPCError("java.io.IOException", "Source {src} and destination {dst} must both be directories")'
-                )
-            if dst in nodes and not overwrite:
-                raise FileExistsError(f"rename destination {dst} already exists")
-            nodes.pop(dst, None)
-            for name in [name for name in nodes if name == src or name.startswith(src + "/")]:
-                nodes[dst + name[len(src) :]] = nodes.pop(name)
+    async def rename(self, src: str, dst: str, overwrite: bool = False) -> None:
+        await self._hdfs.check("rename")
+        nodes = self._hdfs.nodes
+        is_folder = self._found(src, f"rename source {src} is not found.").body is None
+        self._found(dst.rpartition("/")[0] or "/", f"rename destination parent {dst} not found.")
+        if dst in nodes and (nodes[dst].body is None) != is_folder:
+            raise RuntimeError(
+                f'RPCError("java.io.IOException", "Source {src} and destination {dst} must both be directories")'
+            )
+        if dst in nodes and not overwrite:
+            raise FileExistsError(f"rename destination {dst} already exists")
+        nodes.pop(dst, None)
+        for name in [name for name in nodes if name == src or name.startswith(src + "/")]:
+            nodes[dst + name[len(src) :]] = nodes.pop(name)
 
-    def delete(self, path: str, recursive: bool = False) -> bool:
-        self._hdfs.check("delete")
-        with self._hdfs.lock:
-            below = [name for name in self._hdfs.nodes if name == path or name.startswith(path + "/")]
-            if len(below) > 1 and not recursive:
-                raise RuntimeError(
-                    f'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "`{path} is non empty")'
-                )
-            for name in below:
-                del self._hdfs.nodes[name]
-            return bool(below)
+    async def delete(self, path: str, recursive: bool = False) -> bool:
+        await self._hdfs.check("delete")
+        below = [name for name in self._hdfs.nodes if name == path or name.startswith(path + "/")]
+        if len(below) > 1 and not recursive:
+            said = f"`{path} is non empty': Directory is not empty"
+            raise RuntimeError(f'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "{said}")')
+        for name in below:
+            del self._hdfs.nodes[name]
+        return bool(below)
 
     def _found(self, path: str, why: str = "") -> Node:
         node = self._hdfs.nodes.get(path)
@@ -139,7 +130,7 @@ class FakeReader:
     def __len__(self) -> int:
         return len(self._body)
 
-    def read_range(self, offset: int, len: int) -> bytes:
+    async def read_range(self, offset: int, len: int) -> bytes:
         assert offset + len <= self.__len__(), "the real one panics"
         return self._body[offset : offset + len]
 
@@ -148,18 +139,18 @@ class FakeWriter:
     def __init__(self, hdfs: FakeHdfs, path: str) -> None:
         self._hdfs, self._path, self._written, self._is_synced = hdfs, path, b"", True
 
-    def write(self, buf: Buffer) -> int:
-        self._hdfs.check("write")
+    async def write(self, buf: Buffer) -> int:
+        await self._hdfs.check("write")
         self._written += bytes(buf)
         self._is_synced = False
         return len(buf)
 
-    def hsync(self) -> None:
-        self._hdfs.check("hsync")
+    async def hsync(self) -> None:
+        await self._hdfs.check("hsync")
         self._is_synced = True
 
-    def close(self) -> None:
-        self._hdfs.check("close")
+    async def close(self) -> None:
+        await self._hdfs.check("close")
         assert self._is_synced, "what is only closed may be in memory"
         self._hdfs.nodes[self._path] = Node(self._written)
 

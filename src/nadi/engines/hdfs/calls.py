@@ -1,117 +1,75 @@
-"""Calls that block, each in a thread, with a limit on how long a caller waits and on how many there are.
+"""Calls of HDFS's client, in a loop of their own: what it checks and copies doesn't hold up a server's, and whoever has
+no loop may call it, too. A call that has no answer in time is cancelled, and leaves nothing behind.
 
-A call that doesn't end in time is left behind, since nothing can stop it: another thread takes its place, until too
-many are left behind. The threads are daemons, so that none of those keeps a process from ending.
+The loop's thread is a daemon, one for all stores of a process, begun by the first call.
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
+import atexit
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
-from nadi.limits import HDFS_CALLS_AT_ONCE, HDFS_CALLS_LEFT
+from nadi.limits import HDFS_CALLS_AT_ONCE
 
 T = TypeVar("T")
-_IDLE_S = 60.0  # then a thread ends
+_END_S = 1.0
 
 
 class Calls:
-    """Of one store; from any thread or loop."""
+    """Of one store; from any thread or loop. What is called runs in the loop of this module."""
 
-    def __init__(self, at_once: int = HDFS_CALLS_AT_ONCE, most_left: int = HDFS_CALLS_LEFT) -> None:
-        self._at_once, self._most_left = at_once, most_left
-        self._waiting: queue.SimpleQueue[_Call[Any]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = self._idle = self._left = 0
+    def __init__(self, at_once: int = HDFS_CALLS_AT_ONCE) -> None:
+        self._permits = asyncio.Semaphore(at_once)
 
-    @property
-    def left(self) -> int:
-        """How many calls that were left behind haven't ended."""
-        return self._left
+    async def run(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        """What it returns or raises; TimeoutError if it doesn't in that time, or has no turn."""
+        return await asyncio.wrap_future(self._begin(timeout_s, work))
 
-    async def run(self, timeout_s: float, function: Callable[[], T]) -> T:
-        """What the function returns or raises; TimeoutError if it doesn't in that time, or has no thread."""
-        call = self._begin(function)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.wrap_future(call.result)
-        finally:
-            self._leave(call)
-
-    def wait(self, timeout_s: float, function: Callable[[], T]) -> T:
+    def wait(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
         """`run`, for a thread that may block."""
-        call = self._begin(function)
+        return self._begin(timeout_s, work).result()
+
+    def _begin(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(self._in_time(timeout_s, work), _thread.running())
+
+    async def _in_time(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        async with asyncio.timeout(timeout_s), self._permits:
+            return await work()
+
+
+class _Thread:
+    """With the loop; a fork begins one of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                self._thread = threading.Thread(target=self._run, name="hdfs", daemon=True)
+                self._thread.start()
+                atexit.register(self._end)
+            return self._loop
+
+    def _run(self) -> None:
         try:
-            return call.result.result(timeout_s)
+            self._loop.run_forever()
         finally:
-            self._leave(call)
+            self._loop.close()
 
-    def _begin(self, function: Callable[[], T]) -> _Call[T]:
-        call = _Call(function)
-        self._waiting.put(call)
-        with self._lock:
-            self._start_thread()
-        return call
-
-    def _start_thread(self) -> None:
-        if self._idle < self._waiting.qsize() and self._threads - self._left < self._at_once:
-            self._threads += 1
-            threading.Thread(target=self._work, name="hdfs", daemon=True).start()
-
-    def _leave(self, call: _Call[T]) -> None:
-        """Of a call whose caller goes."""
-        if call.result.done() or call.result.cancel():
-            return
-        with self._lock:
-            if call.is_running and not call.is_left and self._left < self._most_left:
-                call.is_left = True
-                self._left += 1
-                self._start_thread()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._idle += 1
-            try:
-                call = self._waiting.get(timeout=_IDLE_S)
-            except queue.Empty:
-                call = None
-            with self._lock:
-                self._idle -= 1
-                if call is None:
-                    if self._waiting.empty():
-                        self._threads -= 1
-                        return
-                    continue
-                call.is_running = True
-                self._start_thread()  # whoever put another one meanwhile took this thread for idle
-            call()
-            with self._lock:
-                call.is_running = False
-                if call.is_left:  # another has its place
-                    self._left -= 1
-                    self._threads -= 1
-                    return
+    def _end(self) -> None:
+        if self._pid == os.getpid():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_END_S)
 
 
-class _Call(Generic[T]):
-    """is_running, is_left: changed under the lock of `Calls`."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.result: Future[T] = Future()
-        self.is_running = self.is_left = False
-        self._function = function
-
-    def __call__(self) -> None:
-        if not self.result.set_running_or_notify_cancel():
-            return
-        try:
-            value = self._function()
-        except BaseException as error:  # a panic of the library isn't an Exception
-            self.result.set_exception(error)
-        else:
-            self.result.set_result(value)
+_thread = _Thread()

@@ -17,7 +17,6 @@ _STACK = re.compile(r"(?:\\n|\n)(?:\\t|\t)at .*", re.DOTALL)
 _LONGEST = 300
 _KERBEROS = ("SASLError", "GSSAPIError", "NoSASLMechanism")
 _NO_FILE = "Path is not a file"
-_WAY = "a part of its path is a file"
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -63,6 +62,8 @@ def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[U
         return StorageFullError, "a quota of the folder is used up; raise it, or free space there"
     if "could only be written to 0 of" in said or "not sufficiently replicated yet" in said:
         return UnavailableError, "no data node takes it: they are away, or full; it is tried again"
+    if java == "ParentNotDirectoryException" or "is not a directory" in said:  # to some calls it is a matter of access
+        return RefusedError, "a part of its path is a file; correct the URL"
     if java in ("AccessControlException", "AuthorizationException"):
         return RefusedError, (
             "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME"
@@ -75,8 +76,6 @@ def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[U
         return RefusedError, "its name node takes larger blocks only; set the option dfs.blocksize to what it takes"
     if java == "StandbyException":
         return UnavailableError, "none of its name nodes is active; it is tried again"
-    if java == "ParentNotDirectoryException":
-        return RefusedError, f"{_WAY}; correct the URL"
     if java == "InvalidPathException":
         return RefusedError, "it takes no such path; correct the URL"
     if is_away(error):

@@ -1,0 +1,240 @@
+"""A segment store whose chunks are in Hadoop's own HDFS, and what befalls that: its name node is restarted, data nodes
+die, it is in safe mode, a quota is used up, it forbids things; the log goes on, and what was written is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from nadi.errors import DataFolderError, InvalidArgumentError, StorageFullError, StoreError, UnavailableError
+from nadi.runtime import REAL
+from nadi.segmentstore.repair.inspection import inspect_folder
+from nadi.segmentstore.tier2 import claim
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.relocation import move_back, move_out
+from nadi.segmentstore.tier2.whereabouts import Tier2, find
+from nadi.wire import commands as wire
+from tests.segmentstore.tier2.elsewhere import SEGMENT, again, append, expected, move, opened_as
+from tests.support.hdfs.cluster import Cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.uvloop]
+CHUNK = "container-0/x"
+
+
+async def in_the_end(work: Callable[[], Awaitable[object]], limit_s: float = 90.0) -> None:
+    """As the storage writer does: again and again, until it succeeds."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            try:
+                await work()
+                return
+            except UnavailableError:
+                await asyncio.sleep(0.2)
+
+
+def path_of(url: str) -> str:
+    return urlsplit(url).path
+
+
+# --- outages ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["away", "safe mode"])
+def outage(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Callable[[bool], None]]:
+    """Begins, or ends, what keeps the name node from changing anything."""
+    words = {"away": ("start-name-node", "stop-name-node"), "safe mode": ("safe-mode off", "safe-mode on")}
+    now = False
+
+    def change(is_out: bool) -> None:
+        nonlocal now
+        now = is_out
+        cluster.tell(words[request.param][is_out])
+
+    yield change
+    if now:
+        change(False)
+
+
+async def test_the_log_goes_on_and_is_moved_afterwards(
+    tmp_path: Path, url: str, outage: Callable[[bool], None], request: pytest.FixtureRequest
+) -> None:
+    async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+        await append(peer, 1, 3)
+        await move(store)
+        outage(True)
+        await append(peer, 4, 5)
+        with pytest.raises(UnavailableError):
+            await move(store)
+        told = await peer.ask(wire.ReadSegment(SEGMENT, 0, 1_000, "", 8))
+        if "away" in request.node.name:
+            assert isinstance(told, wire.ErrorMessage)
+            assert told.error_code == wire.CHUNKS_UNAVAILABLE
+            peer = await again(peer)
+        else:
+            assert isinstance(told, wire.SegmentRead)
+        assert not store.containers[0].damage.all()
+        outage(False)
+        await in_the_end(lambda: move(store))
+        assert await peer.read_all(SEGMENT) == expected(5)
+    async with opened_as(tmp_path, Tier2(url)) as (_, peer):
+        assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_a_start_doesnt_need_the_name_node(
+    tmp_path: Path, url: str, outage: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "START_S", 1.0)
+    async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+        await append(peer, 1, 3)
+        await move(store)
+    outage(True)
+    async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+        await append(peer, 4, 5)
+        assert store.chunks.claim is not None
+        assert not store.chunks.claim.is_confirmed
+        outage(False)
+        await in_the_end(lambda: move(store))
+        assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_data_nodes_die_while_chunks_are_written_and_read(tmp_path: Path, url: str, cluster: Cluster) -> None:
+    try:
+        async with opened_as(tmp_path, Tier2(url, {"dfs.replication": "2"})) as (store, peer):
+            await append(peer, 1, 3)
+            await move(store)
+            cluster.tell("kill-data-node")
+            await append(peer, 4, 5)
+            await in_the_end(lambda: move(store))
+            assert await peer.read_all(SEGMENT) == expected(5)
+        cluster.tell("kill-data-node")
+        async with opened_as(tmp_path, Tier2(url, {"dfs.replication": "2"})) as (store, peer):
+            assert await peer.read_all(SEGMENT) == expected(5), "each chunk had two replicas on three data nodes"
+    finally:
+        cluster.tell("start-data-nodes")
+
+
+async def test_without_any_data_node_nothing_is_taken_and_nothing_lost(
+    tmp_path: Path, url: str, cluster: Cluster
+) -> None:
+    try:
+        async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+            for _ in range(3):
+                cluster.tell("kill-data-node")
+            await append(peer, 1, 3)
+            with pytest.raises(UnavailableError):
+                await move(store)
+            cluster.tell("start-data-nodes")
+            await in_the_end(lambda: move(store))
+            assert await peer.read_all(SEGMENT) == expected(3)
+    finally:
+        cluster.tell("start-data-nodes")
+
+
+async def test_a_quota_that_is_used_up_is_a_full_tier_2(tmp_path: Path, url: str, cluster: Cluster) -> None:
+    async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+        await append(peer, 1, 3)
+        cluster.tell("space-quota", path_of(url), 1 << 20)
+        with pytest.raises(StorageFullError, match="a quota of the folder is used up; raise it, or free space there"):
+            await store.chunks.put(CHUNK, [b"x"])
+        with pytest.raises(UnavailableError):
+            await move(store)
+        await append(peer, 4, 5)
+        cluster.tell("space-quota", path_of(url), "none")
+        await move(store)
+        assert await peer.read_all(SEGMENT) == expected(5)
+    assert cluster.tell("files-in", path_of(url) + "/.unfinished") == "0"
+
+
+async def test_a_quota_is_charged_for_little_more_than_what_is_stored(url: str, cluster: Cluster) -> None:
+    chunks = ChunkStore.from_url(url, **{"dfs.replication": "2"})
+    await chunks.put("first", [b"x"])
+    cluster.tell("space-quota", path_of(url), 2 * (6 << 20))
+    for name in ("a", "b"):
+        await chunks.put(name, [bytes(2 << 20)])
+    assert cluster.tell("replication", path_of(url) + "/a") == "2"
+    with pytest.raises(StorageFullError):
+        await chunks.put("c", [bytes(2 << 20)])
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+async def refused(folder: Path, url: str) -> str:
+    with pytest.raises((StoreError, DataFolderError)) as error:
+        async with opened_as(folder, Tier2(url)):
+            pass
+    return str(error.value)
+
+
+async def test_a_folder_that_it_may_not_write_is_refused(
+    tmp_path: Path, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.tell("make-folder", path_of(url), "755")
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    said = await refused(tmp_path, f"{url}/chunks")
+    assert "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME" in said
+    assert "user=somebody" in said
+
+
+async def test_what_is_another_folders_or_no_folder_is_refused(tmp_path: Path, url: str, cluster: Cluster) -> None:
+    async with opened_as(tmp_path / "a", Tier2(url)):
+        pass
+    assert "has the chunks of another data folder" in await refused(tmp_path / "b", url)
+    cluster.tell("make-file", f"{path_of(url)}-b/mine.txt")
+    assert "holds mine.txt" in await refused(tmp_path / "c", f"{url}-b")
+    assert "a part of its path is a file" in await refused(tmp_path / "d", f"{url}-b/mine.txt/chunks")
+
+
+async def test_an_erasure_coded_folder_is_refused(tmp_path: Path, url: str, cluster: Cluster) -> None:
+    cluster.tell("make-folder", path_of(url), "777")
+    cluster.tell("erasure-code", path_of(url))
+    assert "such files can't be synced: give it a replicated one" in await refused(tmp_path, url)
+
+
+async def test_a_name_service_that_nobody_knows_is_told(url: str) -> None:
+    place = f"{urlsplit(url).scheme}://service{path_of(url)}"
+    with pytest.raises(InvalidArgumentError, match="has no port, and no hdfs-site"):
+        ChunkStore.from_url(place)
+
+
+async def test_a_name_service_of_the_configuration_is_found(
+    tmp_path: Path, url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two name nodes the first is away."""
+    known = {
+        "dfs.ha.namenodes.service": "nn1,nn2",
+        "dfs.namenode.rpc-address.service.nn1": "127.0.0.1:9",
+        "dfs.namenode.rpc-address.service.nn2": f"127.0.0.1:{cluster.port}",
+    }
+    pairs = (f"<name>{name}</name><value>{value}</value>" for name, value in known.items())
+    written = "".join(f"<property>{pair}</property>" for pair in pairs)
+    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{written}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    chunks = ChunkStore.from_url(f"hdfs://service{path_of(url)}")
+    await chunks.put(CHUNK, [b"x"])
+    assert bytes(await ChunkStore.from_url(url).read(CHUNK, 0, 10)) == b"x"
+
+
+# --- what is there is moved, and looked at -----------------------------------------------------------
+
+
+async def test_chunks_are_moved_to_it_checked_there_and_moved_back(tmp_path: Path, url: str) -> None:
+    async with opened_as(tmp_path, None) as (store, peer):
+        await append(peer, 1, 3)
+        await move(store)
+    size = await move_out(tmp_path, Tier2(url), REAL, lambda *_: None)
+    assert size > 3_000
+    async with opened_as(tmp_path, Tier2(url)) as (store, peer):
+        assert await peer.read_all(SEGMENT) == expected(3)
+        await append(peer, 4, 5)
+        await move(store)
+    assert not [finding for report in await inspect_folder(tmp_path) for finding in report.lost]
+    await move_back(tmp_path, {}, REAL, lambda *_: None)
+    assert find(tmp_path) is None
+    assert not [one async for page in ChunkStore.from_url(url).pages("") for one in page], "it is left empty"
+    async with opened_as(tmp_path, None) as (_, peer):
+        assert await peer.read_all(SEGMENT) == expected(5)
