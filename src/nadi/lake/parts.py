@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.client.scan.scan import Scan, Split
+from nadi.client.scan.scan import Scan
 from nadi.client.scan.selection import Readable
+from nadi.client.scan.split import Split
 from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Shape
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.reading import TableFiles
