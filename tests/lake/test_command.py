@@ -94,4 +94,4 @@ def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
     manager.seal_stream(scope, "meters")
     asked = nadi_command("stream", "delete", scope, "meters", given="n\n")
     assert (asked.exit_code, f"table {lake.table} of lake meters-lake" in asked.output) == (1, True)
-    assert "nadi lake forget" in nadi_command("stream", "delete", scope, "meters", "--yes").output
+    assert "nadi lake rebuild" in nadi_command("stream", "delete", scope, "meters", "--yes").output

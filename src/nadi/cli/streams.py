@@ -216,7 +216,7 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
     gone = manager.delete_stream(scope, stream)
     say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
     if gone and lakes:
-        say(f"{lakes} stays; `nadi lake forget` forgets the lake")
+        say(f"{lakes} stays: `nadi lake rebuild` makes a stream of it, `nadi lake forget` forgets the lake")
 
 
 def _lakes(manager: StreamManager, scope: str, stream: str) -> str:

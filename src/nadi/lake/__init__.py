@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options
     from nadi.lake.letters import LakeLetter
+    from nadi.lake.rebuilding import Rebuilt, rebuild
     from nadi.lake.running import forget, run, start, stop
     from nadi.lake.states import lakes_of, status
     from nadi.lake.stopped import LakeStoppedError
@@ -26,8 +27,10 @@ _HOMES = {
     "LakeStoppedError": "stopped",
     "LakeWriter": "writer",
     "Options": "definition",
+    "Rebuilt": "rebuilding",
     "forget": "running",
     "lakes_of": "states",
+    "rebuild": "rebuilding",
     "run": "running",
     "start": "running",
     "status": "states",
@@ -41,8 +44,10 @@ __all__ = [
     "LakeStoppedError",
     "LakeWriter",
     "Options",
+    "Rebuilt",
     "forget",
     "lakes_of",
+    "rebuild",
     "run",
     "start",
     "status",

@@ -50,10 +50,10 @@ async def next_cut(manager: StreamManager, start: StreamCut, most_bytes: int) ->
 
 
 async def ranges_between(manager: StreamManager, start: StreamCut, end: StreamCut) -> list[SegmentRange]:
-    """The segments that have events between two cuts, with their keys."""
-    slices = await places.slices_between(manager.cuts(start.scope, start.stream), start, end)
-    asked = StreamCut(start.scope, start.stream, {one.segment_id: 0 for one in slices})
-    return await segment_ranges(stores_of(manager), start.scope, start.stream, asked) if slices else []
+    """The segments between two cuts, also those without an event, with their keys."""
+    found = await manager.cuts(start.scope, start.stream).segments_between(start, end)
+    asked = StreamCut(start.scope, start.stream, dict.fromkeys(found, 0))
+    return await segment_ranges(stores_of(manager), start.scope, start.stream, asked) if found else []
 
 
 async def behind_head(manager: StreamManager, cut: StreamCut) -> StreamCut:

@@ -19,4 +19,6 @@ LAKE_RETRY_LONGEST_S = 60.0  # between two tries, while the catalog or its stora
 LAKE_SMALL_FILE_BYTES = 32 * _MIB  # less is joined with others of its partition,
 LAKE_COMPACTED_BYTES = 512 * _MIB  # about so much at once, in one snapshot
 LAKE_COMPACT_EVERY_S = 60.0  # how often a writer looks for small files, and for snapshots that are old enough to go
+LAKE_REBUILT_WINDOW_BYTES = 64 * _MIB  # of a segment that are read of a table at once, and put in order in memory
+LAKE_REBUILT_AT_ONCE = 2_000  # events that are written together
 LAKE_READ_AHEAD = 2  # files of a table that are fetched while others are read, each in memory as a whole

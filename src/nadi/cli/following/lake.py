@@ -191,6 +191,31 @@ def stop(manager: StreamManager, stream: Stream, name: Name = None) -> None:
     say(f"lake {lake_name(of_stream, name)} is to stop")
 
 
+@lake_app.command("rebuild")
+@connected
+def rebuild(
+    manager: StreamManager,
+    stream: Stream,
+    to: Annotated[str, typer.Argument(help="The stream to make, of the same scope.")],
+    key: Annotated[str | None, typer.Option("--key", help="Column to route by, where positions can't be kept.")] = None,
+    name: Name = None,
+) -> None:
+    """Make a stream anew from a lake's table: with the order of each key, and with all positions if the table has all
+    of the events' bytes. Given again, it goes on where it was killed."""
+    from nadi import lake as lakes
+    from nadi.lake.definition import lake_name
+
+    scope, of_stream = _split(stream)
+
+    def told(events: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{events:,} events", err=True, nl=False)
+
+    done = lakes.rebuild(manager, scope, lake_name(of_stream, name), to, key=key, told=told)
+    kept = "with their positions" if done.keeps_positions else "in order by key, at other positions"
+    say(f"{done.events:,} events in {scope}/{to}, {kept}")
+
+
 @lake_app.command("forget")
 @connected
 def forget(manager: StreamManager, stream: Stream, name: Name = None, yes: Yes = False) -> None:

@@ -44,10 +44,20 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def files_of(table: Table) -> list[FileScanTask]:
-    """What its newest snapshot names."""
+def files_of(table: Table, snapshot: int | None = None) -> list[FileScanTask]:
+    """What a snapshot names, its newest if none is given."""
     with reaching("the table's storage"):
-        return list(table.scan().plan_files())
+        return list(table.scan(snapshot_id=snapshot).plan_files())
+
+
+def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa.Table:
+    """A snapshot's rows of one segment of the stream, from an offset to another, in no order."""
+    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+
+    of_segment = EqualTo("_segment_id", segment)
+    between = And(GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
+    with reaching("the table's storage"):
+        return table.scan(row_filter=And(of_segment, between), snapshot_id=snapshot).to_arrow()
 
 
 @dataclass(frozen=True, slots=True)
