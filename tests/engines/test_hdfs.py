@@ -200,12 +200,11 @@ async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_con
 async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
     hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "HDFS_PUT_S", 0.2)
-
     async def never(writer: FakeWriter) -> None:
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
+        patched.setattr(files, "HDFS_PUT_S", 0.2)
         patched.setattr(FakeWriter, "hsync", never)
         with pytest.raises(UnavailableError, match="no answer in time"):
             await stored.put("a", [b"x"])
