@@ -91,7 +91,7 @@ async def create(uri: str, count: int, at_once: int) -> tuple[list[float], float
         singles = min(SINGLE_CREATES, count)
         for number in range(singles):
             began = time.perf_counter()
-            assert await controller.create_stream(SCOPE, name_of(number), _CONFIG)
+            await controller.create_stream(SCOPE, name_of(number), _CONFIG)
             waits.append(time.perf_counter() - began)
         numbers = iter(range(singles, count))
         began = time.perf_counter()
@@ -103,8 +103,8 @@ async def create(uri: str, count: int, at_once: int) -> tuple[list[float], float
 
 
 async def _create_each(controller: ControllerClient, numbers: Iterator[int]) -> None:
-    for number in numbers:
-        assert await controller.create_stream(SCOPE, name_of(number), _CONFIG)
+    for number in numbers:  # one that is there already was made by a try that got no answer; `listed` counts them all
+        await controller.create_stream(SCOPE, name_of(number), _CONFIG)
 
 
 async def listed(server: EmbeddedServer, count: int) -> tuple[float, float]:

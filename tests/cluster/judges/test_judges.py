@@ -30,3 +30,12 @@ def test_whatever_happens_each_event_is_there_once_and_in_order(tmp_path: Path, 
         pytest.skip(str(error))
     print(*verdict.lines, sep="\n")
     assert sum(verdict.happened.values()) == FAULTS
+
+
+@pytest.mark.parametrize("way", ["roll", "roll_drained"])
+def test_servers_are_restarted_one_after_another(tmp_path: Path, way: str) -> None:
+    """As for an upgrade, stopped as they are, or drained first."""
+    seed = int(os.environ.get("NADI_CLUSTER_SEED", random.randrange(1 << 32)))
+    verdict = tell(tmp_path, seed, 2, [], s3=False, containers=6, only=[way])
+    print(*verdict.lines, sep="\n")
+    assert verdict.happened == {way: 2}
