@@ -9,13 +9,14 @@ from typing import Any
 
 from nadi.backoff import Backoff, Sleep
 from nadi.controller.engine.hold import TurnLostError
-from nadi.errors import StorageFullError, UnavailableError
+from nadi.errors import NotOwnerError, StorageFullError, UnavailableError
 from nadi.limits import WORKFLOW_RETRY_MAX_S
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _FULL_PAUSE_S = 0.5  # longest pause while the disk is full
+_MOVED_PAUSE_S = 0.5  # and while a container is between two servers: that is over in a second or a few
 
 
 async def until_done(
@@ -38,6 +39,9 @@ async def until_done(
             full(error)
             failed(error)
             backoff.at_most(_FULL_PAUSE_S)
+        except NotOwnerError as error:
+            log.info("%s waits for a container: %s", what, error)
+            backoff.at_most(_MOVED_PAUSE_S)
         except UnavailableError as error:
             log.warning("%s waits for the segment store: %s", what, error)
         except Exception as error:
