@@ -1,0 +1,43 @@
+"""The history before its judge, in short: each deed once, all engines there are."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.history.readings import Readings, Total
+
+ROUNDS = int(os.environ.get("NADI_HISTORY_ROUNDS", "8"))
+
+
+def test_what_a_meter_has_used_is_the_sum_of_its_readings_also_once_they_come_again() -> None:
+    readings = Readings(3)
+    meter, last = "main1", 30_000
+    values = [readings.of(meter, n).wm for n in range(last)]
+    assert readings.total(meter, last) == Total(last, sum(values))
+    assert readings.between(meter, 10, 29_000) == Total(28_990, sum(values[10:29_000]))
+    given = [readings.reading(number) for number in range(100)]
+    for one in readings.meters:
+        assert [reading.n for reading in given if reading.meter == one] == list(range(readings.counts(100)[one]))
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 60 * ROUNDS)
+@pytest.mark.parametrize("engines", ["all but Spark", pytest.param("all", marks=pytest.mark.spark)])
+def test_whoever_is_asked_says_the_same_whatever_happens(tmp_path: Path, engines: str) -> None:
+    for needed in ("pyiceberg", "sqlalchemy", "tantivy", "duckdb", "polars"):
+        pytest.importorskip(needed)
+    from tests.history.judge import has_spark, tell
+
+    with_spark = engines == "all"
+    if with_spark and not has_spark():
+        pytest.skip("Spark isn't there, or reads no lakes")
+    seed = int(os.environ.get("NADI_HISTORY_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    told = tell(tmp_path, seed, ROUNDS, rate=500.0, pause_s=0.5, with_spark=with_spark, say=print)
+    print(*told.lines(), sep="\n")
+    assert sum(told.done.values()) > ROUNDS // 2

@@ -1,0 +1,59 @@
+"""`python -m tests.history.writer_main URI FOLDER SEED RATE`: writes readings, each once, though it is killed at any
+moment. The file `progress` in the folder says how far it is; it rests while there is a file `hold`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.places import StreamShape
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.model.keyspace import key_position
+from tests.cluster.processes.client import put
+from tests.history.readings import Readings
+
+SCOPE, STREAM = "home", "meters"
+AT_ONCE = 50
+_ID = b"readings' writer"
+
+
+class Progress(msgspec.Struct):
+    """stored: so many readings are, acknowledged; begun: no more than so many may be. is_held: and no more come."""
+
+    stored: int = 0
+    begun: int = 0
+    is_held: bool = False
+
+
+def progress_in(folder: Path) -> Progress:
+    file = folder / "progress"
+    return msgspec.json.decode(file.read_bytes(), type=Progress) if file.exists() else Progress()
+
+
+async def main(uri: str, folder: Path, seed: int, rate: float) -> None:
+    readings, at = Readings(seed), progress_in(folder).stored
+    file, hold, encode = folder / "progress", folder / "hold", msgspec.json.Encoder().encode
+    async with StreamManager(uri) as manager:
+        writer = NumberedWriter(StreamShape(stores_of(manager), SCOPE, STREAM), _ID)
+        while True:
+            if hold.exists():
+                put(file, Progress(at, at, is_held=True))
+                await asyncio.sleep(0.02)
+                continue
+            put(file, Progress(at, at + AT_ONCE))
+            given = [(number, readings.reading(number)) for number in range(at, at + AT_ONCE)]
+            await writer.write([NumberedEvent(n, key_position(one.meter), encode(one)) for n, one in given])
+            at += AT_ONCE
+            put(file, Progress(at, at))
+            await asyncio.sleep(AT_ONCE / rate)
+
+
+if __name__ == "__main__":
+    _, uri, folder, seed, rate = sys.argv
+    asyncio.run(main(uri, Path(folder), int(seed), float(rate)))
