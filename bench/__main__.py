@@ -32,6 +32,7 @@ from bench import (
     measure,
     mixed,
     peers,
+    searching,
     settle,
     splits,
     spread,
@@ -84,6 +85,8 @@ BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run
     "cluster-write": writes.writes,
     "diskless": diskless.diskless,
     "long": long.long,
+    "search": searching.search,
+    "standing": searching.standing,
     "spread-java": java_spread.spread_java,
     "spread-java-pooled": partial(java_spread.spread_java, pooled=True),
 }

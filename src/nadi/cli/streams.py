@@ -9,6 +9,7 @@ import typer
 from nadi.cli.bookmarks import PLACE, Scope, Stream, place
 from nadi.cli.printing import Form, say, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
+from nadi.cli.search.beside import beside_stream
 from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
 from nadi.cli.updating import update_stream
@@ -207,13 +208,16 @@ def truncate_stream(
 @stream_app.command("delete")
 @connected
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Delete a sealed stream, with the tables that are defined on it. Its lakes' tables stay."""
-    lakes = _lakes(manager, scope, stream)
+    """Delete a sealed stream, with the tables that are defined on it, its search index and standing queries. Its lakes'
+    tables stay."""
+    lakes, beside = _lakes(manager, scope, stream), beside_stream(manager, scope, stream)
     if not yes:
         kept = f" What isn't in {lakes} yet is lost, and what is stays." if lakes else ""
-        tables = _its_tables(manager, scope, stream)
-        typer.confirm(f"Delete stream {scope}/{stream} and all its events{tables}?{kept}", abort=True)
+        more = _its_tables(manager, scope, stream) + "".join(f", and {one}" for one in beside)
+        typer.confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}", abort=True)
     gone = manager.delete_stream(scope, stream)
+    for drop in beside.values() if gone else ():
+        drop()
     say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
     if gone and lakes:
         say(f"{lakes} stays: `nadi lake rebuild` makes a stream of it, `nadi lake forget` forgets the lake")

@@ -92,6 +92,34 @@ class SliceSeen(ResponseBody, frozen=True):
     tags: list[str]
 
 
+class SearchHit(ResponseBody, frozen=True):
+    """An event that was found: where it is, when it came, and the part of its text with most of the query's words,
+    which begin and end at `found` there. event: what isn't UTF-8 in it is replaced."""
+
+    segment: int
+    offset: int
+    came: Moment
+    score: float | None
+    event: str
+    excerpt: str | None
+    found: list[list[int]]
+
+
+class SearchPage(ResponseBody, frozen=True):
+    """count: of all that fit; next: with which the next page begins, as `after`; null on the last one."""
+
+    count: int
+    next: str | None
+    hits: list[SearchHit]
+
+
+class SearchCount(ResponseBody, frozen=True):
+    """How many events have that value, or came in the interval that begins there."""
+
+    value: str
+    events: int
+
+
 class CreateBookmark(RequestBody, frozen=True):
     name: NewName
     streamName: NewName

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,7 @@ class LocalIndex:
             self._cache.mkdir(parents=True, exist_ok=True)
             self._clean(manifest)
             self._folder = Path(tempfile.mkdtemp(prefix=f".open-{os.getpid()}-", dir=self._cache))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             make_empty(self._folder, self._definition.fields)
             self._like = (self._folder / META).read_bytes()
         wanted = {shard.id for shard in manifest.shards}

@@ -1,0 +1,29 @@
+"""What search keeps of a stream, which goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nadi.errors import NotFoundError, PermissionDeniedError
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+
+
+def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, Callable[[], None]]:
+    """In words, and what deletes it."""
+    from nadi.search import indexes, standing_queries
+
+    found: dict[str, Callable[[], None]] = {}
+    for name, catalog in (
+        ("its search index", indexes(manager, scope)),
+        ("its standing queries", standing_queries(manager, scope)),
+    ):
+        try:
+            catalog.get(stream)
+        except (NotFoundError, PermissionDeniedError):  # who may not see it doesn't delete it either
+            continue
+        found[name] = partial(catalog.drop, stream)
+    return found

@@ -1,0 +1,175 @@
+"""Queries of search indexes over REST.
+
+An index's definition names its store, and whoever may write in the scope may name any. So a server opens only those
+that its operator allows: `NADI_REST_SEARCH` lists folders and URLs, with spaces between, below which they may be."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from starlette.responses import Response
+
+from nadi.access.names import Act
+from nadi.controller.rest.endpoint import Call, Parameter, on_stream
+from nadi.controller.rest.replies import reply
+from nadi.errors import InvalidArgumentError, PermissionDeniedError
+from nadi.limits import REST_SEARCHES
+from nadi.web import bodies
+from nadi.web.clients import through_client
+from nadi.web.places import STREAM
+
+if TYPE_CHECKING:
+    from nadi.client.aio import StreamManager
+    from nadi.search.asking.searching import Hit, Search
+
+ALLOWED = "NADI_REST_SEARCH"
+_TEXT = {"type": "string"}
+_PLACE = {"type": "string", "minLength": 1}
+_BOUNDS = (
+    Parameter("query", "What to find: see docs/search.md.", _TEXT),
+    Parameter("since", "Only events from that place on: see the bodies of bookmarks.", _PLACE),
+    Parameter("until", "Only events up to that place.", _PLACE),
+    Parameter("waitFor", "Answer once all up to that place is indexed.", _PLACE),
+)
+_CODES = {
+    400: "The query, or a place, can't be one; or the index has no such field.",
+    403: f"Not allowed; or the server may not open the index's store: see {ALLOWED}.",
+    404: "There is no such stream, or it has no search index.",
+}
+_open: WeakKeyDictionary[StreamManager, OrderedDict[tuple[str, str], Search]] = WeakKeyDictionary()
+
+
+@through_client(
+    "GET",
+    STREAM + "/search",
+    on_stream(Act.READ),
+    bodies.SearchPage,
+    query=(
+        *_BOUNDS,
+        Parameter("order", "Which come first.", {"type": "string", "enum": ["newest", "oldest", "best"]}),
+        Parameter("limit", "Hits of a page.", {"type": "integer", "minimum": 1, "maximum": 1000}),
+        Parameter("after", "The page that begins there: `next` of the one before.", _PLACE),
+    ),
+    codes=_CODES,
+)
+async def search(call: Call, manager: StreamManager) -> Response:
+    """Find events in a stream's search index, a page of them."""
+    found = await _search(call, manager)
+    page = await found.query(
+        call.asked("query") or "",
+        order=call.asked("order") or "newest",  # type: ignore[arg-type]
+        limit=_number(call, "limit", 20),
+        after=call.asked("after"),
+        since=call.asked("since"),
+        until=call.asked("until"),
+        wait_for=call.asked("waitFor"),
+    )
+    return reply(bodies.SearchPage(page.count, page.next, [_seen(hit) for hit in page.hits]))
+
+
+@through_client(
+    "GET",
+    STREAM + "/search/counts",
+    on_stream(Act.READ),
+    list[bodies.SearchCount],
+    query=(
+        *_BOUNDS,
+        Parameter("by", "Count by that field, or by _came.", _PLACE, required=True),
+        Parameter("interval", "Of a count by time, or of numbers: in seconds.", {"type": "number", "minimum": 0}),
+        Parameter("limit", "The most frequent so many.", {"type": "integer", "minimum": 1, "maximum": 10000}),
+    ),
+    codes=_CODES,
+)
+async def counts(call: Call, manager: StreamManager) -> Response:
+    """Count the events that fit a query, by a field or by time."""
+    found = await _search(call, manager)
+    interval = call.asked("interval")
+    try:
+        interval_s = None if interval is None else float(interval)
+    except ValueError:
+        raise InvalidArgumentError(f"interval is a number, not {interval!r:.60}") from None
+    counted = await found.count(
+        call.asked("query") or "",
+        by=call.asked("by") or "",
+        interval_s=interval_s,
+        limit=_number(call, "limit", 20),
+        since=call.asked("since"),
+        until=call.asked("until"),
+        wait_for=call.asked("waitFor"),
+    )
+    return reply([bodies.SearchCount(_text(value), count) for value, count in counted.items()])
+
+
+BOUND = (search, counts)
+
+
+async def _search(call: Call, manager: StreamManager) -> Search:
+    """The index of the stream, opened once for each client."""
+    from nadi.search.asking.searching import opened
+    from nadi.search.definition import Definitions
+    from nadi.search.missing import IndexNotFoundError
+
+    scope, stream = call.stream
+    known = _open.setdefault(manager, OrderedDict())
+    try:
+        definition = await Definitions(manager, scope).get(stream)
+    except IndexNotFoundError:
+        _forget(known, scope, stream)
+        raise
+    found = known.get((scope, stream))
+    if found is None or found.definition.id != definition.id:
+        _forget(known, scope, stream)
+        _check_allowed(definition.url)
+        found = known[scope, stream] = await opened(manager, scope, stream)
+        while len(known) > REST_SEARCHES:
+            _forget(known, *next(iter(known)))
+    known.move_to_end((scope, stream))
+    return found
+
+
+def _forget(known: OrderedDict[tuple[str, str], Search], scope: str, stream: str) -> None:
+    if (found := known.pop((scope, stream), None)) is not None:
+        found.close()
+
+
+def _check_allowed(url: str) -> None:
+    from nadi.engines.urls import folder_of
+    from nadi.search.shards.objects import url_of
+
+    folder = folder_of(url)
+    for allowed in os.environ.get(ALLOWED, "").split():
+        above = url_of(allowed)
+        root = folder_of(above)
+        if folder is not None and root is not None:
+            if folder.resolve().is_relative_to(root.resolve()):
+                return
+        elif folder is None and root is None and ".." not in url and f"{url}/".startswith(above.rstrip("/") + "/"):
+            return
+    raise PermissionDeniedError(
+        f"this server may not open {url}: start it with {ALLOWED} set to what it may open, or query with a client"
+    )
+
+
+def _number(call: Call, name: str, usual: int) -> int:
+    text = call.asked(name)
+    if text is None:
+        return usual
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise InvalidArgumentError(f"{name} is a number, not {text[:60]!r}")
+    return int(text)
+
+
+def _seen(hit: Hit) -> bodies.SearchHit:
+    came = round(hit.came.timestamp() * 1000)
+    excerpt, marks = (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(one) for one in hit.excerpt.found])
+    event = hit.data.decode(errors="replace")
+    return bodies.SearchHit(hit.segment_id, hit.offset, came, hit.score, event, excerpt, marks)
+
+
+def _text(value: object) -> str:
+    from datetime import datetime
+
+    return value.isoformat() if isinstance(value, datetime) else str(value)
