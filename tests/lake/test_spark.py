@@ -12,6 +12,7 @@ import pytest
 
 import nadi
 import nadi.lake
+import nadi.spark
 from nadi.testing import RestartableServer
 
 from .world import a_lake, catch_up, in_stream, places, streams, write
@@ -39,6 +40,9 @@ def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncat
         options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
         return spark.read.format("nadi").options(**options, **more).load()
 
+    def by_itself(**more: Any) -> Any:
+        return nadi.spark.union(spark, scope, "meters", controller=nadi_server.controller_uri, **more)
+
     streams(manager, scope)
     lake = a_lake(manager, scope, tmp_path)
     for first in range(0, 300, 100):
@@ -53,14 +57,17 @@ def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncat
     united = polars.DataFrame(nadi.lake.union(manager, scope, "meters", at=cut))
     by_meter = united.group_by("meter").agg(polars.col("wh").sum()).sort("meter").rows()
     write(manager, scope, 340, 400)
-    for _ in range(2):
-        found = frame(end=cut.as_text())
+    for number, reading in enumerate((frame, by_itself, frame, by_itself)):
+        found = reading(end=cut.as_text())
         rows = sorted((row["_segment_id"], row["_offset"]) for row in found.select("_segment_id", "_offset").collect())
         assert rows == expected
         summed = found.groupBy("meter").sum("wh").orderBy("meter").collect()
         assert [tuple(row) for row in summed] == by_meter
-        catch_up(manager, lake)
-        manager.truncate_stream(manager.stream_info(scope, "meters").tail)
+        assert found.columns == united.columns
+        if number == 1:
+            catch_up(manager, lake)
+            manager.truncate_stream(manager.stream_info(scope, "meters").tail)
+    assert by_itself().count() == len(places(nadi.lake.union(manager, scope, "meters")))
     assert frame().count() == len(places(nadi.lake.union(manager, scope, "meters")))
     assert frame(lake=lake.name).columns == nadi.lake.union(manager, scope, "meters").schema.names
 

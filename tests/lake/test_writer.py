@@ -378,7 +378,7 @@ def test_what_cannot_be_meant_is_refused(manager: nadi.StreamManager, scope: str
         a_lake(manager, scope, tmp_path, partition="meter")
     with pytest.raises(ConflictError, match="retention"):
         a_lake(manager, scope, tmp_path, holds_back=False)
-    with pytest.raises(InvalidArgumentError, match="can't be partitioned"):
+    with pytest.raises(InvalidArgumentError, match="can't be made so"):
         catch_up(manager, a_lake(manager, scope, tmp_path, name="by-day", table="by.day", partition="day(meter)"))
     with pytest.raises(InvalidArgumentError, match="isn't set"):
         LakeWriter(

@@ -38,6 +38,12 @@ class Before:
         """Those of a row that say it."""
         return [SEGMENT_ID, OFFSET] if self.moment_ms is None else [SEGMENT_ID, OFFSET, APPENDED]
 
+    @property
+    def limits(self) -> list[tuple[int, int]]:
+        """Of the segments that don't lie before it as a whole."""
+        found = ((segment, self.limit(segment)) for segment in self._ranges)
+        return [(segment, limit) for segment, limit in found if limit is not None]
+
     def limit(self, segment: int) -> int | None:
         """Up to where a segment lies before it; None: all of it does."""
         if segment not in self._ranges:

@@ -73,6 +73,27 @@ class Union(Readable):
         """Of the files that are read of the table."""
         return sum(one.file.file_size_in_bytes for one in self._files)
 
+    @property
+    def table_files(self) -> list[str]:
+        """The addresses of these, for engines that read Parquet by themselves."""
+        return [one.file.file_path for one in self._files]
+
+    @property
+    def table_conditions(self) -> list[tuple[int, int]] | None:
+        """Which of their rows are before the cut: of those of each segment named here, the ones below the offset. None
+        if it takes more to say, or the files have rows that others have deleted; or both parts don't meet at one
+        cut."""
+        if any(one.delete_files for one in self._files):
+            return None
+        before = self._columns.before
+        if before is None:
+            return []
+        meets = self._stream.size_bytes == 0 or all(
+            (limit := before.limit(segment)) is None or limit >= offset
+            for segment, offset in self.table_cut.positions.items()
+        )
+        return before.limits if meets and before.moment_ms is None else None
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._table is not None:
             yield from self._columns.of_table(self._table, self._files)

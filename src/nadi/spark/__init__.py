@@ -12,6 +12,7 @@ from nadi.spark.following import ExecutorFollowing, follow_segments
 from nadi.spark.ordering import in_order
 from nadi.spark.reading.query.lags import QueryLag, lag
 from nadi.spark.tuning import TUNED, tuned
+from nadi.spark.unions import union
 from nadi.spark.views import register
 
-__all__ = ["TUNED", "ExecutorFollowing", "QueryLag", "follow_segments", "in_order", "lag", "register", "tuned"]
+__all__ = ["TUNED", "ExecutorFollowing", "QueryLag", "follow_segments", "in_order", "lag", "register", "tuned", "union"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SPARK_STREAMS, SPARK_STREAMS_AT_ONCE
-from nadi.spark.options.where import connection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -60,7 +59,8 @@ def register(
     for name in options:
         if name.lower() in _SET_HERE:
             raise InvalidArgumentError(f"the option {name!r} has no effect here: each view has its own")
-    from nadi.spark.connections import client_of
+    from nadi.spark.connections import client_of  # and the client's modules: who asks for a schema does without
+    from nadi.spark.options.where import connection_of
 
     given = {name: str(value) for name, value in options.items()}
     client = client_of(connection_of({name.lower(): value for name, value in given.items()}))

@@ -149,7 +149,7 @@ def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tu
         except (TableAlreadyExistsError, CommitFailedException):
             pass
         except ValueError as error:
-            raise InvalidArgumentError(f"the table can't be partitioned so: {error}") from error
+            raise InvalidArgumentError(f"the table can't be made so: {error}") from error
     made = load_table(catalog, identifier)
     if made is None:
         raise UnavailableError(f"the table {identifier} was made, and is gone again")
