@@ -100,6 +100,8 @@ def test_the_columns_are_those_of_the_streams_schema(manager: StreamManager) -> 
         ({"value_schema": "m string, wh double", "event_time": "wh"}, "can't be its event time"),
         ({"value_schema": "m string, wh double", "event_time": "at"}, "no column 'at'"),
         ({"value_schema": "m string, t date", "key": ["m"], "event_time": "t"}, "no column besides"),
+        ({"value_schema": "m string, _change_type string", "key": ["m"]}, "no column besides"),
+        ({"value_schema": "m string, v int, _change_type int", "key": ["m"]}, "it must be a string"),
         ({"value_schema": "m string", "note": "x" * 5_000}, "at most 4,096 characters"),
         ({"stream": "typed"}, "plain is a stream"),
     ],
@@ -255,3 +257,21 @@ async def test_they_go_with_their_scope_and_nonsense_stops_no_deletion(uri: str)
         assert await manager.delete_scope("whole")
         await manager.create_scope("whole")
         assert await manager.stream_tables("whole").list() == []
+
+
+def test_the_time_can_be_a_part_of_the_key(manager: StreamManager) -> None:
+    tables = manager.stream_tables("tables")
+    tables.define("plain", value_schema="m string, at timestamp, wh long", key=["m", "at"], event_time="at")
+    assert pa.table(nadi.stream_table(manager, "tables", "plain").latest()).num_rows == 0
+    tables.drop("plain")
+
+
+async def test_two_who_drop_one_at_once(uri: str) -> None:
+    async with aio.StreamManager(uri) as manager:
+        await manager.create_scope("drops")
+        await manager.create_stream("drops", "meters")
+        tables = manager.stream_tables("drops")
+        for _ in range(5):
+            await tables.define("meters", value_schema="wh long")
+            assert any(await asyncio.gather(*(tables.drop("meters") for _ in range(4))))
+            assert await tables.list() == []

@@ -111,8 +111,9 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def test_the_latest_rows_at_each_cut(home: Any, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager, rows, places = home
+@pytest.fixture
+def levels(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Those of the files that are made."""
     made = set()
 
     def entered(files: Spill) -> Spill:
@@ -120,6 +121,11 @@ def test_the_latest_rows_at_each_cut(home: Any, memory: str, monkeypatch: pytest
         return files
 
     monkeypatch.setattr(Spill, "__enter__", entered)
+    return made
+
+
+def test_the_latest_rows_at_each_cut(home: Any, memory: str, levels: set[int]) -> None:
+    manager, rows, places = home
     table = nadi.stream_table(manager, "sc", "usage")
     for count, cut in places:
         view = table.latest(cut)
@@ -129,10 +135,10 @@ def test_the_latest_rows_at_each_cut(home: Any, memory: str, monkeypatch: pytest
     assert told(pa.table(whole)) == state(rows)
     assert pa.table(whole).schema.names == ["meter", "wh", "note", "segment_id", "offset"]
     assert told(pa.table(whole)) == state(rows), "it is read anew"
-    assert {"in memory": set(), "in files": {0}}.get(memory, {0, 1, 2, 3}) == made
+    assert {"in memory": set(), "in files": {0}}.get(memory, {0, 1, 2, 3}) == levels
 
 
-def test_the_changes_between_any_two_cuts(home: Any, memory: str) -> None:
+def test_the_changes_between_any_two_cuts(home: Any, memory: str, levels: set[int]) -> None:
     manager, rows, places = home
     table = nadi.stream_table(manager, "sc", "usage")
     for number, (first, start) in enumerate(places):
@@ -140,7 +146,9 @@ def test_the_changes_between_any_two_cuts(home: Any, memory: str) -> None:
             found = table.changes(start=start, end=end)
             assert (found.start, found.end) == (start, end)
             assert changes(pa.table(found)) == expected_changes(rows[:last], first)
+    levels.clear()
     assert changes(pa.table(table.changes())) == expected_changes(rows, 0)
+    assert {"in memory": set(), "in files": {0}}.get(memory, {0, 1, 2, 3}) == levels
 
 
 def test_moments_bookmarks_and_what_is_no_table(home: Any) -> None:

@@ -74,7 +74,11 @@ def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: st
             f"column {event_time!r} of {what} is {types[event_time]}, and can't be its event time: a timestamp or a "
             f"date can, as in value_schema='{event_time} timestamp, …'"
         )
-    if len(key) and len(types) == len(key) + (event_time is not None):
+    if CHANGE in types and not pa.types.is_string(types[CHANGE]):
+        raise InvalidArgumentError(
+            f"column {CHANGE!r} of {what} is {types[CHANGE]}, and says how rows change: it must be a string"
+        )
+    if len(key) and types.keys() <= {*key, event_time, CHANGE}:
         raise InvalidArgumentError(
             f"{what} has no column besides its key and its time: a row without values deletes its key, so nothing "
             "would be in it"

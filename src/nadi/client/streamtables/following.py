@@ -212,6 +212,7 @@ class Following:
         return settled
 
     def _state_at(self, at: StreamCut) -> Latest | None:
+        self._cuts.bytes_between(at, self._cuts.tail())  # TruncatedError if what comes next is gone
         state = Latest(self._layout, keeps_deleted=True)
         for rows in self._source.placed_rows(self._layout, None, at):
             state.add(rows)

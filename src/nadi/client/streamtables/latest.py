@@ -1,8 +1,8 @@
 """The latest row of each key, of rows that come in the order of their places.
 
-Up to a quarter of `STREAM_TABLE_MEMORY_BYTES` of latest rows are held, and as much of rows that have come since; the
-rest is for copies while the former are made of both. If the latest rows alone are more, they and whatever follows are
-divided by key over temporary files, which are then treated like that one by one.
+Up to a sixth of `STREAM_TABLE_MEMORY_BYTES` of latest rows are held, and as much of rows that have come since; the rest
+is for copies, and numbers of keys, while the former are made of both. If the latest rows alone are more, they and
+whatever follows are divided by key over temporary files, which are then treated like that one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nadi.client.streamtables.layout import Layout
 from nadi.client.streamtables.spill import Spill
 from nadi.limits import MIB, STREAM_TABLE_MEMORY_BYTES, STREAM_TABLE_PARTS
 
-MOST_BYTES = STREAM_TABLE_MEMORY_BYTES // 4
+MOST_BYTES = STREAM_TABLE_MEMORY_BYTES // 6
 GATHERED_BYTES = min(16 * MIB, MOST_BYTES)  # of rows before they are looked at together
 MOST_LEVELS = 4  # of files that are divided again: enough for 32**4 times what is held
 
@@ -27,6 +27,7 @@ class Latest:
 
     def __init__(self, layout: Layout, *, keeps_deleted: bool = False) -> None:
         self._layout, self._keeps_deleted = layout, keeps_deleted
+        self._most = MOST_BYTES // 2 if keeps_deleted else MOST_BYTES  # changes are made beside them
         self._held: pa.Table = layout.schema.empty_table()
         self._new: list[pa.Table] = []
         self._new_bytes = 0
@@ -35,13 +36,14 @@ class Latest:
         """None of them has an earlier place than a row of its key that was added before."""
         self._new.append(rows)
         self._new_bytes += rows.nbytes
-        if self._new_bytes >= max(GATHERED_BYTES, min(self._held.nbytes, MOST_BYTES)):
+        if self._new_bytes >= max(GATHERED_BYTES, min(self._held.nbytes, self._most)):
             self._compact()
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it is more than may be held, looked at when it was last added to."""
-        return not self._new and self._held.nbytes > MOST_BYTES
+        """Whether the latest rows, when they were last made, were more than may be held."""
+        is_more: bool = self._held.nbytes > self._most
+        return is_more
 
     def rows(self) -> pa.Table:
         """One for each key that isn't deleted, in the order of their places; or that is."""

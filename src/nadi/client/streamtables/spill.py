@@ -82,7 +82,7 @@ class Spill:
         try:
             yield
         except OSError as error:
-            folder = tempfile.gettempdir()
+            folder = tempfile.tempdir or "the folder for temporary files"
             if error.errno in _NO_ROOM:
                 raise StorageFullError(
                     f"a table that is larger than memory needs temporary files, and {folder} has no more room for "
