@@ -6,14 +6,18 @@ import asyncio
 import base64
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError
-from nadi.search import IndexNotFoundError
+from nadi.client.aio import StreamManager
+from nadi.engines.files import FileEngine
+from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, UnavailableError
+from nadi.search import IndexNotFoundError, serve
 from nadi.testing import RestartableServer
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
+from tests.support.waiting import until_async
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
 
@@ -216,6 +220,45 @@ async def test_the_server_goes_and_comes_back(logs: Indexed, nadi_server: Restar
         await asyncio.to_thread(nadi_server.ensure_running)
         await logs.write(map(event, range(100, 200)))
         await found_once(logs, 200)
+
+
+async def test_one_whose_server_is_away_for_longer_than_it_waits(
+    logs: Indexed, nadi_server: RestartableServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    stop = asyncio.Event()
+    async with StreamManager(nadi_server.controller_uri, timeout=0.3) as impatient:
+        task = asyncio.create_task(serve(impatient, logs.scope, "logs", stop=stop))
+        await logs.caught_up()
+        await logs.write(map(event, range(100, 150)))
+        await asyncio.to_thread(nadi_server.kill)
+        await until_async(lambda: "this indexer is there" in caplog.text)
+        await asyncio.to_thread(nadi_server.ensure_running)
+        await logs.write(map(event, range(150, 200)))
+        await found_once(logs, 200)
+        stop.set()
+        await task
+
+
+async def test_a_store_that_is_away_for_a_while(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, fails = FileEngine.create, 3
+
+    async def failing(engine: FileEngine, name: str, parts: Any) -> bool:
+        nonlocal fails
+        fails -= 1
+        if fails == 2:
+            raise UnavailableError("not stored")
+        done = await create(engine, name, parts)
+        if fails == 1:
+            raise UnavailableError("stored, and not told")
+        return done
+
+    monkeypatch.setattr(FileEngine, "create", failing)
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    async with logs.running():
+        await found_once(logs, 100)
 
 
 async def test_a_scope_goes_with_its_indexes(logs: Indexed, tmp_path: Path) -> None:

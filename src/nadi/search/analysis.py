@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ORDER, SEGMENT, OFFSET, SIZE = "_order", "_segment", "_offset", "_size"
 _ANALYZER = "nadi"
-ORDER_BITS = 12  # of an order, below the microseconds: the segment's number
+ORDER_BITS = 8  # of an order, below the microseconds: the segment's number
 
 
 def check_installed() -> None:

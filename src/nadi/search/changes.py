@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from nadi.backoff import Backoff, Tries
-from nadi.errors import ConditionFailedError, UnavailableError
+from nadi.errors import ClosedError, ConditionFailedError, UnavailableError
 
 T = TypeVar("T")
 
@@ -61,6 +61,8 @@ class Changes(Generic[T]):
                 except ConditionFailedError:
                     unsure = True
                     await tries.lost()
+                except ClosedError:
+                    raise
                 except UnavailableError:
                     unsure = True
                     await backoff.pause()

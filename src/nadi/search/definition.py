@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+import zlib
 from collections.abc import AsyncIterator, Iterable
 
 import msgspec
@@ -28,7 +29,7 @@ from nadi.errors import (
     ScopeNotFoundError,
     SegmentNotFoundError,
 )
-from nadi.limits import TABLE_PAGE_MAX_ENTRIES
+from nadi.limits import TABLE_PAGE_MAX_ENTRIES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
@@ -90,7 +91,7 @@ class Definitions:
         found = Definition(stream, uuid.uuid4().hex, checked, made, url, cut.as_text(), now_ms, letters)
         begun = started(await self.reaches(cut))
         await self.prepare()
-        await self.table.put(_manifest_key(found), msgspec.msgpack.encode(begun), ABSENT)
+        await self.table.put(_manifest_key(found), _packed(begun), ABSENT)
         try:
             await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
         except ConditionFailedError:
@@ -130,15 +131,15 @@ class Definitions:
         if held is None:
             raise IndexNotFoundError(self.scope, definition.stream)
         try:
-            return msgspec.msgpack.decode(held.value, type=Manifest), held.version
-        except msgspec.MsgspecError as error:
+            return msgspec.msgpack.decode(zlib.decompress(held.value), type=Manifest), held.version
+        except (msgspec.MsgspecError, zlib.error) as error:
             raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
 
     def changes(self, definition: Definition) -> Changes[Manifest]:
         """Of the manifest."""
 
         async def store(manifest: Manifest, version: int) -> int:
-            return await self.table.put(_manifest_key(definition), msgspec.msgpack.encode(manifest), version)
+            return await self.table.put(_manifest_key(definition), _packed(manifest), version)
 
         what = f"the index of {self.scope}/{definition.stream}"
         return Changes(Manifest(), lambda: self.manifest(definition), store, what)
@@ -196,6 +197,17 @@ def _key(stream: str) -> bytes:
 
 def _manifest_key(definition: Definition) -> bytes:
     return f"manifest/{definition.stream}/{definition.id}".encode()
+
+
+def _packed(manifest: Manifest) -> bytes:
+    """Spans of many segments in many shards: numbers that are much alike."""
+    value = zlib.compress(msgspec.msgpack.encode(manifest), 1)
+    if len(value) > TABLE_VALUE_MAX_BYTES:
+        raise InvalidArgumentError(
+            f"the manifest of the index has {len(value):,} bytes, which is too much: a stream of so many "
+            "segments can be indexed only if it keeps fewer"
+        )
+    return value
 
 
 def _definition(value: bytes) -> Definition:

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,10 +74,14 @@ class LocalIndex:
                 manifest, _ = await self._definitions.manifest(self._definition)
                 if self._opened is not None and self._opened.manifest.generation == manifest.generation:
                     return self._opened
-                if await self._fetch(manifest):
+                if not await self._fetch(manifest):
+                    continue
+                try:
                     searcher = await REAL.in_thread(self._open, manifest)
-                    self._opened = Opened(manifest, searcher)
-                    return self._opened
+                except FileNotFoundError:  # a process that knows a newer manifest has removed a shard from the cache
+                    continue
+                self._opened = Opened(manifest, searcher)
+                return self._opened
             raise AssertionError("shards are deleted faster than they can be fetched, though they are kept for minutes")
 
     def close(self) -> None:
@@ -145,7 +150,7 @@ class LocalIndex:
         with suppress(FileNotFoundError):
             for path in files_in(cached):
                 (folder / path.name).unlink(missing_ok=True)
-        shutil.rmtree(cached, ignore_errors=True)
+        self._remove(cached)
 
     def _clean(self, manifest: Manifest) -> None:
         """Remove shards of the cache that nobody has used for long, and folders of processes that are gone."""
@@ -156,7 +161,15 @@ class LocalIndex:
                     if not _runs(int(path.name.split("-")[1])):
                         shutil.rmtree(path, ignore_errors=True)
                 elif path.name not in wanted and path.stat().st_mtime < time.time() - SEARCH_CACHED_S:
-                    shutil.rmtree(path, ignore_errors=True)
+                    self._remove(path)
+
+    def _remove(self, cached: Path) -> None:
+        """At once, for those who link its files just now: they find all of them or miss the list, which they read
+        last."""
+        gone = self._cache / f".gone-{uuid.uuid4().hex}"
+        with suppress(OSError):  # another has removed it
+            cached.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def _runs(pid: int) -> bool:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.arrivals import came_by
 from nadi.client.reading.read_ahead import following
-from nadi.errors import EpochGoneError, NadiError
+from nadi.errors import ClosedError, EpochGoneError, NadiError, UnavailableError
 from nadi.limits import (
     SEARCH_BATCH_BYTES,
     SEARCH_BATCH_EVENTS,
@@ -81,6 +82,7 @@ class Indexer:
         self._recent: deque[tuple[float, int]] = deque()
         self._events = 0
         self._error = ""
+        self._is_old = False  # what is known of the manifest
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set, or the index was stopped or dropped; or until all of a sealed stream is indexed."""
@@ -106,20 +108,29 @@ class Indexer:
                 await self._sharing.leave()
 
     async def _work(self, stop: asyncio.Event) -> None:
+        backoff = Backoff()
         try:
             while not stop.is_set():
-                if await self._is_complete():
-                    return
-                self._follow()
-                batch = await self._collect(stop)
                 try:
+                    if await self._is_complete():
+                        return
+                    self._follow()
+                    batch = await self._collect(stop)
                     await self._added()
                     await self._pass_ends({one.followed.reach.segment_id for one in batch})
                     if batch:
                         self._adding = asyncio.create_task(self._add(await self._stretches(batch), batch))
                         self._adding.add_done_callback(lambda _: self._follower.news.set())
+                        backoff = Backoff()
                 except OvertakenError as error:
                     self._log.info("%s: looking again", error)
+                    await self._begin_again()
+                except ClosedError:
+                    raise
+                except UnavailableError as error:
+                    self._error = str(error)
+                    self._log.warning("the server is away, or slow: %s", error)
+                    await backoff.pause()
                     await self._begin_again()
             await self._added()
         except OvertakenError:
@@ -128,6 +139,9 @@ class Indexer:
             await _ended([self._adding] if self._adding is not None else [])
 
     async def _is_complete(self) -> bool:
+        if self._is_old:
+            await self._changes.look()
+            self._is_old = False
         if self._changes.newest.open:
             return False
         manifest = await self._changes.look()
@@ -138,8 +152,13 @@ class Indexer:
         self._follower.follow(known[segment] for segment in self._sharing.mine(known))
 
     async def _begin_again(self) -> None:
+        """Go on where the manifest is, which is looked at before the next segment is followed."""
+        adding, self._adding = self._adding, None
+        if adding is not None:
+            adding.cancel()
+            await asyncio.gather(adding, return_exceptions=True)
         self._follower.follow(())
-        await self._changes.look()
+        self._is_old = True
 
     # --- a batch ------------------------------------------------------------------------------
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from nadi.backoff import Backoff
 from nadi.engines.engine import LogEngine
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
-from nadi.errors import InvalidArgumentError, StoreError
+from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
 from nadi.runtime import REAL
 from nadi.wire.fields import Buffer
+
+log = logging.getLogger("nadi.search")
 
 _FOLDER = "search"
 
@@ -25,10 +29,19 @@ class Shards:
         self._engine, self._prefix = engine, f"{_FOLDER}/{index_id}/"
 
     async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
-        if not await self._engine.create(self._prefix + shard, parts):
-            raise StoreError(
-                f"the store has an object {shard} of an index already, though its name is new: see who writes there"
-            )
+        """Store a shard whose name nobody else has; wait while the store is away, or full."""
+        backoff = Backoff()
+        unsure = False
+        while True:
+            try:
+                is_new = await self._engine.create(self._prefix + shard, parts)
+                if not is_new and not unsure:
+                    raise StoreError(f"the store has a shard {shard} already, but its name is new: who writes there?")
+                return
+            except UnavailableError as error:
+                unsure = True
+                log.warning("a shard of an index can't be stored yet: %s", error)
+                await backoff.pause()
 
     async def get(self, shard: str) -> memoryview | None:
         """None: it was deleted, and the manifest that named it is no longer the newest."""

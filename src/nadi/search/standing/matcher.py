@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 
+from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.read_ahead import following
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.errors import NadiError, NotFoundError
+from nadi.errors import ClosedError, NadiError, NotFoundError, UnavailableError
 from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
@@ -77,8 +78,13 @@ class LiveMatcher:
                 await self._sharing.leave()
 
     async def _work(self, stop: asyncio.Event) -> None:
+        backoff = Backoff()
+        is_old = False
         while not stop.is_set():
             try:
+                if is_old:
+                    await self._changes.look()
+                    is_old = False
                 if not any(not place.is_done for place in self._changes.newest.places.values()):
                     return
                 await self._follow()
@@ -86,12 +92,18 @@ class LiveMatcher:
                 taken = self._follower.taken()
                 if taken or self._done:
                     await self._step(taken, stop)
+                    backoff = Backoff()
                 await self._pass_ends()
-            except OvertakenError as error:
+            except ClosedError:
+                raise
+            except (OvertakenError, UnavailableError) as error:
                 self._log.info("%s: looking again", error)
                 self._done, self._counts = [], NO_COUNTS
                 self._follower.follow(())
-                await self._changes.look()
+                is_old = True
+                if isinstance(error, UnavailableError):
+                    self._error = str(error)
+                    await backoff.pause()
         await self._finish()
 
     async def _follow(self) -> None:
