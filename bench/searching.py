@@ -35,7 +35,7 @@ SCOPE, STREAM, HITS = "bench", "logs", "hits"
 FIELDS = "message:text,level:keyword,at:date,ms:long"
 EVENTS = int(os.environ.get("NADI_BENCH_SEARCH_EVENTS", "1000000"))
 ALONE = 100_000  # events that are given to tantivy alone
-STANDING = 10_000
+STANDING, BEHIND = 10_000, 300_000
 RATE, SECONDS = 500, 20.0
 QUERIES = 200
 _VOCABULARY = 50_000
@@ -73,6 +73,16 @@ class Log:
             f"{second} -{first}",
         )[number % 5]
 
+    def standing(self, number: int) -> str:
+        """A query for words that are rare, or for a few that aren't."""
+        first, second = (f"w{self._chance.randrange(_VOCABULARY)}" for _ in range(2))
+        return (
+            f"{first} level:error",
+            f"{first} OR {second}",
+            f'"user {first}" ms:>1000',
+            f"{first} get -{second}",
+        )[number % 4]
+
 
 def search(folder: Path) -> list[Figure]:
     """Of `EVENTS` events, in a stream of two segments, with one indexer in a process of its own."""
@@ -81,7 +91,7 @@ def search(folder: Path) -> list[Figure]:
 
 def standing(folder: Path) -> list[Figure]:
     """Of `STANDING` queries, most of them for words that are rare."""
-    return [*_matched(), *asyncio.run(_standing(folder))]
+    return [*_matched(), *asyncio.run(_caught_up(folder / "past")), *asyncio.run(_standing(folder))]
 
 
 def _alone() -> list[Figure]:
@@ -117,7 +127,7 @@ async def _search(folder: Path) -> list[Figure]:
     log = Log()
     with nadi.embedded(folder / "data") as server:
         async with StreamManager(server.controller_uri) as manager:
-            size = await _filled(manager, log)
+            size = await _filled(manager, log, EVENTS)
             indexes = Indexes(manager, SCOPE)
             await indexes.create(STREAM, FIELDS, where=str(folder / "shards"))
             with _running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
@@ -148,12 +158,12 @@ async def _search(folder: Path) -> list[Figure]:
     ]
 
 
-async def _filled(manager: StreamManager, log: Log) -> int:
+async def _filled(manager: StreamManager, log: Log, count: int) -> int:
     await manager.create_scope(SCOPE)
     await manager.create_stream(SCOPE, STREAM, 2)
     writer = await manager.create_writer(SCOPE, STREAM)
     size = 0
-    for _ in range(0, EVENTS, 10_000):
+    for _ in range(0, count, 10_000):
         events = log.events(10_000)
         size += sum(map(len, events))
         await writer.write_many(events, [f"k{number % 64}" for number in range(len(events))])
@@ -197,7 +207,7 @@ async def _freshness(manager: StreamManager, log: Log, found: object) -> list[fl
 def _matched() -> list[Figure]:
     log, fields = Log(), fields_of(FIELDS)
     events = log.events(50_000)
-    queries = {f"q{number}": Query(bind(parse(log.query(number)).node, fields)) for number in range(STANDING)}
+    queries = {f"q{number}": Query(bind(parse(log.standing(number)).node, fields)) for number in range(STANDING)}
     first = Matcher(queries, "json", fields)
     matcher = Matcher(queries, "json", fields, counted(first.subject(event) for event in events[:2_000]))
     began = time.process_time()
@@ -206,6 +216,30 @@ def _matched() -> list[Figure]:
     return [
         Figure(f"events matched with {STANDING:,} queries", len(events) / took, "a second of a core", 50_000),
         Figure("hits of an event", hits / len(events), ""),
+    ]
+
+
+async def _caught_up(folder: Path) -> list[Figure]:
+    """A matcher that has much to do: events of some minutes, which are there when it starts."""
+    log = Log()
+    with nadi.embedded(folder / "data") as server:
+        async with StreamManager(server.controller_uri) as manager:
+            await _filled(manager, log, BEHIND)
+            await manager.create_stream(SCOPE, HITS, 2)
+            queries = StandingQueries(manager, SCOPE)
+            await queries.create(STREAM, HITS, fields=FIELDS, start="head")
+            await queries.add(STREAM, {f"q{number}": log.standing(number) for number in range(STANDING)})
+            with _running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
+                events, began, took = 0, 0.0, 0.0
+                while events < BEHIND:
+                    events = (await queries.status(STREAM)).events
+                    began = began or (time.perf_counter() if events else 0.0)
+                    took = time.perf_counter() - began
+                    await asyncio.sleep(0.05)
+                spent = cpu_seconds(process.pid)
+    return [
+        Figure("events matched, from the stream to the hits", BEHIND / took, "a second", 50_000),
+        Figure("the same, by what the matcher spent", BEHIND / spent, "a second of a core"),
     ]
 
 
@@ -218,7 +252,7 @@ async def _standing(folder: Path) -> list[Figure]:
             await manager.create_stream(SCOPE, HITS, 2)
             queries = StandingQueries(manager, SCOPE)
             await queries.create(STREAM, HITS, fields=FIELDS)
-            texts = {f"q{number}": log.query(number) for number in range(STANDING)}
+            texts = {f"q{number}": log.standing(number) for number in range(STANDING)}
             began = time.perf_counter()
             await queries.add(STREAM, {**texts, "marked": "level:marked"})
             added = time.perf_counter() - began
