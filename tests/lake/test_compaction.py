@@ -76,6 +76,28 @@ def test_old_snapshots_go_and_what_only_they_named(manager: nadi.StreamManager, 
     assert places(nadi.lake.union(manager, scope, "meters", at=middle)) == expected
 
 
+def test_an_earlier_cut_can_be_read_once_the_snapshots_of_its_segments_are_gone(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    lake = small(manager, scope, tmp_path, commits=1, keep_snapshots_s=0, compact_files=0)
+    manager.scale_stream(scope, "meters", [0, 1], [(0.0, 0.2), (0.2, 1.0)])
+    write(manager, scope, 30, 60)
+    cut = manager.stream_info(scope, "meters").tail
+    expected = in_stream(manager, scope, cut)[0]
+    for first in range(60, 120, 30):
+        write(manager, scope, first, first + 30)
+        catch_up(manager, lake)
+    table, summaries = table_of(lake), []
+    for _ in range(2):
+        assert LakeWriter(manager, lake).compact() == 0
+        (left,) = table_of(lake).snapshots()
+        summaries.append(left.summary.additional_properties)
+        assert segments_told(table_of(lake)) == segments_told(table)
+    assert summaries[0] == summaries[1], "what is told is told once"
+    manager.truncate_stream(manager.stream_info(scope, "meters").tail)
+    assert places(nadi.lake.union(manager, scope, "meters", at=cut)) == expected
+
+
 def test_rows_that_others_deleted_stay_deleted(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
     lake = small(manager, scope, tmp_path, partition="")
     table_of(lake).delete("wh < 50")

@@ -6,6 +6,7 @@ Others' snapshots have none: the newest one before them that has counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,6 +53,11 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
         return StreamCut.from_text(self.start)
 
 
+def without_rows(mark: Mark, segments: tuple[tuple[int, float, float], ...]) -> Mark:
+    """Of a snapshot at the same cut that has no rows of its own; it says what `segments_told` found."""
+    return Mark(cut=mark.cut, start=mark.cut, letters=mark.letters, reading=mark.reading, segments=segments)
+
+
 def summary_of(mark: Mark) -> dict[str, str]:
     """For the snapshot: the cut by itself, for whoever looks, and the whole mark."""
     return {CUT: mark.cut, _MARK: msgspec.json.encode(mark).decode()}
@@ -91,11 +97,11 @@ def newest_mark(table: Table, scope: str, stream: str) -> Mark | None:
     )
 
 
-def segments_told(table: Table) -> tuple[tuple[int, float, float], ...]:
+def segments_told(table: Table, snapshots: Iterable[Snapshot] | None = None) -> tuple[tuple[int, float, float], ...]:
     """All segments of which the table has rows, with their keys, as far as its snapshots say: one that joins files says
-    what those before it did."""
+    what those before it did, and so does one before which others are expired. snapshots: what these say alone."""
     found: set[tuple[int, float, float]] = set()
-    for snapshot in table.snapshots():
+    for snapshot in table.snapshots() if snapshots is None else snapshots:
         mark = mark_of(snapshot)
         found |= set(mark.segments) if mark is not None else set()
     return tuple(sorted(found))

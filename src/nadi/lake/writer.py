@@ -30,7 +30,7 @@ from nadi.errors import NadiError, TruncatedError, UnavailableError
 from nadi.lake import steps
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.letters import letters_of, write_letters
-from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of
+from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
 from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows
 from nadi.lake.stopped import LakeStoppedError
@@ -106,10 +106,9 @@ class LakeWriter:
         self._settle(table, mark)
         files = small_files(table, self.lake.compact_files) if self.lake.compact_files else []
         if files:
-            known = segments_told(table)
-            same = Mark(cut=mark.cut, start=mark.cut, letters=mark.letters, reading=mark.reading, segments=known)
+            summary = summary_of(without_rows(mark, segments_told(table)))
             try:
-                table, made = join(self._catalog, table, new_attempt(head_of(table)), files, summary_of(same))
+                table, made = join(self._catalog, table, new_attempt(head_of(table)), files, summary)
             except OvertakenError:
                 log.info("another writer of %s was faster: its small files are joined later", self.lake.table)
                 self._is_swept = False
@@ -121,11 +120,26 @@ class LakeWriter:
         if snapshot is None or mark_of(snapshot) is None:
             return len(files)  # another's: what says the table's cut may be behind it, and old
         before = datetime.now(UTC) - timedelta(seconds=self.lake.keep_snapshots_s)
-        if catalogs.expire_snapshots(table, before):
+        if len(catalogs.lasting(table, before)) < len(table.snapshots()):
+            try:
+                table = self._told_again(table, mark, before)
+            except OvertakenError:
+                return len(files)  # they are expired later
+            catalogs.expire_snapshots(table, before)
             self._is_swept = False
         if not self._is_swept and files:
             self._sweep(table)
         return len(files)
+
+    def _told_again(self, table: Table, mark: Mark, before: datetime) -> Table:
+        """With a snapshot that says of which segments there are rows, where only such say it that are to go."""
+        known = segments_told(table)
+        if segments_told(table, catalogs.lasting(table, before)) == known:
+            return table
+        summary = summary_of(without_rows(mark, known))
+        table = commit_append(self._catalog, table, new_attempt(head_of(table)), [], summary)
+        self._settled = head_of(table)
+        return table
 
     # --- the table ---------------------------------------------------------------------------------
 

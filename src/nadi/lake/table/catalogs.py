@@ -19,6 +19,7 @@ from nadi.lake.stopped import LakeStoppedError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"secret|password|token|credential|access-key", re.IGNORECASE)
@@ -156,12 +157,14 @@ def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tu
     return made
 
 
-def expire_snapshots(table: Table, before: datetime) -> bool:
-    """Have the table forget snapshots that are older than that, but the newest; whether there were any."""
+def lasting(table: Table, before: datetime) -> list[Snapshot]:
+    """The snapshots that stay when those that are older than that are expired: the newest does."""
     heads = {ref.snapshot_id for ref in table.refs().values()}
     before_ms = before.timestamp() * 1000
-    if all(one.snapshot_id in heads or one.timestamp_ms >= before_ms for one in table.snapshots()):
-        return False
+    return [one for one in table.snapshots() if one.snapshot_id in heads or one.timestamp_ms >= before_ms]
+
+
+def expire_snapshots(table: Table, before: datetime) -> None:
+    """Have the table forget those that aren't `lasting`."""
     with reaching("the catalog"):
         table.maintenance.expire_snapshots().older_than(before).commit()
-    return True
