@@ -12,10 +12,13 @@ import msgspec
 import pytest
 
 from nadi.client.aio import StreamManager
+from nadi.client.places.arrivals import came_by
+from nadi.client.segments.stores import SegmentStores
 from nadi.engines.files import FileEngine
 from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, UnavailableError
 from nadi.search import IndexNotFoundError, serve
 from nadi.testing import RestartableServer
+from nadi.wire.moments import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 from tests.support.waiting import until_async
 
@@ -148,6 +151,32 @@ async def test_an_indexer_that_comes_too_late_for_some(logs: Indexed) -> None:
         search = await logs.caught_up()
     assert sorted(numbers(await all_hits(search))) == list(range(100, 130))
     assert (await logs.status()).gaps == 2
+
+
+async def test_a_segment_that_goes_while_its_events_are_being_indexed(
+    logs: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await logs.create()
+    manager, cuts, gone = logs.manager, logs.manager.cuts(logs.scope, "logs"), asyncio.Event()
+    asked: list[str] = []
+
+    async def late(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> Numbers:
+        asked.append(segment)
+        if len(asked) == 1:
+            await manager.scale_stream(logs.scope, "logs", [0, 1], [(0.0, 0.5), (0.5, 1.0)])
+            await manager.truncate_stream(await cuts.tail())
+            await logs.write(map(event, range(100, 130)))
+            gone.set()
+        await gone.wait()
+        return await came_by(stores, segment, offsets, end)
+
+    monkeypatch.setattr("nadi.search.indexing.indexer.came_by", late)
+    await logs.write(map(event, range(100)))
+    async with logs.running():
+        await asyncio.wait_for(gone.wait(), 60)
+        search = await logs.caught_up()
+        assert sorted(numbers(await all_hits(search))) == list(range(100, 130))
+        await logs.until_shards(1, 1)
 
 
 async def test_many_shards_are_merged(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.arrivals import came_by
+from nadi.client.places.arrivals import UNKNOWN, came_by
 from nadi.client.reading.read_ahead import following
-from nadi.errors import ClosedError, EpochGoneError, NadiError, UnavailableError
+from nadi.errors import ClosedError, EpochGoneError, NadiError, SegmentNotFoundError, UnavailableError
 from nadi.limits import (
     SEARCH_BATCH_BYTES,
     SEARCH_BATCH_EVENTS,
@@ -191,7 +191,10 @@ class Indexer:
             reach = one.followed.reach
             offsets = np.concatenate([block.offsets() for block in one.blocks])
             name = segment_name(self._scope, self._definition.stream, reach.segment_id)
-            came = await came_by(self._stores, name, offsets, one.blocks[-1].offset + one.blocks[-1].size_bytes)
+            try:
+                came = await came_by(self._stores, name, offsets, one.blocks[-1].offset + one.blocks[-1].size_bytes)
+            except SegmentNotFoundError:  # truncated away since it was read: nobody finds these, and their shard goes
+                came = np.full(len(offsets), UNKNOWN, np.int64)
             return Stretch(reach.segment_id, one.blocks, came, one.followed.order)
 
         return list(await asyncio.gather(*map(of, batch)))
