@@ -1,10 +1,11 @@
 """A household's history as stream, lake and index: whatever happens to it, whoever is asked says the same.
 
 A process writes readings, one keeps the lake level, two index. In each round something happens: a part is killed, or
-segments are split, merged or truncated. Then one cut is taken while the writer goes on, and each engine is asked about
-it, some also about an earlier one. The ledger is what the writer was acknowledged: each meter's readings are in order,
-so how many there are before a cut says what they come to; and they are no fewer than were stored when the cut was
-taken, and no more than had been begun. Every fourth round the writer rests, and they are as many as were stored.
+stands still, or segments are split, merged or truncated. Then one cut is taken while the writer goes on, and each
+engine is asked about it, some also about an earlier one. The ledger is what the writer was acknowledged: each meter's
+readings are in order, so how many there are before a cut says what they come to; and they are no fewer than were stored
+when the cut was taken, and no more than had been begun. Every fourth round the writer rests, and they are as many as
+were stored.
 
 The stream is truncated where the table is; the table then has what the stream has lost. So the stream by itself, as
 plain Python or a stream table reads it, and the index answer for what is left: of each meter the readings from the
@@ -37,7 +38,7 @@ from tests.history.readings import COLUMNS, FIELDS, Readings, Total
 from tests.history.writer_main import SCOPE, STREAM, Progress, progress_in
 from tests.support.waiting import until
 
-DEEDS = ("lake", "indexer 0", "indexer 1", "server", "writer", "split", "merge", "truncate")
+DEEDS = ("lake", "indexer 0", "indexer 1", "server", "writer", "split", "merge", "truncate", "lag")
 # so that data moves to tier 2, and what was joined or replaced goes, while one looks on
 _SERVER = {"NADI_LIMITS": "chunk_flush_age_s=0.5,chunk_flush_bytes=65536,storage_writer_tick_s=0.1"}
 _LAKE = {"NADI_LIMITS": "lake_compact_every_s=5"}
@@ -138,10 +139,14 @@ class History:
             self._server.restart()
         elif deed in self.parts:
             self.parts[deed].kill()
-        elif not {"split": self._split, "merge": self._merge, "truncate": self._truncate}[deed]():
+        elif not self._changes[deed]():
             self.say(f"{deed}: not now")
             return
         self.done[deed] += 1
+
+    @property
+    def _changes(self) -> dict[str, Callable[[], bool]]:
+        return {"split": self._split, "merge": self._merge, "truncate": self._truncate, "lag": self._lag}
 
     def check(self) -> None:
         for part in self.parts.values():
@@ -175,6 +180,20 @@ class History:
             self._lost[meter] += total.readings
         self.manager.truncate_stream(cut)
         return True
+
+    def _lag(self) -> bool:
+        """The indexers stand still while what they haven't come to is split, written to the table, and truncated."""
+        with ExitStack() as still:
+            for number in range(2):
+                still.enter_context(self.parts[f"indexer {number}"].standing_still())
+            written = self.progress().stored
+            self._split()
+            until(lambda: self.progress().stored > written + 1000, limit_s=120.0)
+            until(lambda: self._in_table() > written + 500, limit_s=120.0)
+            return self._truncate()
+
+    def _in_table(self) -> int:
+        return nadi.lake.status(self.manager, SCOPE, self.lake.name).rows or 0
 
     # --- what is asked ------------------------------------------------------------------------
 
@@ -284,7 +303,7 @@ class History:
         with self.writer_held() as stored:
             until(lambda: nadi.lake.status(self.manager, SCOPE, self.lake.name).behind_bytes == 0, limit_s=120.0)
             self._ask(stored)
-            assert nadi.lake.status(self.manager, SCOPE, self.lake.name).rows == stored
+            assert self._in_table() == stored
             self._find_each(self._asked[-1])
         for part in self.parts.values():
             if part.name != "writer":

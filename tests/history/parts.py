@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.processes.ports import PATIENCE_S, ROOT
@@ -37,6 +38,16 @@ class Part:
         self._process.kill()
         self._process.wait(PATIENCE_S)
         self._process = self._started()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """As on a machine that is suspended."""
+        self.check()
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """As asked by a signal; AssertionError if it doesn't end well."""

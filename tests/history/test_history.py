@@ -10,7 +10,7 @@ import pytest
 
 from tests.history.readings import Readings, Total
 
-ROUNDS = int(os.environ.get("NADI_HISTORY_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("NADI_HISTORY_ROUNDS", "9"))
 
 
 def test_what_a_meter_has_used_is_the_sum_of_its_readings_also_once_they_come_again() -> None:
