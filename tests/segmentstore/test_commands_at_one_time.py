@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -14,7 +15,7 @@ from nadi.segmentstore.doors import commands as doors_commands
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
-from tests.segmentstore.harness import Peer, open_store
+from tests.segmentstore.harness import Peer, connect, open_store
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
@@ -128,6 +129,26 @@ async def test_they_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await until_async(lambda: not queue.is_busy)
 
 
+async def test_they_are_bounded_for_all_connections_and_each_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors_commands, "COMMANDS_UNDER_WAY", 3)
+    async with open_store(tmp_path) as (store, peer):
+        slow, quick = in_each(store, 10)
+        standing = StoodStill(store.container_of(slow[0]), monkeypatch)
+        peer.send(*(created(number, name) for number, name in enumerate(slow)), wire.KeepAlive())
+        assert await peer.receive() == wire.KeepAlive(), "all are taken"
+        (connection,) = store._connections
+        assert len(connection._commands._running) == 3
+        other = await connect(store.address)
+        assert await other.create(quick[0]) == wire.SegmentCreated(ANY, quick[0])
+        other.close()
+        standing.go_on.set()
+        assert set(await replies(peer, 10)) == set(range(10))
+        await until_async(lambda: not connection._commands.is_busy)
+        assert store._rota.under_way == 0
+
+
 async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path) as (store, peer):
         slow, _ = in_each(store, 10)
@@ -141,5 +162,6 @@ async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeyp
         peer.close()
         await until_async(lambda: not queue._running and not connection.is_open)
         assert store.budget.held_bytes == 0
+        await until_async(lambda: store._rota.under_way == 0)
         standing.go_on.set()
         await until_async(lambda: all(container.state.find(name) is not None for name in slow))

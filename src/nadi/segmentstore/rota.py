@@ -24,6 +24,7 @@ class Rota:
         self._is_due = False
         self._done = 0  # commands since the turn began; a new one begins when there are too many, or when work waits
         self.is_spent = False  # enough was done for one turn of the loop
+        self.under_way = 0  # commands of all connections that wait for their containers
 
     def count(self, commands: int) -> None:
         """Count commands that were done on arrival."""

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nadi.errors import ProtocolError, UnavailableError
-from nadi.limits import CONNECTION_COMMANDS_AT_ONCE, CONNECTION_COMMANDS_WAITING
+from nadi.limits import COMMANDS_UNDER_WAY, CONNECTION_COMMANDS_AT_ONCE, CONNECTION_COMMANDS_WAITING
 from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.doors.transients import Transients
 from nadi.segmentstore.rota import Rota
@@ -84,10 +84,10 @@ class CommandQueue:
 
     def _may_start(self, command: wire.Command) -> bool:
         """Whether it may be handled beside those that are: there is room for its reply, too."""
-        connection = self._connection
+        connection, running = self._connection, len(self._running)
         return (
             type(command) in _AT_ONE_TIME
-            and len(self._running) < CONNECTION_COMMANDS_AT_ONCE
+            and (not running or (running < CONNECTION_COMMANDS_AT_ONCE and self._rota.under_way < COMMANDS_UNDER_WAY))
             and connection.writable.is_set()
             and connection.sending.room_bytes > 0
         )
@@ -95,10 +95,12 @@ class CommandQueue:
     def _start(self, command: wire.Command, size_bytes: int) -> None:
         task = asyncio.create_task(self._done(command, size_bytes))
         self._running.add(task)
+        self._rota.under_way += 1
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._rota.under_way -= 1
         self._change.set()
         if self._worker is None and not self._running:
             self._connection.go_on()
