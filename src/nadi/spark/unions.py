@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nadi.lake.united import Union
 
 _MOST_CONDITIONS = 500
-_OF_CONNECTION = ("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name")
 
 
 def union(
