@@ -72,9 +72,6 @@ from nadi.errors.folders import DataFolderLockedError as DataFolderLockedError
 from nadi.errors.folders import DataFolderTakenError as DataFolderTakenError
 from nadi.errors.folders import DataFolderVersionError as DataFolderVersionError
 
-for _error in (NadiError, *DataFolderError.__subclasses__(), DataFolderError):
-    _error.__module__ = __name__  # where they are imported from, as tracebacks say
-
 
 class InvalidArgumentError(NadiError, ValueError):
     """The call can't succeed as it is."""

@@ -10,12 +10,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from nadi.client import StreamManager
-from nadi.client.values.options import DROP
 from nadi.defaults import DEFAULT_URI
 from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,9 +36,12 @@ def union(
 
     connection: auth_user, auth_password, auth_token, trust_store, validate_host_name, as options of `format("nadi")`.
     """
+    from nadi.client import StreamManager  # who asks for a schema does without the client
     from nadi.lake.definition import lake_name
     from nadi.lake.states import record_of
     from nadi.lake.united import union as united
+    from nadi.spark.options.read import ReadOptions
+    from nadi.spark.schemas import spark_schema
 
     where = {"controller": controller, "scope": scope, "stream": stream, **connection}
     options = ReadOptions.from_spark(where)
@@ -77,6 +76,8 @@ def _all(conditions: list[tuple[int, int]]) -> Column:
 
 def _stream(spark: SparkSession, where: dict[str, str], found: Union, lake: LakeDefinition) -> DataFrame:
     from pyspark.sql.functions import col
+
+    from nadi.client.values.options import DROP
 
     names = ["segment_id", "offset", APPEND_TIME, EVENT_TIME]
     more: dict[str, str] = {"eventTimeUnit": lake.event_time_unit}
