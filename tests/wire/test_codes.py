@@ -22,3 +22,8 @@ def test_a_client_raises_a_kind_of_what_the_server_raised(kind: type[NadiError])
     assert code == "INTERNAL" if back is None else issubclass(kind, back)
     if kind in CODES:
         assert back is kind
+
+
+def test_errors_are_found_where_they_say() -> None:
+    for kind in KINDS:
+        assert (kind.__module__, getattr(errors, kind.__name__)) == ("nadi.errors", kind)

@@ -72,6 +72,9 @@ from nadi.errors.folders import DataFolderLockedError as DataFolderLockedError
 from nadi.errors.folders import DataFolderTakenError as DataFolderTakenError
 from nadi.errors.folders import DataFolderVersionError as DataFolderVersionError
 
+for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, NadiError)]:
+    _kind.__module__ = __name__  # where everybody finds it, and tracebacks and pickles say so
+
 
 class InvalidArgumentError(NadiError, ValueError):
     """The call can't succeed as it is."""
