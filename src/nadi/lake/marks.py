@@ -90,9 +90,8 @@ def newest_mark(table: Table, scope: str, stream: str) -> Mark | None:
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
     raise LakeStoppedError(
-        f"no snapshot of table {name} says how far it has the stream: its rows are others', or the snapshots that "
-        "said it "
-        "were expired behind others'. Give the lake a table of its own, or roll the table back to a snapshot with "
+        f"no snapshot of table {name} says how far it has the stream: its rows are others', or the snapshots that said "
+        "it were expired behind others'. Give the lake a table of its own, or roll the table back to a snapshot with "
         f"{CUT} in its summary"
     )
 

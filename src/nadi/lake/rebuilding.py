@@ -101,9 +101,8 @@ class _Rebuilding:
         self._bytes = "event" if lake.value_format is None else "_event" if lake.keep_events else None
         if self._bytes is None and lake.value_format != "json":
             raise InvalidArgumentError(
-                f"the table has no bytes of events that were {lake.value_format}: only a lake with --keep-events, "
-                "one of "
-                "JSON, and one without a format, can be made a stream again"
+                f"the table has no bytes of events that were {lake.value_format}: only a lake with --keep-events, one "
+                "of JSON, and one without a format, can be made a stream again"
             )
 
     def run(self) -> Rebuilt:

@@ -108,9 +108,8 @@ class StoredLake:
             record = LakeRecord(lake, start=start.as_text())
         elif record.definition.holds_back != lake.holds_back:
             raise ConflictError(
-                f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention "
-                "since it "
-                "was made: delete it with `nadi lake forget`, and start it again, to change that"
+                f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention since "
+                "it was made: delete it with `nadi lake forget`, and start it again, to change that"
             )
         await self._check_stream()
         return await self.change(

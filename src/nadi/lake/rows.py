@@ -110,8 +110,7 @@ class Rows:
             if lowered.count(low) > 1:
                 raise LakeStoppedError(
                     f"the events have a field {name!r}, and another column has that name, or one that differs by its "
-                    "case "
-                    "alone: rename the field"
+                    "case alone: rename the field"
                 )
         return pa.schema(fields)
 
@@ -126,8 +125,7 @@ def _target(manager: StreamManager, lake: LakeDefinition) -> Target | None:
     if not pa.types.is_struct(target.kind):
         raise InvalidArgumentError(
             f"the values of {lake.full_name} are {target.kind}, and have no fields to be columns: make the lake "
-            "without "
-            "a format, of the events' bytes"
+            "without a format, of the events' bytes"
         )
     return target
 

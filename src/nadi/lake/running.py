@@ -80,8 +80,7 @@ def forget(manager: StreamManager, scope: str, name: str) -> None:
         if running:
             raise ConflictError(
                 f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
-                "stop`); "
-                f"one that was killed counts as gone after {LAKE_GONE_S:g} s"
+                f"stop`); one that was killed counts as gone after {LAKE_GONE_S:g} s"
             )
         await stored.forget()
 

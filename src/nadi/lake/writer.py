@@ -149,9 +149,8 @@ class LakeWriter:
         if table is None:
             if record.table_id:
                 raise LakeStoppedError(
-                    f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake "
-                    "(`nadi lake "
-                    "forget`) and start it again, to write a new one from what the stream has left"
+                    f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake (`nadi "
+                    "lake forget`) and start it again, to write a new one from what the stream has left"
                 )
             rows = self._rows(self._first_cut(), self._first_cut())
             table = catalogs.create_table(
@@ -162,8 +161,7 @@ class LakeWriter:
             if record.table_id:
                 raise LakeStoppedError(
                     f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
-                    "under its "
-                    "name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
+                    "under its name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
                 )
             self._thread.run(self._stored.change(lambda held: replace(held or record, table_id=table_id)))
         return table
@@ -242,8 +240,8 @@ class LakeWriter:
         raise LakeStoppedError(
             f"the event at {first.segment}@{first.offset} can't be read as {self.lake.value_format}: {first.reason}. "
             f"Nothing behind the table's cut was written. There are {mark.own_letters:,} such events up to where the "
-            "stream "
-            "was: give the lake a stream for them (--dead-letter STREAM), or correct its schema, and start it again"
+            "stream was: give the lake a stream for them (--dead-letter STREAM), or correct its schema, and start it "
+            "again"
         )
 
     def _settle(self, table: Table, mark: Mark | None) -> None:
@@ -256,8 +254,7 @@ class LakeWriter:
             if not self.lake.skip_truncated:
                 raise LakeStoppedError(
                     f"{mark.own_letters:,} events that are no rows of {self.lake.table} were truncated before all of "
-                    "them "
-                    f"were in {self.lake.dead_letters} ({error}): start the lake with --skip-truncated to go on"
+                    f"them were in {self.lake.dead_letters} ({error}): start the lake with --skip-truncated to go on"
                 ) from error
             log.error("dead letters of %s are lost: %s", self.lake.table, error)
         self._step("letters")

@@ -44,8 +44,7 @@ def catalog_properties(given: Mapping[str, str]) -> dict[str, str]:
     if not given:
         raise InvalidArgumentError(
             "say which catalog: type=sql, uri=sqlite:////lake/catalog.db and warehouse=file:///lake, say; or "
-            "name=NAME, "
-            "for one that PyIceberg's configuration knows"
+            "name=NAME, for one that PyIceberg's configuration knows"
         )
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str) or not name:

@@ -34,10 +34,8 @@ def evolved(catalog: Catalog, table: Table, rows: pa.Schema) -> Table:
         except (ValueError, TypeError, ValidationError) as error:
             raise LakeStoppedError(
                 f"the events' columns have changed so that table {name} can't follow ({error}). What lies before the "
-                "table's "
-                "cut is in it. Give events of the new kind a stream, or the lake fields that both have (--schema), "
-                "or start "
-                "another lake with a table of its own from here (--name, --table, --from)"
+                "table's cut is in it. Give events of the new kind a stream, or the lake fields that both have "
+                "(--schema), or start another lake with a table of its own from here (--name, --table, --from)"
             ) from error
     if table.schema() == before:
         return table
