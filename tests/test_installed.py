@@ -43,11 +43,14 @@ MISSING = {
     "bearer": "from nadi.access.bearer import BearerKeys, BearerSettings\n"
     "BearerKeys(BearerSettings('https://id.example/keys', 'i', 'a'))",
     "functions": "import nadi.functions.handlers.target",
+    "hdfs": "from nadi.engines.hdfs.client import connect; connect(None)",
+    "lake": "from nadi.lake.table.catalogs import check_installed; check_installed()",
     "nats": "import asyncio; from nadi.engines.opening import open_log; from nadi.runtime import REAL\n"
     "asyncio.run(open_log('nats://127.0.0.1:1/S', REAL, make=False))",
     "notebook": "import nadi, nadi.notebook\n"
     "with nadi.StreamManager('tcp://127.0.0.1:1') as manager: nadi.notebook.play(manager, 'home', 'meters')",
     "pictures": "from nadi.pictures.chart import check_file; from pathlib import Path; check_file(Path('x.svg'))",
+    "search": "from nadi.search.analysis import check_installed; check_installed()",
     "spark": "import pyspark_nadi",
     "sql": "from nadi.cli.sql.command import check_installed; check_installed()",
     "traces": "import nadi; nadi.turn_on_traces()",

@@ -217,5 +217,5 @@ def test_what_spark_looks_for_loads_next_to_nothing(module: str) -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
-    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.formats"}.isdisjoint(loaded)
-    assert len(loaded) < 20, loaded
+    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.formats", "asyncio"}.isdisjoint(loaded)
+    assert len(loaded) < 40, loaded  # a dozen of them files of limits

@@ -49,8 +49,8 @@ NEVER: list[type[e.NadiError]] = [
     e.KeyValueTableNotFoundError, e.WriterNotFoundError, e.TransactionNotFoundError, e.StreamNotSealedError,
     e.StreamRemadeError, e.GenerationMismatchError, e.TransactionFailedError, e.NotAuthenticatedError,
     # a client's own
-    e.BookmarkNotFoundError, e.SliceNotFoundError, e.UnknownSchemaError, e.SchemaIncompatibleError,
-    e.SerializationError, e.ContentionError, e.ReaderOfflineError, e.RequestTimeoutError,
+    e.BookmarkNotFoundError, e.SliceNotFoundError, e.StreamTableNotFoundError, e.UnknownSchemaError,
+    e.SchemaIncompatibleError, e.SerializationError, e.ContentionError, e.ReaderOfflineError, e.RequestTimeoutError,
     # the connection ends without a word
     e.UnavailableError, e.ClosedError, e.ProtocolError, e.FencedError,
     # a server's, when it starts

@@ -74,6 +74,7 @@ from nadi.errors.folders import DataFolderVersionError as DataFolderVersionError
 
 for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, NadiError)]:
     _kind.__module__ = __name__  # where everybody finds it, and tracebacks and pickles say so
+del _kind
 
 
 class InvalidArgumentError(NadiError, ValueError):

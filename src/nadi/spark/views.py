@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +76,8 @@ def register(
 
 async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Typed]:
     """is_ended: whether the options say up to where to read; else it is what is there now."""
+    import asyncio  # here, for Spark imports this module to look for sources
+
     tables = await manager.stream_tables(scope).list()
     streams = await manager.list_streams(scope)
     names = {table.name for table in tables}
