@@ -13,13 +13,13 @@ from .cluster_mutations import (
     cleans_frames_that_the_log_still_needs,
     knows_only_the_transactions_that_it_began,
     takes_a_log_over_without_sealing_it,
+    takes_what_another_has_stored_for_its_own,
 )
 from .mutations import (
     MUTATIONS,
     Mutation,
     acknowledges_before_it_is_durable,
     commits_half_a_transaction,
-    forgets_what_a_writer_has_stored,
     sets_table_entries_whatever_their_version,
 )
 
@@ -61,7 +61,7 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
         acknowledges_before_it_is_in_the_store,
         takes_a_log_over_without_sealing_it,
         knows_only_the_transactions_that_it_began,
-        forgets_what_a_writer_has_stored,
+        takes_what_another_has_stored_for_its_own,
         cleans_frames_that_the_log_still_needs,
     ],
 )
