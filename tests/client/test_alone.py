@@ -21,7 +21,7 @@ from nadi.client.segments import alone
 from nadi.client.segments.alone import Alone
 from nadi.client.segments.connection import AppendSession
 from nadi.client.writing.ack import Ack
-from nadi.client.writing.pump import Pump
+from nadi.client.writing.outputs import Pump
 from nadi.errors import ClosedError, RequestTimeoutError, StreamSealedError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts
@@ -51,7 +51,7 @@ def made(manager: StreamManager, stream: str, segments: int = 1) -> Writer:
 
 
 def alone_of(writer: Writer) -> Alone:
-    session = next(iter(writer._core._sender._outputs.values()))._session
+    session = next(iter(writer._core._sender.outputs.values()))._session
     assert session is not None
     return session.connection.alone
 
@@ -141,7 +141,7 @@ def test_an_event_whose_acknowledgement_nobody_reads_is_acknowledged(
 def test_a_connection_with_other_appends_under_way_is_not_lent(manager: StreamManager) -> None:
     with made(manager, "not-free") as writer:
         lent(writer)
-        session = next(iter(writer._core._sender._outputs.values()))._session
+        session = next(iter(writer._core._sender.outputs.values()))._session
         assert session is not None
         busy = session.connection.add_session(AppendSession(print, print, lambda: False))
         manager._thread.result(session.connection.take_back)
@@ -254,7 +254,7 @@ def test_a_connection_that_the_loop_gives_up(through: tuple[StreamManager, Gate]
     manager, gate = through
     with made(manager, "silent") as writer:
         found = lent(writer)
-        session = next(iter(writer._core._sender._outputs.values()))._session
+        session = next(iter(writer._core._sender.outputs.values()))._session
         assert session is not None
         gate.answers.clear()
         thread, ended = in_thread(writer.write_event(b"x").result)
@@ -373,10 +373,10 @@ def test_the_stream_is_sealed_while_a_thread_waits(uri: str, through: tuple[Stre
 def test_a_token_that_ends_soon_is_replaced(manager: StreamManager) -> None:
     with made(manager, "token") as writer:
         found = lent(writer)
-        session = next(iter(writer._core._sender._outputs.values()))._session
+        session = next(iter(writer._core._sender.outputs.values()))._session
         object.__setattr__(session, "_renew_at", 0.0)
         writer.write_event(b"x").result(10)
-        assert next(iter(writer._core._sender._outputs.values()))._session is not session
+        assert next(iter(writer._core._sender.outputs.values()))._session is not session
         assert not found.is_busy
     assert stored(manager, "token", b"x") == [b"x"]
 

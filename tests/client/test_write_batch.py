@@ -341,7 +341,7 @@ async def test_large_events_keep_their_place(form: str) -> None:
 
 def pending_bytes(sender: EventSender) -> int:
     with sender.lock:
-        return sum(batch.size for output in sender._outputs.values() for batch in output.pending())
+        return sum(batch.size for output in sender.outputs.values() for batch in output.pending())
 
 
 async def test_write_many_waits_for_room() -> None:

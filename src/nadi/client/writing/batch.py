@@ -18,11 +18,11 @@ _LITTLE_BYTES = 16 * KIB
 class Batch:
     """entries: header, payload and routing key of each event in turn, so that one list operation adds an
     event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
-    bytes and itself. `number` is the writer's event number of its last event, once it was sent; `trace` is for whoever
-    makes spans of it.
+    bytes and itself. `number` is the writer's event number of its last event, once it was sent (at `sent_at`, by
+    time.monotonic); `trace` is for whoever makes spans of it.
     """
 
-    __slots__ = ("_more", "ack", "entries", "number", "size", "trace")
+    __slots__ = ("_more", "ack", "entries", "number", "sent_at", "size", "trace")
 
     @property
     def is_large(self) -> bool:
@@ -33,6 +33,7 @@ class Batch:
         self.entries: list[bytes | memoryview | str | Piece | None] = []
         self.size = 0
         self.number = -1
+        self.sent_at = 0.0
         self.ack = ack or Ack()
         self.trace: BlockTrace | None = None
         self._more = 0  # events of pieces beyond the first of each

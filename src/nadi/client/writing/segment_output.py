@@ -2,8 +2,8 @@
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
 the loop's thread, but for an append that a caller's thread sends by itself (`segments/alone`). One append is in
-flight, or two when there is much to send; meanwhile the next batch grows, so appends are small when the segment is
-quiet and large when it is busy.
+flight, or a few (`pace`); meanwhile the next batch grows, so appends are small when the segment is quiet and large when
+it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
@@ -28,6 +28,7 @@ from nadi.client.segments.tracing import BlockTrace, stored
 from nadi.client.writing.ack import has_callbacks
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.large_event import merge_large_event
+from nadi.client.writing.pace import Pace
 from nadi.errors import (
     AccessDeniedError,
     ClosedError,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nadi.client")
 
-SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # a second append goes out if it is at least this large
 _FULL_PAUSE_S = 0.25
 _ALONE_BYTES = 64 * KIB  # the most that a caller's thread sends by itself
 
@@ -73,6 +73,7 @@ class SegmentOutput:
         self.trouble: NadiError | None = None  # why nothing goes out now
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
+        self._pace = Pace(self.waiting, self.in_flight, owner.outputs)
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
         self._session: Session | None = None
@@ -141,10 +142,10 @@ class SegmentOutput:
             self._drop_session()  # the next one learns what this one has stored
         if self._session is None:
             return
-        while self._may_send():
+        while self._pace.may_send(self.current):
             self._prepared.append(self._next())
-        if len(self.in_flight) == 1:
-            self._wakes, self.notice_at = True, SECOND_APPEND_BYTES
+        if (notice_at := self._pace.next_notice(self.current, self.pump)) is not None:
+            self._wakes, self.notice_at = True, notice_at
 
     def send_prepared(self) -> None:
         """Send what `prepare` took."""
@@ -163,21 +164,13 @@ class SegmentOutput:
             self.prepare()
         self.send_prepared()
 
-    def _may_send(self) -> bool:
-        if not self.in_flight:
-            return bool(self.waiting or self.current.entries)
-        if len(self.in_flight) > 1 or self.in_flight[0].is_large:
-            return False
-        if self.waiting:
-            return not self.waiting[0].is_large
-        return self.current.size >= SECOND_APPEND_BYTES
-
     def _next(self) -> Batch:
         if self.waiting:
             batch, current = self.waiting.popleft(), self.current
         else:
             batch, current = self.current, Batch()
         batch.number = self._number + len(batch)
+        self._pace.sent(batch)
         if traces.active is not None:
             batch.trace = BlockTrace(traces.active, batch.trace)
         # nothing is called from here on: Ctrl-C in a caller's thread finds it here or there
@@ -324,6 +317,7 @@ class SegmentOutput:
             self.in_flight.popleft()
         if done:
             self.progress_at = time.monotonic()
+            self._pace.acknowledged(done[-1])
             if traces.active is not None:
                 stored(traces.active, self.segment, self._writer_id, done)
         if self.has_pending:

@@ -31,8 +31,7 @@ from nadi.client.writing.ack import Ack
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.writing.event_time import NotedTimes
-from nadi.client.writing.overdue import fail_overdue, too_late
-from nadi.client.writing.pump import Pump
+from nadi.client.writing.outputs import Pump, fail_overdue, too_late
 from nadi.client.writing.routes import CACHED_KEYS, Routes
 from nadi.client.writing.segment_output import SegmentOutput
 from nadi.client.writing.succession import divided, routed_on
@@ -93,11 +92,11 @@ class EventSender:
         self._stopped: NadiError | None = None  # why no more events are taken
         self._failure: NadiError | None = None  # the first since the last flush
         self.times: NotedTimes | None = None  # a transaction's writer has none
-        self._outputs: dict[int, SegmentOutput] = {}
+        self.outputs: dict[int, SegmentOutput] = {}
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._keyless: SegmentOutput | None  # takes events without a key now
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
-        self.spawn(fail_overdue(self._outputs, self.lock, ack_timeout_s, stores.waits_for))
+        self.spawn(fail_overdue(self.outputs, self.lock, ack_timeout_s, stores.waits_for))
 
     # --- writing; any thread in the blocking face, else the loop's ---------------------------
 
@@ -156,7 +155,7 @@ class EventSender:
     def unacknowledged(self) -> list[Ack]:
         """The Acks of everything written so far that is not settled."""
         with self.lock:
-            return list(dict.fromkeys(batch.ack for output in self._outputs.values() for batch in output.pending()))
+            return list(dict.fromkeys(batch.ack for output in self.outputs.values() for batch in output.pending()))
 
     def segment_ids(self) -> list[int]:
         """The segments that take its events now."""
@@ -177,7 +176,7 @@ class EventSender:
     async def flush(self, timeout: float | None = None) -> None:
         failure, self._failure = self._failure, None
         async with TimeLimit(timeout, lambda: f"not everything was acknowledged within {timeout} s", self._trouble):
-            self.pump.add_unsent(self._outputs.values())
+            self.pump.add_unsent(self.outputs.values())
             for ack in self.unacknowledged():
                 try:
                     await ack
@@ -200,7 +199,7 @@ class EventSender:
         """End at once: pending events fail with `error`."""
         with self.lock:
             self._stop_taking(error)
-        for output in self._outputs.values():
+        for output in self.outputs.values():
             output.fail(error)
             output.close()
         for task in self._tasks:
@@ -283,7 +282,7 @@ class EventSender:
 
     def _trouble(self) -> NadiError | None:
         """What keeps events from being acknowledged, as far as is known."""
-        outputs = list(self._outputs.values())
+        outputs = list(self.outputs.values())
         return next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
 
     def _make_room(self) -> None:
@@ -347,10 +346,10 @@ class EventSender:
         return output
 
     def _output(self, segment_id: int) -> SegmentOutput:
-        output = self._outputs.get(segment_id)
+        output = self.outputs.get(segment_id)
         if output is None:
             output = SegmentOutput(self, self._name_of(segment_id), segment_id)
-            self._outputs[segment_id] = output
+            self.outputs[segment_id] = output
         return output
 
     def _set_table(self, entries: list[tuple[float, float, SegmentOutput]]) -> None:
@@ -397,4 +396,4 @@ class EventSender:
             for output, group in groups.items():
                 output.adopt(group)
         sealed.close()
-        del self._outputs[sealed.segment_id]
+        del self.outputs[sealed.segment_id]

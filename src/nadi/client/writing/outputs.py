@@ -1,17 +1,23 @@
-"""Which outputs of a writer have something to send, and the one turn of the loop in which all of them send it.
+"""What a writer does with all its outputs together: sends what they have, and fails what nobody acknowledges.
 
-A writer of many segments has something for many of them at once, mostly one event each. They share what a turn costs:
-one call that wakes the loop, one look at the lock, and one write to the socket.
+A writer of many segments has something for many of them at once, mostly one event each. They share what a turn of the
+loop costs: one call that wakes it, one look at the lock, and one write to the socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from nadi.errors import NadiError, RequestTimeoutError, StorageFullError
 
 if TYPE_CHECKING:
     from nadi.client.writing.segment_output import SegmentOutput
+
+_LOOK_S = 1.0
 
 
 class Pump:
@@ -47,3 +53,29 @@ class Pump:
                 output.prepare()
         for output in due:
             output.send_prepared()
+
+
+async def fail_overdue(
+    outputs: Mapping[int, SegmentOutput],
+    lock: threading.Lock,
+    ack_timeout_s: float,
+    waits_for: Callable[[], NadiError | None],
+) -> None:
+    """Fail the events of outputs that have made no progress for the acknowledgement timeout; until cancelled."""
+    while True:
+        await asyncio.sleep(min(_LOOK_S, ack_timeout_s / 4))
+        now = time.monotonic()
+        for output in list(outputs.values()):
+            with lock:
+                if not output.has_pending:
+                    output.progress_at = now
+            if now - output.progress_at > ack_timeout_s:
+                what = f"segment {output.segment} acknowledged nothing for {ack_timeout_s} s"
+                if isinstance(output.trouble, StorageFullError):
+                    output.fail(StorageFullError(f"{what}: {output.trouble}"))
+                else:
+                    output.fail(too_late(what, output.trouble or waits_for()))
+
+
+def too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
+    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
