@@ -138,7 +138,7 @@ def write_changes(
     """Write the changes of a table into another stream, each once, from where it was left."""
     import nadi
 
-    count = 0
+    count, what = 0, f"changes of {scope}/{name} to {to}"
 
     def told(so_far: int) -> None:
         nonlocal count
@@ -150,9 +150,13 @@ def write_changes(
             manager, scope, name, to, end=cut, every=every, told=told, if_unknown=cast("IfUnknown", if_unknown)
         )
     except KeyboardInterrupt:
+        warn(f"wrote {count:,} {what}")
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        warn(f"wrote {count:,} changes of {scope}/{name} to {to}")
+    except Exception:
+        if count:
+            warn(f"wrote {count:,} {what}, and no more")
+        raise
+    warn(f"wrote {count:,} {what}")
 
 
 def _columns(manager: StreamManager, found: TableDefinition) -> str:

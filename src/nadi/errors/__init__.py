@@ -209,11 +209,15 @@ class StreamSealedError(ConflictError):
 
 
 class StreamRemadeError(ConflictError):
-    def __init__(self, scope: str, stream: str) -> None:
+    def __init__(
+        self,
+        scope: str,
+        stream: str,
+        advice: str = "start at the new one's head; for a reader group, call `reset_reader_group` with the head of "
+        "each of its streams; for a query, use a new checkpoint",
+    ) -> None:
         super().__init__(
-            f"stream {scope}/{stream} was deleted and recreated, and this position belongs to the old one: start "
-            "at the new one's head; for a reader group, call `reset_reader_group` with the head of each of its "
-            "streams; for a query, use a new checkpoint"
+            f"stream {scope}/{stream} was deleted and recreated, and this position belongs to the old one: {advice}"
         )
         self.scope, self.stream = scope, stream
 

@@ -97,6 +97,8 @@ def test_the_columns_are_those_of_the_streams_schema(manager: StreamManager) -> 
         ({"value_schema": "m array<string>, wh double", "key": ["m"]}, "can't be a part of its key"),
         ({"value_schema": "m string, wh double", "key": ["m", "m"]}, "each named once"),
         ({"value_schema": "m string, wh double", "key": "m"}, "list of texts"),
+        ({"value_schema": "m string, wh long, M long", "key": ["m"]}, "'m' and 'M', which differ by case alone"),
+        ({"value_schema": "m string, s array<struct<wh: long, WH: long>>"}, "'wh' and 'WH', which differ by case"),
         ({"value_schema": "m string, wh double", "event_time": "wh"}, "can't be its event time"),
         ({"value_schema": "m string, wh double", "event_time": "at"}, "no column 'at'"),
         ({"value_schema": "m string, t date", "key": ["m"], "event_time": "t"}, "no column besides"),

@@ -18,6 +18,7 @@ from nadi.errors import (
     InvalidStreamCutError,
     NadiError,
     StreamNotFoundError,
+    StreamRemadeError,
     TruncatedError,
     UnavailableError,
 )
@@ -117,7 +118,7 @@ def test_a_stream_that_ends_or_is_another_one(manager: StreamManager) -> None:
     manager.create_stream("sc", "ends")
     manager.stream_tables("sc").define("ends", value_schema=SCHEMA, key=["meter"])
     write(manager, "ends", {"meter": "b", "wh": 2})
-    with pytest.raises(NadiError):
+    with pytest.raises(StreamRemadeError, match="Write the new one's to another stream"):
         nadi.write_changes(manager, "sc", "ends", "ends-changes", end="tail")
     assert wh(nadi.stream_table(manager, "sc", "ends-changes").latest()) == {"a": 1}
 

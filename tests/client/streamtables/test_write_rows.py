@@ -19,7 +19,7 @@ import nadi
 from nadi.client import StreamManager
 from nadi.client.serializers import Struct
 from nadi.client.streamtables import writing
-from nadi.errors import InvalidArgumentError, SerializationError, StreamTableNotFoundError
+from nadi.errors import ConflictError, InvalidArgumentError, SerializationError, StreamTableNotFoundError
 
 ROWS = pa.table({"meter": [f"m{number % 7}" for number in range(500)], "wh": list(range(500))})
 
@@ -105,9 +105,13 @@ def test_the_streams_own_schema_says_how(manager: StreamManager) -> None:
     [
         (pa.table({"meter": ["m"], "watt": [1]}), "'watt', and table sc/odd doesn't: it has meter, wh"),
         (pa.table({"wh": [1]}), "no column 'meter', a part of the key"),
-        (pa.table({"meter": [None], "wh": [1]}, pa.schema({"meter": pa.string(), "wh": pa.int64()})), "has no 'meter'"),
-        (pa.table({"meter": ["m"], "wh": ["much"]}), "column 'wh' of the rows is string"),
-        (pa.table({"meter": ["m"], "wh": [1.5]}), "column 'wh' of the rows is double"),
+        (pa.table({"meter": ["m", None], "wh": [1, 2]}), "row 1 has no 'meter'"),
+        (pa.table({"meter": ["m"], "wh": ["much"]}), "column 'wh' of the rows is string.* row 0 has 'much'"),
+        (pa.table({"meter": ["m", "n"], "wh": [1.0, 1.5]}), "column 'wh' of the rows is double.* row 1 has 1.5"),
+        (
+            pa.table({"meter": [b"m", b"\xff"], "wh": [1, 2]}),
+            r"column 'meter' of the rows is binary.* row 1 has b'\\xff'",
+        ),
         (pa.table([["m"], [1], [2]], ["meter", "wh", "wh"]), "'wh', twice"),
         ([{"meter": "m", "wh": 1}], "not list: pyarrow.Table.from_pylist"),
     ],
@@ -130,8 +134,57 @@ def test_odd_numbers_odd_names_and_no_rows(manager: StreamManager) -> None:
     assert pa.table(nadi.stream_table(manager, "sc", "floats").rows()).num_rows == 4
     with pytest.raises(StreamTableNotFoundError):
         nadi.write_rows(manager, "sc", "nothing", ROWS)
-    with pytest.raises(InvalidArgumentError, match="can't be empty"):
-        nadi.write_rows(manager, "sc", "floats", ROWS, once="")
+    for name in ("", 5, b"monday"):
+        with pytest.raises(InvalidArgumentError, match="a text that isn't empty"):
+            nadi.write_rows(manager, "sc", "floats", ROWS, once=name)  # type: ignore[arg-type]
+
+
+def test_numbers_that_json_has_not_are_refused_however_deep(manager: StreamManager) -> None:
+    made(manager, "deep", "f float, l array<double>, s struct<m: map<string, double>>", key=[])
+    nan = float("nan")
+    maps = pa.struct([("m", pa.map_(pa.string(), pa.float64()))])
+    for told, rows in {
+        "row 1 has inf as its 'f'": pa.table({"f": [1.0, float("inf")]}),
+        "row 2 has .*nan.* as its 'l'": pa.table({"l": [[1.0], None, [2.0, nan]]}),
+        "row 0 has .*nan.* as its 's'": pa.table({"s": pa.array([{"m": [("a", nan)]}], maps)}),
+    }.items():
+        with pytest.raises(SerializationError, match=told):
+            nadi.write_rows(manager, "sc", "deep", rows)
+    far = pa.concat_tables([pa.table({"f": [0.5] * 600}), pa.table({"f": [1e300]})])
+    with pytest.raises(InvalidArgumentError, match=r"row 600 has 1e\+300, and something of it would be lost"):
+        nadi.write_rows(manager, "sc", "deep", far)
+    assert pa.table(nadi.stream_table(manager, "sc", "deep").rows()).num_rows == 0
+
+
+def test_a_number_that_a_float_cannot_hold_is_no_row(manager: StreamManager) -> None:
+    made(manager, "single", "meter string, f float", value_mode="FAILFAST")
+    with manager.create_writer("sc", "single") as writer:
+        writer.write_batch([b'{"f": 3.4028234e38}', b'{"f": 1e300}'], ["m", "m"])
+    with pytest.raises(SerializationError, match=r"f: 1e\+300 is beyond what a float holds"):
+        list(nadi.stream_table(manager, "sc", "single").rows().batches())
+
+
+def test_other_rows_under_the_same_name_are_seen(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the rows that a killed process left, over a split, and if the table has more columns by then."""
+    made(manager, "others")
+    monkeypatch.setattr(writing, "STREAM_TABLE_BATCH_ROWS", 40)
+
+    def some() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.slice(0, 130).to_batches(100)
+        raise RuntimeError("killed")
+
+    with pytest.raises(Exception, match="killed"):
+        nadi.write_rows(manager, "sc", "others", pa.RecordBatchReader.from_batches(ROWS.schema, some()), once="monday")
+    manager.scale_stream("sc", "others", [0], [(0.0, 0.1), (0.1, 1 / 3)])
+    early = ROWS.set_column(1, "wh", pa.array([*range(100), 7, *range(101, 500)]))
+    for other in (early, ROWS.slice(1), ROWS.slice(0, 50), ROWS.take(list(reversed(range(500))))):
+        with pytest.raises(ConflictError, match="other rows were written under the name 'monday'"):
+            nadi.write_rows(manager, "sc", "others", other, once="monday")
+    manager.stream_tables("sc").define(
+        "others", value_schema="meter string, wh long, note string", key=["meter"], replace=True
+    )
+    assert nadi.write_rows(manager, "sc", "others", ROWS.select(["wh", "meter"]), once="monday") == 500
+    assert wh(manager, "others") == list(range(500))
 
 
 def test_all_or_none(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,8 @@ def test_other_types() -> None:
         ("a tinyint", b'{"a": 128}', "<= 127"),
         ("a long", b'{"a": 18446744073709551615}', "out of range|<= 9223372036854775807"),
         ("a decimal(4,2)", b'{"a": 1.234}', "a: Rescaling"),
+        ("a float", b'{"a": 1e300}', r"a: 1e\+300 is beyond what a float holds"),
+        ("a array<struct<b float>>", b'{"a": [{"b": 1.5}, {"b": -1e300}]}', r"a: b: -1e\+300 is beyond"),
         ("a date", b'{"a": "yesterday"}', "Invalid RFC3339|date"),
         ("a timestamp", b'{"a": "yesterday"}', "yesterday"),
         ("a timestamp", b'{"a": 99999999999999}', "."),

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nadi.client.values.options import Target, value_options
 from nadi.client.values.target import Schemas, stored_format, target_of
-from nadi.client.values.types import plain
+from nadi.client.values.types import alike, plain
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -58,7 +58,14 @@ def fields_of(kind: pa.DataType, what: str) -> list[pa.Field]:
 
 
 def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: str | None, what: str) -> None:
-    """InvalidArgumentError if the key or the time isn't among the columns, or can't be one."""
+    """InvalidArgumentError if the key or the time isn't among the columns, or can't be one; or SQL couldn't tell two of
+    the columns apart."""
+    same = alike(fields)
+    if same is not None:
+        raise InvalidArgumentError(
+            f"{what} has {same[0]!r} and {same[1]!r}, which differ by case alone, and SQL can't tell them apart: "
+            "rename one"
+        )
     types = {field.name: field.type for field in fields}
     for name in (*key, *([] if event_time is None else [event_time])):
         if name not in types:

@@ -54,6 +54,11 @@ class StreamShape:
             raise StreamSealedError(f"stream {self.scope}/{self.stream}")
         return self._current
 
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing speaks against the segments that `current` has said."""
+        return self._current is not None
+
     def outdated(self) -> None:
         """One of them takes no more: ask again next time."""
         self._current = None

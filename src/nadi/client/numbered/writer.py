@@ -23,6 +23,8 @@ from nadi.model.framing import frame_events
 from nadi.model.segments import SegmentRange
 from nadi.wire.fields import NO_VERSION
 
+_ASKED_AT_ONCE = 32  # segments
+
 
 class NumberedEvent(NamedTuple):
     """number: not negative. position: of its key in the key space, as `model.keyspace` has it."""
@@ -80,6 +82,25 @@ class NumberedWriter:
             except StreamSealedError:
                 self._drop(segment)
                 self._shape.outdated()
+
+    async def last_numbers(self) -> set[int]:
+        """The highest numbers stored under the id in the segments that take events, and in those that they follow."""
+        while True:
+            self._segments = await self._shape.current()
+            found: set[int] = set()
+            for low in range(0, len(self._segments), _ASKED_AT_ONCE):
+                some = self._segments[low : low + _ASKED_AT_ONCE]
+                outcomes = await asyncio.gather(*map(self._numbers, some), return_exceptions=True)
+                for segment, outcome in zip(some, outcomes, strict=True):
+                    if isinstance(outcome, StreamSealedError):
+                        self._drop(segment)
+                        self._shape.outdated()
+                    elif isinstance(outcome, BaseException):
+                        raise outcome
+                    else:
+                        found |= {piece.number for piece in outcome}
+            if self._shape.is_known:
+                return found - {NO_VERSION}
 
     def close(self) -> None:
         """Let go of its sessions."""

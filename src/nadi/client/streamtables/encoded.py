@@ -6,13 +6,15 @@ The routing key is the text of the key's column: as it is if it is a text, else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.client.definitions.stream_tables import TableDefinition
+from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
 from nadi.client.values.columns import MISFITS, native, told
 from nadi.client.values.encoding import check_column, encoder
 from nadi.client.values.options import Target
@@ -20,6 +22,23 @@ from nadi.client.values.types import plain
 from nadi.errors import InvalidArgumentError, SerializationError
 
 Encode = Callable[[pa.StructArray], Sequence[bytes]]
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """The events, their routing keys, and the columns that they were made of, in the table's types."""
+
+    events: Sequence[bytes]
+    keys: list[str | None]
+    columns: Mapping[str, pa.Array]
+
+    def texts(self) -> Iterator[bytes]:
+        """What each row says, however it is encoded."""
+        names = sorted(self.columns)
+        encode = msgspec.json.Encoder().encode
+        for values in zip(*(self.columns[name].to_pylist() for name in names), strict=True):
+            yield encode({name: value for name, value in zip(names, values, strict=True) if value is not None})
 
 
 class RowEncoder:
@@ -43,31 +62,42 @@ class RowEncoder:
             here = [field for field in self._fields if field.name in given.names]
             check_column(pa.struct(here), target, "row")
         self._encode: Encode = _documents(target) if target.definition is None else encoder(target)
+        self._is_json = target.options.format == "json"
 
-    def of(self, batch: pa.RecordBatch) -> tuple[Sequence[bytes], list[str | None]]:
-        """The events, and their routing keys."""
-        columns = {name: self._cast(name, batch.column(name)) for name in batch.schema.names}
-        keys = self._keys([columns[name] for name in self._key], batch.num_rows)
+    def of(self, batch: pa.RecordBatch, first: int = 0) -> EncodedRows:
+        """The batch's rows as events. first: the number of its first row, for errors to name the one that is meant.
+
+        InvalidArgumentError for a value that has no place in its column, or only with loss; SerializationError for one
+        that the format hasn't.
+        """
+        columns = {name: self._lossless(name, batch.column(name), first) for name in batch.schema.names}
+        keys = self._keys([columns[name] for name in self._key], batch.num_rows, first)
+        if self._is_json:
+            for name, column in columns.items():
+                _check_numbers(name, column, first)
         whole = [columns.get(one.name, pa.nulls(batch.num_rows, one.type)) for one in self._fields]
         events = self._encode(pa.StructArray.from_arrays(whole, fields=self._fields))
-        return events.to_pylist() if isinstance(events, pa.Array) else events, keys
+        return EncodedRows(events.to_pylist() if isinstance(events, pa.Array) else events, keys, columns)
 
-    def _cast(self, name: str, column: pa.Array) -> pa.Array:
+    def _lossless(self, name: str, column: pa.Array, first: int) -> pa.Array:
         wanted = self._kind.field(name).type
         try:
-            return pc.cast(column, wanted) if column.type != wanted else column
-        except pa.ArrowException as error:
+            return lossless(column, wanted)
+        except MisfitError as error:
+            which = "" if error.row is None else f"row {first + error.row:,} has {_shown(column, error.row)}, and "
             raise InvalidArgumentError(
-                f"column {name!r} of the rows is {column.type}, and {self._name} has {wanted} there: {told(error)}"
+                f"column {name!r} of the rows is {column.type}, and {self._name} has {wanted} there: {which}"
+                f"{error.why}. Cast it, or leave it out"
             ) from None
 
-    def _keys(self, columns: Sequence[pa.Array], count: int) -> list[str | None]:
+    def _keys(self, columns: Sequence[pa.Array], count: int, first: int) -> list[str | None]:
         if not columns:
             return [None] * count
         for name, column in zip(self._key, columns, strict=True):
             if column.null_count:
                 raise InvalidArgumentError(
-                    f"a row has no {name!r}, which is a part of the key of {self._name}: leave it out, or name one"
+                    f"row {first + pc.index(column.is_null(), True).as_py():,} has no {name!r}, which is a part of the "
+                    f"key of {self._name}: leave it out, or name one"
                 )
         texts = [_texts(column) for column in columns]
         return list(texts[0]) if len(texts) == 1 else ["/".join(parts) for parts in zip(*texts, strict=True)]
@@ -82,15 +112,13 @@ def _texts(column: pa.Array) -> list[str]:
 
 def _documents(target: Target) -> Encode:
     """Of rows whose columns the definition names."""
-    kind, is_json = target.kind, target.options.format == "json"
-    encode = (msgspec.json if is_json else msgspec.msgpack).Encoder().encode
+    kind = target.kind
+    encode = (msgspec.json if target.options.format == "json" else msgspec.msgpack).Encoder().encode
     names = [kind.field(number).name for number in range(kind.num_fields)]
     odd = [kind.field(name).type for name in names]
     is_plain = not any(pa.types.is_nested(one) or (pa.types.is_timestamp(one) and one.unit == "ns") for one in odd)
 
     def encoded(rows: pa.StructArray) -> list[bytes]:
-        if is_json:
-            _check_numbers(rows, names)
         try:
             if is_plain:
                 values = zip(*(column.to_pylist() for column in rows.flatten()), strict=True)
@@ -102,7 +130,35 @@ def _documents(target: Target) -> Encode:
     return encoded
 
 
-def _check_numbers(rows: pa.StructArray, names: Sequence[str]) -> None:
-    for name, column in zip(names, rows.flatten(), strict=True):
-        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
-            raise SerializationError(f"a row has NaN or infinity as its {name!r}, and JSON has no such numbers")
+def _check_numbers(name: str, column: pa.Array, first: int) -> None:
+    """Of what is to be JSON."""
+    try:
+        _finite(column)
+    except ValueError:
+        row = first_wrong(column, _finite) or 0
+        raise SerializationError(
+            f"row {first + row:,} has {_shown(column, row)} as its {name!r}, and JSON has no such numbers"
+        ) from None
+
+
+def _finite(column: pa.Array) -> None:
+    """ValueError if there is NaN or infinity in it, however deep."""
+    types = pa.types
+    if types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+        raise ValueError("not finite")
+    if types.is_struct(column.type) or types.is_list(column.type):
+        for part in column.flatten() if types.is_struct(column.type) else [column.flatten()]:
+            _finite(part)
+    elif types.is_map(column.type):
+        _finite(column.take(pa.array(range(len(column)))).items)
+
+
+def _shown(column: pa.Array, row: int) -> str:
+    one = column.slice(row, 1)
+    if pa.types.is_string(one.type) or pa.types.is_large_string(one.type):
+        text = one.cast(pa.large_binary() if pa.types.is_large_string(one.type) else pa.binary())[0].as_py()
+        value: object = text.decode(errors="backslashreplace")
+    else:
+        value = one[0].as_py()
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

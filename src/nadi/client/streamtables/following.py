@@ -29,6 +29,7 @@ from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
 from nadi.client.control.arguments import check_seconds
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
+from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
@@ -40,6 +41,7 @@ from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
     NadiError,
+    StreamRemadeError,
     StreamTableNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
@@ -52,6 +54,7 @@ from nadi.limits import (
 )
 from nadi.model.place import StoredProgress
 from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
 
 IfUnknown = Literal["raise", "written", "again"]
 
@@ -132,7 +135,8 @@ class Following:
         self._encode = RowEncoder(target.definition, target.target, pa.schema([schema.field(n) for n in self._names]))
         self._cuts = manager.cuts(self._scope, source.definition.stream)
         self._thread, core = inside(manager)
-        self._progress = Progress(stores_of(core), self._scope, target.definition.name)
+        self._stores = stores_of(core)
+        self._progress = Progress(self._stores, self._scope, target.definition.name)
         self._state: Latest | None = None  # None: more than memory may hold
 
     def run(
@@ -149,7 +153,9 @@ class Following:
             self._scope, self._stream, lease_ms=STREAM_TABLE_LEASE_MS
         ) as writer:
             record = self._settled(writer, self._begun(), if_unknown)
-            self._state = self._state_at(StreamCut.from_text(record.at))
+            at = StreamCut.from_text(record.at)
+            self._check_stream(at)
+            self._state = self._state_at(at)
             while not stop.is_set():
                 at = StreamCut.from_text(record.at)
                 to = self._next(at, last)
@@ -211,6 +217,18 @@ class Following:
         self._put(settled)
         return settled
 
+    def _check_stream(self, at: StreamCut) -> None:
+        """StreamRemadeError if the cut is one of a stream that another stands for by now."""
+        found = self._thread.run(what_became_of(self._stores, segment_name(at.scope, at.stream, max(at.positions))))
+        if isinstance(found, StreamRemadeError):
+            to = f"{self._scope}/{self._stream}"
+            raise StreamRemadeError(
+                at.scope,
+                at.stream,
+                f"{to} has the old one's changes. Write the new one's to another stream; or delete {to}, make it anew, "
+                "and begin again",
+            )
+
     def _state_at(self, at: StreamCut) -> Latest | None:
         self._cuts.bytes_between(at, self._cuts.tail())  # TruncatedError if what comes next is gone
         state = Latest(self._layout, keeps_deleted=True)
@@ -246,12 +264,12 @@ class Following:
                 for batch in found.select(self._names).combine_chunks().to_batches(STREAM_TABLE_BATCH_ROWS):
                     if not batch.num_rows:
                         continue
-                    events, keys = self._encode.of(batch)
+                    made = self._encode.of(batch)
                     if txn is None:
                         txn = writer.begin_txn()
                         self._step("begun")
-                    txn.write_batch(list(events), keys)
-                    count += len(events)
+                    txn.write_batch(list(made.events), made.keys)
+                    count += len(made.events)
             if txn is not None:
                 txn.flush()
                 self._step("written")

@@ -58,8 +58,8 @@ class StreamTable:
         name the table has itself is left out.
         """
         target = self.target
-        names = {field.name for field in fields_of(target.kind, self._name)}
-        own = (name for name in several_texts(also, "the columns in `also`") if name not in names)
+        names = {field.name.lower() for field in fields_of(target.kind, self._name)}
+        own = (name for name in several_texts(also, "the columns in `also`") if name.lower() not in names)
         return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
 
     def latest(self, at: Place | None = None) -> LatestRows:

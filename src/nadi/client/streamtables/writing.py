@@ -1,8 +1,13 @@
-"""Rows into a stream: whatever offers Arrow's C stream, each row an event under the key of its table."""
+"""Rows into a stream: whatever offers Arrow's C stream, each row an event under the key of its table.
+
+Rows with a name are numbered. A number is the row's place, and a checksum of all rows up to there: so whoever begins
+them again sees, by the last numbers that segments have of the name, whether they are the same.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -14,11 +19,13 @@ from nadi.client.control.loop_thread import LoopThread
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.client.streamtables.encoded import RowEncoder
+from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table
-from nadi.errors import InvalidArgumentError
+from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import STREAM_TABLE_BATCH_ROWS, STREAM_TABLE_TXN_BYTES
 from nadi.model.keyspace import key_position
+
+_CHECKSUM_BITS = 23  # of a number of 63: 40 are left for places
 
 
 class Rows(Protocol):
@@ -34,7 +41,8 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
     raised, and none is written.
 
     once: a name for these rows, by which they may be written again, whatever became of the first try: each is in the
-    stream once then. They have to be the same in the same order. They come by and by, not all at once, in any number.
+    stream once then. They have to be the same in the same order, or ConflictError is raised; what comes behind those
+    that were written is taken for their rest. They come by and by, not all at once, in any number.
     """
     table = stream_table(manager, scope, name)
     if not hasattr(rows, "__arrow_c_stream__"):
@@ -42,8 +50,8 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
             f"rows are a table or a data frame that speaks Arrow's protocol, not {type(rows).__name__}: "
             "pyarrow.Table.from_pylist makes one of dictionaries"
         )
-    if once == "":
-        raise InvalidArgumentError("`once` is a name for the rows: it can't be empty")
+    if once is not None and (not isinstance(once, str) or not once):
+        raise InvalidArgumentError(f"`once` is a name for the rows, a text that isn't empty, and not {once!r:.60}")
     reader = pa.RecordBatchReader.from_stream(rows)
     found = _Events(RowEncoder(table.definition, table.target, reader.schema), reader)
     stream = table.definition.stream
@@ -65,36 +73,51 @@ class _Events:
     def __init__(self, encode: RowEncoder, reader: pa.RecordBatchReader) -> None:
         self._encode, self._reader = encode, reader
 
-    def __iter__(self) -> Iterator[tuple[list[bytes], list[str | None]]]:
+    def __iter__(self) -> Iterator[EncodedRows]:
+        first = 0
         for batch in self._reader:
             for low in range(0, batch.num_rows, STREAM_TABLE_BATCH_ROWS):
-                events, keys = self._encode.of(batch.slice(low, STREAM_TABLE_BATCH_ROWS))
-                yield list(events), keys
+                yield self._encode.of(batch.slice(low, STREAM_TABLE_BATCH_ROWS), first + low)
+            first += batch.num_rows
 
 
 def _together(manager: StreamManager, scope: str, stream: str, found: _Events) -> int:
     count = size = 0
     with manager.create_transaction_writer(scope, stream) as writer, writer.begin_txn() as txn:
-        for events, keys in found:
-            count += len(events)
-            size += sum(map(len, events))
+        for made in found:
+            count += len(made.events)
+            size += sum(map(len, made.events))
             if size > STREAM_TABLE_TXN_BYTES:
                 raise InvalidArgumentError(
                     f"the rows are more than {STREAM_TABLE_TXN_BYTES:,} bytes, the most that one transaction gets: "
                     "name them, as once='import of monday', and they are written by and by, each once"
                 )
-            txn.write_batch(events, keys)
+            txn.write_batch(list(made.events), made.keys)
         txn.commit(wait=True)
     return count
 
 
 def _numbered(thread: LoopThread, writer: NumberedWriter, once: str, found: _Events) -> int:
-    count = 0
-    for events, keys in found:
-        numbered = [
-            NumberedEvent(number, key_position(key if key is not None else f"{once}/{number}"), event)
-            for number, (event, key) in enumerate(zip(events, keys, strict=True), count)
-        ]
+    count = checksum = 0
+    stored = {number >> _CHECKSUM_BITS: number for number in thread.run(writer.last_numbers())}
+    for made in found:
+        numbered = []
+        for place, (event, key, text) in enumerate(zip(made.events, made.keys, made.texts(), strict=True), count):
+            checksum = zlib.crc32(text, checksum)
+            number = place << _CHECKSUM_BITS | checksum >> 32 - _CHECKSUM_BITS
+            if stored.pop(place, number) != number:
+                raise _others(once)
+            position = key_position(key if key is not None else f"{once}/{place}")
+            numbered.append(NumberedEvent(number, position, event))
         thread.run(writer.write(numbered))
-        count += len(events)
+        count += len(numbered)
+    if stored:  # more rows than these
+        raise _others(once)
     return count
+
+
+def _others(once: str) -> ConflictError:
+    return ConflictError(
+        f"other rows were written under the name {once[:60]!r} before: give these a name of their own, or write those "
+        "again that it stands for"
+    )

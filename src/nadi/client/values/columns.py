@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from itertools import accumulate
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, RecursionErr
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_REASON_CHARS = 300
+_FLOAT_MOST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,20 @@ def array_of(values: Sequence[Any], kind: pa.DataType, fields: Fields) -> pa.Arr
         return pa.array([None if one is None else msgspec.json.encode(one).decode() for one in values], pa.string())
     if types.is_string(wanted) and not types.is_string(kind):
         return pa.array([None if one is None else str(one) for one in values], pa.string())
+    if types.is_float32(wanted):
+        return _floats(values)
     return pa.array(values, wanted)
+
+
+def _floats(values: Sequence[Any]) -> pa.Array:
+    """Of single precision: Arrow makes those infinite that are beyond it."""
+    made = pa.array(values, pa.float32())
+    is_infinite = compute.is_inf(made)
+    if compute.any(is_infinite).as_py():
+        for value, became_infinite in zip(values, is_infinite.to_pylist(), strict=True):
+            if became_infinite and isfinite(value):
+                raise ValueError(f"{value!r} is beyond what a float holds: {_FLOAT_MOST:.4g} at most")
+    return made
 
 
 def _borders(values: Sequence[Any]) -> pa.Array:

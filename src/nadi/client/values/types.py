@@ -41,6 +41,33 @@ def is_uuid(kind: pa.DataType) -> bool:
     return bool(kind == _UUID)
 
 
+def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[str, str] | None:
+    """Two names beside each other that differ by case alone, which SQL can't tell apart: among the fields, or in one of
+    them, or with one of those that were there before."""
+    there = {field.name: field for field in before}
+    known = {name.lower(): field for name, field in there.items()}
+    seen: dict[str, str] = {}
+    for field in fields:
+        low = field.name.lower()
+        other = there.get(field.name, known.get(low))
+        name = seen.setdefault(low, field.name if other is None else other.name)
+        if name != field.name:
+            return name, field.name
+        found = alike(_within(field.type), () if other is None else _within(other.type))
+        if found is not None:
+            return found
+    return None
+
+
+def _within(kind: pa.DataType) -> list[pa.Field]:
+    types = pa.types
+    if types.is_struct(kind):
+        return list(kind)
+    if types.is_map(kind):
+        return [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
+    return [pa.field("element", kind.value_type)] if types.is_list(kind) or types.is_large_list(kind) else []
+
+
 def plain(kind: pa.DataType, path: str = "value") -> pa.DataType:
     """The column's type, which Spark has too; InvalidArgumentError if it has none."""
     types = pa.types

@@ -1,0 +1,88 @@
+"""What has a place in a column of another type, and what only half has one."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nadi.client.streamtables.lossless import MisfitError, lossless
+
+INTS = pa.list_(pa.field("element", pa.int32()))
+MONEY = pa.decimal128(9, 2)
+TIMES = pa.timestamp("us", "UTC")
+PLACE = pa.struct([("x", pa.int32()), ("y", pa.string())])
+COUNTS = pa.map_(pa.string(), pa.int32())
+MANY = pa.map_(pa.string(), pa.int64())
+
+
+def not_utf8() -> pa.Array:
+    offsets = pa.array([0, 1, 2], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a\xff")])
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "expected"),
+    [
+        (pa.array([2.0, None, -0.0]), pa.int32(), [2, None, 0]),
+        (pa.array([0.5, float("inf")]), pa.float32(), [0.5, float("inf")]),
+        (pa.array([1, 0]), pa.bool_(), [True, False]),
+        (pa.array([5, -7]), MONEY, [Decimal("5.00"), Decimal("-7.00")]),
+        (pa.array([1.25, 0.1]), MONEY, [Decimal("1.25"), Decimal("0.10")]),
+        (pa.array([Decimal("5.00")]), pa.int64(), [5]),
+        (pa.array([Decimal("0.1")]), pa.float64(), [0.1]),
+        (pa.array([datetime(2026, 11, 14)]), pa.date32(), [date(2026, 11, 14)]),
+        (pa.array([date(2026, 11, 14)]), TIMES, [datetime(2026, 11, 14, tzinfo=UTC)]),
+        (pa.array(["7", "8"]).dictionary_encode(), pa.int64(), [7, 8]),
+        (pa.array(["0.1", "inf"]), pa.float32(), pa.array([0.1, float("inf")], pa.float32()).to_pylist()),
+        (pa.array([5.5], pa.float16()), pa.float64(), [5.5]),
+        (pa.array([5.5, 1e300]), pa.string(), ["5.5", "1e+300"]),
+        (pa.array([b"ok"]), pa.string(), ["ok"]),
+        (pa.array([[9.0], [1.0, None], None, []]).slice(1), INTS, [[1, None], None, []]),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), INTS, [[1, 2], None]),
+        (pa.array([{"x": 1}, None]), PLACE, [{"x": 1, "y": None}, None]),
+        (pa.array([[("z", 9)], None, [("a", 1)]], MANY).slice(1), COUNTS, [None, [("a", 1)]]),
+        (pa.nulls(2), PLACE, [None, None]),
+    ],
+)  # fmt: skip
+def test_what_is_the_same_in_the_other_type(column: pa.Array, kind: pa.DataType, expected: list[Any]) -> None:
+    found = lossless(column, kind)
+    found.validate(full=True)
+    assert (found.type, found.to_pylist()) == (kind, expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "row"),
+    [
+        (pa.array([2.0, 2.5]), pa.int32(), 1),
+        (pa.array([1, 2, 1 << 40]), pa.int32(), 2),
+        (pa.array([0.5, 0.1]), pa.float32(), 1),
+        (pa.array([0.5, 1e300]), pa.float32(), 1),
+        (pa.array([1, (1 << 53) + 1]), pa.float64(), 1),
+        (pa.array([1, 0, 2]), pa.bool_(), 2),
+        (pa.array([1.25, 1.005]), MONEY, 1),
+        (pa.array([Decimal("1.250"), Decimal("1.005")]), MONEY, 1),
+        (pa.array([Decimal("0.5"), Decimal("0.12345678901234567890123")]), pa.float64(), 1),
+        (pa.array([datetime(2026, 11, 14), datetime(2026, 11, 14, 12)]), pa.date32(), 1),
+        (pa.array([1_000, 1], pa.timestamp("ns")), TIMES, 1),
+        (pa.array(["1", "1e400"]), pa.float64(), 1),
+        (pa.array(["1", "much"]), pa.int64(), 1),
+        (pa.array([[1.0], [1.5]]), INTS, 1),
+        (pa.array([{"x": 1}, {"x": 1 << 40}]), PLACE, 1),
+        (pa.array([None, [("a", 1 << 40)]], MANY), COUNTS, 1),
+        (pa.array([b"ok", b"\xff"]), pa.string(), 1),
+        (not_utf8(), pa.string(), 1),
+        (pa.array([{"x": 1, "q": 2}]), PLACE, None),
+        (pa.array([[1]]), pa.string(), None),
+        (pa.array([{"x": 1}]), INTS, None),
+    ],
+)
+def test_what_would_be_another_value_is_refused_by_its_row(
+    column: pa.Array, kind: pa.DataType, row: int | None
+) -> None:
+    with pytest.raises(MisfitError) as refused:
+        lossless(column, kind)
+    assert refused.value.row == row
