@@ -21,8 +21,12 @@ from tests.support.waiting import until
 from .world import a_lake, catalog_in, catch_up, streams, write
 
 
+def nadi_command(uri: str, *words: str, given: str = "") -> Result:
+    return CliRunner().invoke(app, words, env={"NADI_CONTROLLER": uri}, input=given)
+
+
 def command(uri: str, *words: str) -> Result:
-    return CliRunner().invoke(app, ["lake", *words], env={"NADI_CONTROLLER": uri})
+    return nadi_command(uri, "lake", *words)
 
 
 def test_a_lake_from_its_start_to_its_end(
@@ -74,9 +78,7 @@ def test_what_cannot_be_meant_is_said(nadi_server: RestartableServer, words: lis
 def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
     nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path
 ) -> None:
-    def nadi_command(*words: str, given: str = "") -> Result:
-        return CliRunner().invoke(app, words, env={"NADI_CONTROLLER": nadi_server.controller_uri}, input=given)
-
+    uri = nadi_server.controller_uri
     streams(manager, scope)
     lake = a_lake(manager, scope, tmp_path)
     write(manager, scope, 1, 11)
@@ -89,9 +91,9 @@ def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
         f"{scope}.meters for lake as of 'monday' where wh > 1": 54,
         f"{scope}.meters for lake m join {scope}.meters for lake as of 'monday' o using (wh)": 55,
     }.items():
-        done = nadi_command("sql", f"{total} {stretch}", "--json")
+        done = nadi_command(uri, "sql", f"{total} {stretch}", "--json")
         assert (done.exit_code, json.loads(done.stdout)) == (0, [{"wh": expected}]), done.output
     manager.seal_stream(scope, "meters")
-    asked = nadi_command("stream", "delete", scope, "meters", given="n\n")
+    asked = nadi_command(uri, "stream", "delete", scope, "meters", given="n\n")
     assert (asked.exit_code, f"table {lake.table} of lake meters-lake" in asked.output) == (1, True)
-    assert "nadi lake rebuild" in nadi_command("stream", "delete", scope, "meters", "--yes").output
+    assert "nadi lake rebuild" in nadi_command(uri, "stream", "delete", scope, "meters", "--yes").output

@@ -21,7 +21,7 @@ from .world import (
     a_lake,
     catch_up,
     files_in,
-    files_named,
+    files_of_snapshots,
     in_stream,
     in_table,
     letter_places,
@@ -81,7 +81,7 @@ def _check(manager: nadi.StreamManager, scope: str, lake: LakeDefinition, folder
     assert (places(in_table(lake)), letter_places(manager, scope)) == (good, wrong)
     write(manager, scope, 1_000, 1_001)
     catch_up(manager, lake)  # a new writer, which sweeps behind its first commit
-    assert files_in(folder) == files_named(lake)
+    assert files_in(folder) == files_of_snapshots(lake)
 
 
 @pytest.mark.crash
@@ -132,7 +132,7 @@ def test_after_fifty_kills_counts_and_sums_are_the_streams_at_the_cut_of_the_sna
     numbers = [number for number in range(written[0]) if number % 11]
     expected = sorted([*numbers, *range(written[0], written[0] + 10)])
     assert sorted(found["wh"].to_pylist()) == expected
-    assert files_in(tmp_path) == files_named(lake)
+    assert files_in(tmp_path) == files_of_snapshots(lake)
 
 
 def _note(manager: nadi.StreamManager, scope: str, seen: dict[tuple[int, int], bool]) -> None:

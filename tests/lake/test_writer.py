@@ -361,6 +361,7 @@ def test_what_cannot_be_meant_is_refused(manager: nadi.StreamManager, scope: str
         "say its catalog": {"catalog": {}},
         "name a variable": {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}},
         "with its namespace": {"table": "meters"},
+        "with its namespace, as home.meters, not 'home..meters'": {"table": "home..meters"},
         "is no partition": {"partition": "week(at)"},
         "the lake's own": {"dead_letters": "meters"},
         "no effect without": {"value_format": None, "value_schema": "wh long"},
@@ -374,8 +375,11 @@ def test_what_cannot_be_meant_is_refused(manager: nadi.StreamManager, scope: str
     with pytest.raises(NotFoundError, match="nadi lake list"):
         nadi.lake.status(manager, scope, "none")
     lake = a_lake(manager, scope, tmp_path)
+    catch_up(manager, lake)
     with pytest.raises(InvalidArgumentError, match="another lake"):
         a_lake(manager, scope, tmp_path, partition="meter")
+    with pytest.raises(InvalidArgumentError, match="one of stream meters, not of dead"):
+        nadi.lake.start(manager, scope, "dead", name=lake.name)
     with pytest.raises(ConflictError, match="retention"):
         a_lake(manager, scope, tmp_path, holds_back=False)
     with pytest.raises(InvalidArgumentError, match="can't be made so"):

@@ -106,5 +106,13 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in (folder / "lake").rglob("*.parquet")}
 
 
+def files_of_snapshots(lake: LakeDefinition) -> set[str]:
+    """Those that a snapshot names: the newest, or an older one that isn't expired."""
+    table = table_of(lake)
+    scans = [table.scan(snapshot_id=snapshot.snapshot_id) for snapshot in table.snapshots()]
+    return {Path(task.file.file_path).name for scan in scans for task in scan.plan_files()}
+
+
 def files_named(lake: LakeDefinition) -> set[str]:
+    """Those that the newest snapshot names."""
     return {Path(task.file.file_path).name for task in table_of(lake).scan().plan_files()}

@@ -93,10 +93,16 @@ def lake_name(stream: str, name: str | None = None) -> str:
 
 
 def definition_of(
-    scope: str, stream: str, name: str | None, before: LakeDefinition | None, **options: Unpack[Options]
+    scope: str,
+    stream: str,
+    name: str | None,
+    before: LakeDefinition | None,
+    *,
+    is_made: bool = False,
+    **options: Unpack[Options],
 ) -> LakeDefinition:
     """The lake with these options, and otherwise as it was `before`; InvalidArgumentError for what can't be meant, or
-    can't be changed any more."""
+    can't be changed any more. is_made: whether it has a table."""
     check_name("scope", scope)
     check_name("stream", stream)
     given: dict[str, Any] = dict(options)
@@ -106,8 +112,12 @@ def definition_of(
             raise InvalidArgumentError(f"there is no lake of {scope}/{stream} yet: to make it, say its {missing[0]}")
         made = LakeDefinition(scope=scope, stream=stream, name=lake_name(stream, name), **given)
     else:
+        if before.stream != stream:
+            raise InvalidArgumentError(
+                f"lake {before.name} is one of stream {before.stream}, not of {stream}: give it another name (--name)"
+            )
         for one in FIXED:
-            if one in given and given[one] != getattr(before, one):
+            if is_made and one in given and given[one] != getattr(before, one):
                 raise InvalidArgumentError(
                     f"lake {before.name} was made with {one} = {getattr(before, one)!r}, and its table stays so: make "
                     "another lake of another name and table"
@@ -119,8 +129,8 @@ def definition_of(
 
 def _check(made: LakeDefinition) -> None:
     catalog_properties(made.catalog)
-    namespace, _, name = made.table.rpartition(".")
-    if not namespace or not name:
+    names = made.table.split(".")
+    if len(names) < 2 or not all(names):
         raise InvalidArgumentError(f"a table is named with its namespace, as home.meters, not {made.table!r}")
     partition_fields(made.partition)
     value_options(made.value_format, made.value_schema, None, None)

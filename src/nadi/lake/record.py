@@ -24,6 +24,7 @@ from nadi.errors import (
     InvalidStreamCutError,
     NotFoundError,
     ProtocolError,
+    StreamRemadeError,
     SubscriberNotFoundError,
 )
 from nadi.lake.definition import LakeDefinition
@@ -106,22 +107,30 @@ class StoredLake:
                     f"there is a reader group {self.name} of {', '.join(streams)}: give the lake another name (--name)"
                 )
             record = LakeRecord(lake, start=start.as_text())
+        elif record.definition.start != lake.start and not record.table_id:
+            record = replace(record, start=(await (cuts.head() if lake.start == "head" else cuts.tail())).as_text())
         elif record.definition.holds_back != lake.holds_back:
             raise ConflictError(
                 f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention since "
                 "it was made: delete it with `nadi lake forget`, and start it again, to change that"
             )
-        await self._check_stream()
+        await self.check_stream()
+        start_text = record.start
         return await self.change(
-            lambda held: replace(held or record, definition=lake, is_wanted=True, table_id=(held or record).table_id)
+            lambda held: replace(held or record, definition=lake, is_wanted=True, start=start_text)
         )
 
-    async def _check_stream(self) -> None:
+    async def check_stream(self) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made."""
         state = await shared_state_of(await self._groups.get_reader_group(self.name)).read()
         error = await made_anew(stores_of(self._manager), state)
         if error is not None:
-            raise error
+            raise StreamRemadeError(
+                error.scope,
+                error.stream,
+                "the lake's table has the old one. Forget the lake (`nadi lake forget`; the table stays), and start it "
+                "again with a new table",
+            )
 
     async def change(self, make: Callable[[LakeRecord | None], LakeRecord]) -> LakeRecord:
         async def changed(held: bytes | None) -> tuple[bytes | None, LakeRecord]:
@@ -131,13 +140,16 @@ class StoredLake:
         return await change_value(self._table, _KEY, f"the record of lake {self.scope}/{self.name}", changed)
 
     async def report(self, writer: str, now: WriterReport | None) -> LakeRecord:
-        """Store what a writer says, None if it ends well; the record then says whether it is still wanted."""
+        """Store what a writer says, None if it ends well; the record then says whether it is still wanted. What those
+        said who have stopped is over once another one writes, or has ended well."""
 
         def changed(held: LakeRecord | None) -> LakeRecord:
             if held is None:
                 raise NotFoundError(f"lake {self.scope}/{self.name} was forgotten, or its stream's scope deleted")
             writers = dict(held.writers)
             writers.pop(writer, None)
+            if now is None or now.state in ("level", "writing"):
+                writers = {name: one for name, one in writers.items() if one.state != "stopped"}
             if now is not None:
                 writers = {name: one for name, one in writers.items() if not one.is_gone(now.updated_ms)}
                 writers[writer] = now

@@ -24,6 +24,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import Reading
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.shapes import case_problem
 from nadi.model.streamcut import StreamCut
 from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
 
@@ -112,6 +113,9 @@ class Rows:
                     f"the events have a field {name!r}, and another column has that name, or one that differs by its "
                     "case alone: rename the field"
                 )
+        problem = case_problem(fields)
+        if problem is not None:
+            raise LakeStoppedError(f"of the fields of events, {problem}")
         return pa.schema(fields)
 
 

@@ -24,8 +24,16 @@ from nadi.client.blocking.face import inside
 from nadi.errors import ConflictError, NadiError, UnavailableError
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
 from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
+from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.writer import Committed, LakeWriter, Step
-from nadi.limits import LAKE_BEAT_S, LAKE_COMPACT_EVERY_S, LAKE_GONE_S, LAKE_LOOK_S, LAKE_RETRY_LONGEST_S
+from nadi.limits import (
+    LAKE_BEAT_S,
+    LAKE_COMPACT_EVERY_S,
+    LAKE_GONE_S,
+    LAKE_LOOK_S,
+    LAKE_ONCE_TRIES_S,
+    LAKE_RETRY_LONGEST_S,
+)
 
 log = logging.getLogger("nadi.lake")
 Told = Callable[[Committed], None]
@@ -49,7 +57,9 @@ def start(
         await core.stream_configuration(scope, stream)
         stored = StoredLake(core, scope, lake_name(stream, name))
         before = await stored.find()
-        lake = definition_of(scope, stream, name, None if before is None else before.definition, **options)
+        known = None if before is None else before.definition
+        is_made = before is not None and bool(before.table_id)
+        lake = definition_of(scope, stream, name, known, is_made=is_made, **options)
         if lake.dead_letter_stream is not None:
             await core.stream_configuration(*lake.dead_letter_stream)
         return (await stored.define(lake)).definition
@@ -104,7 +114,8 @@ def run(
     """Keep a table level with its stream, until `stopping` is set, a signal or `stop` ends it, or, with `once`, until
     it is level. told: called with each snapshot.
 
-    LakeStoppedError where it can't go on by itself.
+    LakeStoppedError where it can't go on by itself. With `once` UnavailableError, too, if what is away doesn't come
+    back within some 15 s.
     """
     stopping = threading.Event() if stopping is None else stopping
     with _signals(stopping):
@@ -137,6 +148,7 @@ class _Running:
     ) -> None:
         self._manager, self._lake, self._once, self._stopping, self._told = manager, lake, once, stopping, told
         self._step = step
+        self._old_files = ""  # what keeps them from being joined
         self._thread, core = inside(manager)
         self._stored = StoredLake(core, lake.scope, lake.name)
         now_ms = int(time.time() * 1000)
@@ -150,25 +162,30 @@ class _Running:
         self._say("writing")
         try:
             self._rounds()
-        except NadiError as error:
-            self._last("stopped", str(error))
+        except Exception as error:
+            self._last("stopped", str(error) if isinstance(error, NadiError) else f"{type(error).__name__}: {error}")
             raise
         self._last(None, "")
 
     def _rounds(self) -> None:
         writer = None
+        failing_since: float | None = None
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
                 writer = writer or LakeWriter(self._manager, self._lake, step=self._step)
                 done = writer.commit()
             except UnavailableError as error:
+                failing_since = began if failing_since is None else failing_since
+                if self._once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
+                    raise
                 pause_s = self._backoff.take()
                 log.warning("trying again in %.1f s: %s", pause_s, error)
                 self._say("waiting", str(error))
                 self._wait(pause_s)
                 continue
             self._backoff.reset()
+            failing_since = None
             if done is not None:
                 self._report = replace(
                     self._report,
@@ -182,7 +199,7 @@ class _Running:
                 self._compact(writer)
             if done is None and self._once:
                 return
-            self._say("level" if is_level else "writing")
+            self._say("level" if is_level else "writing", self._old_files)
             if is_level and not self._once:
                 self._wait(max(self._lake.every_s - (time.monotonic() - began), 0.0))
 
@@ -191,8 +208,12 @@ class _Running:
         try:
             while writer.compact() and not self._stopping.is_set():
                 self._say("writing")
-        except UnavailableError as error:
+            self._old_files = ""
+        except (UnavailableError, LakeStoppedError) as error:  # events can be written all the same
+            if self._once and isinstance(error, LakeStoppedError):
+                raise
             log.warning("small files are joined later: %s", error)
+            self._old_files = str(error)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.places import cuts as places
-from nadi.errors import NadiError
+from nadi.errors import InvalidStreamCutError, NadiError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import newest_mark
 from nadi.lake.record import LakeRecord, StoredLake, WriterReport
@@ -59,29 +59,33 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
     record = record_of(manager, scope, name)
     now_ms = int(time.time() * 1000)
     writers = tuple(one for one in record.writers.values() if not one.is_gone(now_ms))
-    trouble = next((one.trouble for one in writers if one.trouble), "")
+    trouble = max(writers, key=lambda one: one.updated_ms).trouble if writers else ""
     lake = record.definition
     cut = behind = snapshot_id = rows = files = letters = None
     try:
         table = load_table(open_catalog(lake.catalog), lake.table)
         mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
         cut = None if mark is None else mark.end_cut
-        behind = _behind(manager, cut or StreamCut.from_text(record.start))
+        behind = _behind(manager, name, cut or StreamCut.from_text(record.start))
         snapshot = None if table is None else table.current_snapshot()
         if snapshot is not None and snapshot.summary is not None and mark is not None:
             totals = snapshot.summary.additional_properties
             snapshot_id, letters = snapshot.snapshot_id, mark.letters
             rows, files = int(totals["total-records"]), int(totals["total-data-files"])
     except NadiError as error:
-        trouble = trouble or str(error)
+        trouble = str(error)
     return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)
 
 
-def _behind(manager: StreamManager, cut: StreamCut) -> int:
+def _behind(manager: StreamManager, name: str, cut: StreamCut) -> int:
     thread, core = inside(manager)
 
     async def measured() -> int:
         cuts = core.cuts(cut.scope, cut.stream)
-        return sum(one.size_bytes for one in await places.slices_between(cuts, cut, await cuts.tail()))
+        try:
+            return sum(one.size_bytes for one in await places.slices_between(cuts, cut, await cuts.tail()))
+        except InvalidStreamCutError:
+            await StoredLake(core, cut.scope, name).check_stream()
+            raise
 
     return thread.run(measured())

@@ -29,12 +29,13 @@ from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutEr
 from nadi.lake.definition import LakeDefinition, lake_name
 from nadi.lake.marks import Mark, newest_mark, segments_told
 from nadi.lake.parts import Before, Columns, UnionSplit
-from nadi.lake.record import LakeRecord
+from nadi.lake.record import LakeRecord, StoredLake
 from nadi.lake.rows import Rows
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.catalogs import load_table, open_catalog
 from nadi.lake.table.reading import TableFiles, columns_of, files_of
+from nadi.lake.table.shapes import case_problem
 from nadi.limits import MIB
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -143,7 +144,12 @@ def union(
     if table is None and record.table_id:
         raise LakeStoppedError(f"table {lake.table} isn't in the catalog any more")
     mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
-    return _Planned(manager, record, table, mark).union(at, columns)
+    try:
+        return _Planned(manager, record, table, mark).union(at, columns)
+    except (InvalidStreamCutError, TruncatedError):
+        thread, core = inside(manager)
+        thread.run(StoredLake(core, scope, lake.name).check_stream())
+        raise
 
 
 class _Planned:
@@ -169,6 +175,9 @@ class _Planned:
 
     def _schema(self, rows: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         parts = [rows] if self._table is None else [columns_of(self._table), rows]
+        problem = case_problem(rows, *parts[:-1])
+        if problem is not None:
+            raise LakeStoppedError(f"of the columns of events and of table {self._lake.table}, {problem}")
         try:
             whole = pa.unify_schemas([_nullable(part) for part in parts], promote_options="permissive")
         except pa.ArrowException as error:
@@ -199,6 +208,10 @@ class _Planned:
             except InvalidStreamCutError:
                 found: StreamCut = await cuts.named(str(at))
                 return found, None
+        if not isinstance(at, StreamCut):
+            raise InvalidArgumentError(
+                f"at is a cut, a time with a zone, or the text of a cut, a bookmark or a time, not {at!r:.60}"
+            )
         if (at.scope, at.stream) != (self._lake.scope, self._lake.stream):
             raise InvalidStreamCutError(f"the cut is one of {at.scope}/{at.stream}, not of {self._lake.full_name}")
         return at, None

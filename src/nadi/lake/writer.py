@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.errors import NadiError, TruncatedError, UnavailableError
+from nadi.errors import InvalidStreamCutError, NadiError, TruncatedError, UnavailableError
 from nadi.lake import steps
-from nadi.lake.definition import LakeDefinition
+from nadi.lake.definition import FIXED, LakeDefinition
 from nadi.lake.letters import letters_of, write_letters
 from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
 from nadi.lake.record import StoredLake
@@ -81,7 +81,11 @@ class LakeWriter:
         start = self._start(mark)
         try:
             end, size = self._thread.run(steps.next_cut(self._core, start, self.lake.commit_bytes))
+        except InvalidStreamCutError:
+            self._thread.run(self._stored.check_stream())
+            raise
         except TruncatedError as error:
+            self._thread.run(self._stored.check_stream())
             start, end, size = self._behind(start, error)
         if not size and (mark is None or start == mark.end_cut):
             return None
@@ -146,6 +150,10 @@ class LakeWriter:
     def _table(self) -> Table:
         table = catalogs.load_table(self._catalog, self.lake.table)
         record = self._thread.run(self._stored.read())
+        if any(getattr(record.definition, one) != getattr(self.lake, one) for one in FIXED):
+            raise LakeStoppedError(
+                f"lake {self.lake.name} has other options by now than this writer began with: start it again"
+            )
         if table is None:
             if record.table_id:
                 raise LakeStoppedError(
@@ -267,7 +275,10 @@ class LakeWriter:
         """Once after it began, and after each trouble: behind a commit, for then nothing can name what is older."""
         if self._is_swept:
             return
-        removed = sweep(self._catalog, table)
+        try:
+            removed = sweep(self._catalog, table)
+        except OvertakenError:
+            return  # behind the next commit
         if removed:
             log.info("removed %d files of attempts that came to nothing from %s", removed, self.lake.table)
         self._is_swept = True

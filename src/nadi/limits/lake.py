@@ -16,6 +16,7 @@ LAKE_LOOK_S = 1.0  # how often a writer looks whether it is to stop
 LAKE_BEAT_S = 10.0  # how often it says that it is there while nothing changes
 LAKE_GONE_S = 60.0  # after which one that says nothing counts as gone
 LAKE_RETRY_LONGEST_S = 60.0  # between two tries, while the catalog or its storage is away
+LAKE_ONCE_TRIES_S = 15.0  # while it is away: how long one tries that is to end when the table is level
 LAKE_SMALL_FILE_BYTES = 32 * _MIB  # less is joined with others of its partition,
 LAKE_COMPACTED_BYTES = 512 * _MIB  # about so much at once, in one snapshot
 LAKE_COMPACT_EVERY_S = 60.0  # how often a writer looks for small files, and for snapshots that are old enough to go

@@ -42,11 +42,13 @@ def sql(
     given = dict(map(_fields, schema or ()))
     rewritten, asked = stretches(query)
     with duckdb.connect() as con:
-        make_views(manager, con, asked, scope, given)
+        errors = make_views(manager, con, asked, scope, given)
         try:
             con.execute(rewritten)
             print_rows(con, form)
         except duckdb.Error as error:
+            if errors:
+                raise errors[0] from error
             raise InvalidArgumentError(_in_words(error, query, rewritten)) from error
 
 

@@ -3,10 +3,11 @@ their events' bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 import duckdb
+import pyarrow as pa
 
 import nadi
 import nadi.lake
@@ -16,7 +17,13 @@ from nadi.client.blocking.face import inside
 from nadi.client.scan.selection import Readable
 from nadi.client.streamtables.table import StreamTable
 from nadi.client.values.target import stored_format
-from nadi.errors import InvalidArgumentError, PermissionDeniedError, StreamNotFoundError, StreamTableNotFoundError
+from nadi.errors import (
+    InvalidArgumentError,
+    NadiError,
+    PermissionDeniedError,
+    StreamNotFoundError,
+    StreamTableNotFoundError,
+)
 
 _OWN = ("segment_id", "offset", "append_time")
 
@@ -27,10 +34,12 @@ def make_views(
     asked: Iterable[Stretch],
     scope: str | None,
     given: Mapping[str, str],
-) -> None:
+) -> list[NadiError]:
     """Make known each stretch that is one of a stream. scope: of streams that are named without one. given: fields of
-    JSON events in Spark's DDL, by the stream's name as it is in the query."""
+    JSON events in Spark's DDL, by the stream's name as it is in the query. Return where those will be that end a query
+    while it reads: of these DuckDB knows no more than their texts."""
     unused = set(given)
+    errors: list[NadiError] = []
     for number, stretch in enumerate(asked):
         name = f"{stretch.scope}.{stretch.stream}" if stretch.scope else stretch.stream
         unused.discard(name)
@@ -48,7 +57,7 @@ def make_views(
             found = _scan(manager, home, stretch, given.get(name))
         if found is None:
             continue
-        con.register(f"nadi_{number}", found)
+        con.register(f"nadi_{number}", _Heard(found, errors))
         schema = f"{_quoted(stretch.scope)}." if stretch.scope else ""
         if stretch.scope:
             con.execute(f"create schema if not exists {_quoted(stretch.scope)}")
@@ -56,6 +65,25 @@ def make_views(
         con.execute(f"create {kind} {schema}{_quoted(stretch.table)} as from nadi_{number}")
     if unused:
         raise InvalidArgumentError(f"--schema {min(unused)}=… has no effect: the query names no such stream")
+    return errors
+
+
+class _Heard(Readable):
+    """What is read, with what ends it added to `errors`."""
+
+    def __init__(self, source: Readable, errors: list[NadiError]) -> None:
+        self._source, self._errors = source, errors
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._source.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._source.batches()
+        except NadiError as error:
+            self._errors.append(error)
+            raise
 
 
 def _view(table: StreamTable, stretch: Stretch) -> Readable:

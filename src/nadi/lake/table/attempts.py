@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from nadi.lake.table.catalogs import load_table, reaching
+from nadi.lake.table.catalogs import load_table
+from nadi.lake.table.reaching import CATALOG, STORAGE, reaching
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -66,7 +67,7 @@ def commit_append(
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _MergeAppendFiles
 
-    with reaching("the table's storage"):
+    with reaching(STORAGE):
         producer = _MergeAppendFiles(
             Operation.APPEND, table.transaction(), table.io, commit_uuid=attempt, snapshot_properties=dict(summary)
         )
@@ -87,7 +88,7 @@ def commit_replace(
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-    with reaching("the table's storage"):
+    with reaching(STORAGE):
         producer = _OverwriteFiles(
             Operation.OVERWRITE, table.transaction(), table.io, commit_uuid=attempt, snapshot_properties=dict(summary)
         )
@@ -103,13 +104,13 @@ def _commit(catalog: Catalog, table: Table, producer: _SnapshotProducer, *, is_r
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.update import AssertTableUUID
 
-    with reaching("the table's storage"):
+    with reaching(STORAGE):
         updates, requirements = producer._commit()
     if is_replacement:
         updates = tuple(map(_as_replacement, updates))
     requirements = (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
     name = ".".join(table.name())
-    with reaching("the catalog"):
+    with reaching(CATALOG):
         try:
             catalog.commit_table(table, requirements, updates)
         except CommitFailedException as error:

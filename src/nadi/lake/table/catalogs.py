@@ -1,4 +1,4 @@
-"""Catalogs, and what their errors mean: try again, or change something.
+"""Catalogs, and the tables in them.
 
 A catalog is described by PyIceberg's properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...). They are kept in the
 store, so a secret is named instead: `${NAME}` stands for a variable of the environment of whoever opens the catalog.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.reaching import CATALOG, reaching
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -64,7 +63,7 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
 
     found = {name: _VARIABLE.sub(_from_environment, value) for name, value in properties.items()}
     name = found.pop(NAME, _DEFAULT_NAME)
-    with reaching("the catalog"):
+    with reaching(CATALOG):
         try:
             return load_catalog(name, **(_USUAL | found))
         except (ValueError, TypeError, ImportError) as error:
@@ -84,45 +83,11 @@ def _from_environment(found: re.Match[str]) -> str:
     return value
 
 
-@contextmanager
-def reaching(what: str) -> Iterator[None]:
-    """Foreign errors as ours: UnavailableError where trying again may help, LakeStoppedError where it can't."""
-    import pyarrow as pa
-    from pyiceberg import exceptions
-
-    again: tuple[type[BaseException], ...] = (
-        OSError,
-        pa.ArrowException,
-        exceptions.ServiceUnavailableError,
-        exceptions.ServerError,
-        exceptions.CommitStateUnknownException,
-        exceptions.TooManyRequestsError,
-        exceptions.AuthorizationExpiredError,
-    )
-    refused = (exceptions.RESTError, exceptions.NoSuchNamespaceError, exceptions.ValidationError)
-    try:
-        yield
-    except again as error:
-        raise UnavailableError(f"{what} can't be reached, or can't do it now: {_words(error)}") from error
-    except refused as error:
-        raise LakeStoppedError(f"{what} refuses it: {_words(error)}") from error
-    except Exception as error:
-        if type(error).__module__.startswith(("sqlalchemy.", "requests.", "urllib3.")):
-            raise UnavailableError(f"{what} can't be reached, or can't do it now: {_words(error)}") from error
-        raise
-
-
-def _words(error: BaseException) -> str:
-    """The error's first line: what follows in some are requests, with what signed them."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
 def load_table(catalog: Catalog, identifier: str) -> Table | None:
     """The table as it is now; None if there is none of that name."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    with reaching("the catalog"):
+    with reaching(CATALOG):
         try:
             return catalog.load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -138,7 +103,7 @@ def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tu
         "write.metadata.delete-after-commit.enabled": "true",  # of the older states that each commit leaves behind
         "write.metadata.previous-versions-max": "20",
     }
-    with reaching("the catalog"):
+    with reaching(CATALOG):
         catalog.create_namespace_if_not_exists(namespace)
         try:
             with catalog.create_table_transaction(identifier, schema, properties=properties) as making:
@@ -165,5 +130,5 @@ def lasting(table: Table, before: datetime) -> list[Snapshot]:
 
 def expire_snapshots(table: Table, before: datetime) -> None:
     """Have the table forget those that aren't `lasting`."""
-    with reaching("the catalog"):
+    with reaching(CATALOG):
         table.maintenance.expire_snapshots().older_than(before).commit()

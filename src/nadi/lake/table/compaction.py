@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from nadi.lake.table.attempts import commit_replace
-from nadi.lake.table.catalogs import reaching
 from nadi.lake.table.files import DataFiles
+from nadi.lake.table.reaching import STORAGE, reaching
 from nadi.lake.table.reading import TableFiles, files_of
 from nadi.lake.table.shapes import fitted
 from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_SMALL_FILE_BYTES
@@ -53,7 +53,7 @@ def join(
         for batch in TableFiles.of(table).read(files, list(table.schema().column_names)):
             made.write(fitted(batch, made.schema))
         new = made.close()
-        with reaching("the table's storage"):
+        with reaching(STORAGE):
             old = [task.file for task in files]
     except Exception:
         made.abandon()

@@ -6,6 +6,7 @@ it. Files lie beside each other: Iceberg finds partitions by what its manifests 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,8 +14,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from nadi.lake.table.attempts import data_file_name
-from nadi.lake.table.catalogs import reaching
 from nadi.lake.table.partitions import Key, Partitions
+from nadi.lake.table.reaching import STORAGE, reaching
 from nadi.limits import LAKE_FILE_BYTES, LAKE_FILES_OPEN, LAKE_PENDING_BYTES, LAKE_ROW_GROUP_BYTES
 
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ class DataFiles:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
-        with reaching("the table's storage"):
+        with reaching(STORAGE):
             for key, some in self._partitions.of(batch):
                 self._add(key, some)
             while self._pending_bytes > LAKE_PENDING_BYTES:
                 self._flush(max(self._open.values(), key=lambda one: one.pending_bytes))
 
     def close(self) -> list[DataFile]:
-        with reaching("the table's storage"):
+        with reaching(STORAGE):
             for key in list(self._open):
                 self._finish(key)
         return self._done
@@ -78,7 +79,8 @@ class DataFiles:
                 one.writer.close()
         self._open.clear()
         for path in self._paths:
-            self._table.io.delete(path)
+            with suppress(FileNotFoundError):  # it wasn't begun, or another writer's sweep was faster
+                self._table.io.delete(path)
         self._paths.clear()
 
     def _add(self, key: Key, batch: pa.RecordBatch) -> None:

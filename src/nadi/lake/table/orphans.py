@@ -8,10 +8,12 @@ already, or never will be. No clock is asked, and no other writer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nadi.lake.table.attempts import head_of, parent_of
-from nadi.lake.table.catalogs import load_table, reaching
+from nadi.lake.table.attempts import OvertakenError, head_of, parent_of
+from nadi.lake.table.catalogs import load_table
+from nadi.lake.table.reaching import STORAGE, reaching
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -20,22 +22,30 @@ if TYPE_CHECKING:
 
 def sweep(catalog: Catalog, table: Table) -> int:
     """Remove such files; how many there were. The table is looked at once more, behind the list of its files: so the
-    snapshot that a file is built on is this table's newest, or an older one."""
-    with reaching("the table's storage"):
+    snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
+    snapshots meanwhile: what is left then is seen later."""
+    with reaching(STORAGE):
         places = table.location_provider()
         found = [*_files(table, places.data_path), *_files(table, places.metadata_path)]
     now = load_table(catalog, ".".join(table.name()))
     if now is None or now.metadata.table_uuid != table.metadata.table_uuid:
         return 0
     table, head = now, head_of(now)
-    with reaching("the table's storage"):
+    with reaching(STORAGE):
         ours = [path for path in found if (parent := parent_of(_name(path))) is not None and parent != head]
         if not ours:
             return 0
-        named = {_name(path) for path in _named(table)}
+        try:
+            named = {_name(path) for path in _named(table)}
+        except FileNotFoundError as error:
+            newest = load_table(catalog, ".".join(table.name()))
+            if newest is None or newest.metadata_location == table.metadata_location:
+                raise
+            raise OvertakenError(str(error)) from error
         orphans = [path for path in ours if _name(path) not in named]
         for path in orphans:
-            table.io.delete(path)
+            with suppress(FileNotFoundError):  # another writer has swept meanwhile
+                table.io.delete(path)
     return len(orphans)
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nadi.lake.table.catalogs import reaching
+from nadi.lake.table.reaching import STORAGE, reaching, wrong_file
 from nadi.limits import LAKE_READ_AHEAD
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -46,7 +47,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
 
 def files_of(table: Table, snapshot: int | None = None) -> list[FileScanTask]:
     """What a snapshot names, its newest if none is given."""
-    with reaching("the table's storage"):
+    with reaching(STORAGE):
         return list(table.scan(snapshot_id=snapshot).plan_files())
 
 
@@ -54,10 +55,16 @@ def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa
     """A snapshot's rows of one segment of the stream, from an offset to another, in no order."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
+    names = table.schema().column_names
     of_segment = EqualTo("_segment_id", segment)
     between = And(GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
-    with reaching("the table's storage"):
-        return table.scan(row_filter=And(of_segment, between), snapshot_id=snapshot).to_arrow()
+    wanted = And(of_segment, between)
+    with reaching(STORAGE):
+        files = list(table.scan(row_filter=wanted, snapshot_id=snapshot).plan_files())
+    batches = list(TableFiles.of(table).read(files, names, wanted))
+    if not batches:
+        return columns_of(table).empty_table()
+    return pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="permissive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,13 @@ class TableFiles:
     def names(self) -> set[str]:
         return set(self.metadata.schema().column_names)
 
-    def read(self, files: Sequence[FileScanTask], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of these files, with these columns."""
+    def read(
+        self, files: Sequence[FileScanTask], names: Sequence[str], wanted: BooleanExpression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these files, with these columns; those alone that are wanted.
+
+        LakeStoppedError for a damaged file; UnavailableError, with its name, for one that is gone.
+        """
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io import load_file_io
         from pyiceberg.io.pyarrow import ArrowScan
@@ -96,8 +108,14 @@ class TableFiles:
         io = load_file_io(self.properties, self.location)
 
         def fetched(file: FileScanTask) -> list[pa.RecordBatch]:
-            with reaching("the table's storage"):
-                return list(ArrowScan(self.metadata, io, schema, AlwaysTrue()).to_record_batches([file]))
+            try:
+                with reaching(STORAGE):
+                    return list(ArrowScan(self.metadata, io, schema, wanted or AlwaysTrue()).to_record_batches([file]))
+            except Exception as error:  # whatever damage leads to
+                found = wrong_file(io, file)
+                if found is None:
+                    raise
+                raise found from error
 
         waiting: deque[Future[list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:

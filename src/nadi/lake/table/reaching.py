@@ -1,0 +1,125 @@
+"""What foreign errors mean: try again, or change something; and which file it is that is damaged.
+
+PyIceberg raises whatever bytes that aren't its own lead to, and names no file then. The frames of the error do: they
+have the file in hand.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nadi.errors import NadiError, UnavailableError
+from nadi.lake.stopped import LakeStoppedError
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import FileScanTask
+
+CATALOG, STORAGE = "the catalog", "the table's storage"
+_PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # of SQLAlchemy's
+_READ_BYTES = 8 << 20
+
+
+@contextmanager
+def reaching(what: str) -> Iterator[None]:
+    """Foreign errors as ours: UnavailableError where trying again may help, LakeStoppedError where it can't."""
+    try:
+        yield
+    except Exception as error:
+        found = _ours(what, error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _ours(what: str, error: Exception) -> NadiError | None:
+    """None for an error that isn't foreign, or unknown."""
+    import pyarrow as pa
+    from pyiceberg import exceptions
+
+    again: tuple[type[BaseException], ...] = (
+        OSError,
+        pa.ArrowException,
+        exceptions.ServiceUnavailableError,
+        exceptions.ServerError,
+        exceptions.CommitStateUnknownException,
+        exceptions.TooManyRequestsError,
+        exceptions.AuthorizationExpiredError,
+    )
+    refused = (exceptions.RESTError, exceptions.NoSuchNamespaceError)
+    library = type(error).__module__.partition(".")[0]
+    if library == "nadi":
+        return None
+    if library == "sqlalchemy" and type(error).__name__ in _PERMANENT:
+        return LakeStoppedError(f"{what} can't be used: {_words(error)}. Correct its properties (--catalog)")
+    if isinstance(error, again) or library in ("sqlalchemy", "requests", "urllib3"):
+        return UnavailableError(f"{what} can't be reached, or can't do it now: {_words(error)}")
+    if isinstance(error, refused):
+        return LakeStoppedError(f"{what} refuses it: {_words(error)}")
+    path = _in_hand(error)
+    if path is not None:
+        return damaged(path, error)
+    if isinstance(error, exceptions.ValidationError):
+        return LakeStoppedError(f"{what} refuses it: {_words(error)}")
+    return None
+
+
+def damaged(path: str, error: BaseException) -> LakeStoppedError:
+    return LakeStoppedError(
+        f"{path}, a file of the table, is damaged ({_words(error)}): bring it back from a copy, or roll the table back "
+        "to a state that doesn't name it"
+    )
+
+
+def _in_hand(error: BaseException) -> str | None:
+    """The file that was being read: the one of the innermost frame that has one."""
+    from pyiceberg.io import InputFile
+
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, InputFile):
+                found = value.location
+    return found
+
+
+def wrong_file(io: FileIO, task: FileScanTask) -> NadiError | None:
+    """Why rows of a data file can't be read, if it is the file, or one that says what was deleted from it: each can be
+    fetched as a whole, and what is there isn't Parquet, or it is gone."""
+    for path in (task.file.file_path, *(one.file_path for one in task.delete_files)):
+        found = _wrong(io, path)
+        if found is not None:
+            return found
+    return None
+
+
+def _wrong(io: FileIO, path: str) -> NadiError | None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with io.new_input(path).open() as stream:
+            while stream.read(_READ_BYTES):
+                pass
+    except FileNotFoundError:
+        return UnavailableError(
+            f"{path}, a file of the table, is gone. If snapshots were expired since the table was looked at, do so "
+            "again; else bring it back from a copy"
+        )
+    except OSError:
+        return None  # it is the storage
+    try:
+        with io.new_input(path).open() as stream:
+            parquet.ParquetFile(stream).read()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        return damaged(path, error)
+    return None
+
+
+def _words(error: BaseException) -> str:
+    """The error's first line: what follows in some are requests, with what signed them."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
