@@ -24,6 +24,7 @@ from tests.search.support import FIELDS
 tantivy = pytest.importorskip("tantivy", reason="search needs tantivy")
 ALL = fields_of(FIELDS)
 WORDS = ["alpha", "Beta", "gamma", "delta", "a1", "x-y", "naïve"]
+CLOSE = ["alpha", "beta", "gamma", "y", "naïve"]
 LEVELS = ["error", "err or", "E*", "info"]
 
 
@@ -48,12 +49,12 @@ def some_event(chance: random.Random) -> bytes:
 
 
 def some_query(chance: random.Random, depth: int = 0) -> str:
-    kind = chance.randrange(14 if depth < 3 else 10)
-    if kind == 10:
-        return f"-({some_query(chance, depth + 1)})"
+    kind = chance.randrange(15 if depth < 3 else 11)
     if kind == 11:
+        return f"-({some_query(chance, depth + 1)})"
+    if kind == 12:
         return "(" + " OR ".join(some_query(chance, depth + 1) for _ in range(chance.randrange(2, 4))) + ")"
-    if kind > 11:
+    if kind > 12:
         return " ".join(f"({some_query(chance, depth + 1)})" for _ in range(chance.randrange(2, 4)))
     low, high = chance.randrange(-4, 5), chance.randrange(-4, 5)
     open_, close = chance.choice("[{"), chance.choice("]}")
@@ -67,6 +68,7 @@ def some_query(chance: random.Random, depth: int = 0) -> str:
         f"at:{open_}2026-01-02T00:00:00.001Z TO *]",
         chance.choice(["ok:true", "ok:false", f"ms:{low}", "load:0.5", "load:0"]),
         f"load:{chance.choice(['<', '<=', '>', '>='])}{chance.choice([-1.5, 0, 0.5])}",
+        f'"{chance.choice(CLOSE)} {chance.choice(CLOSE)}"~{chance.randrange(1, 5)}',
         f"path:{chance.choice(['/a', '/a/b', '/d', '/b'])}",
     ][kind]
 

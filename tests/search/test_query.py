@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from nadi.errors import InvalidArgumentError
 from nadi.search.fields import fields_of
+from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.query.tree import And, Everything, Node, Not, Or, Phrase, Prefix, Range, Term
+from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
 
 FIELDS = fields_of("message:text,title:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:facet")
 
@@ -32,6 +33,9 @@ def term(text: str, field: str | None = None) -> Term:
         ("and or", And((term("and"), term("or")))),
         ('"two words"', Phrase(None, "two words")),
         (r'"a \" b"', Phrase(None, 'a " b')),
+        ('"two words"~5', Near(None, "two words", 5)),
+        ('message:"two words"~20 a', And((Near("message", "two words", 20), term("a")))),
+        ('"two words" ~5', And((Phrase(None, "two words"), term("~5")))),
         ("level:error", term("error", "level")),
         ("level:a:b", term("a:b", "level")),
         ("level:(a OR -b)", Or((term("a", "level"), Not(term("b", "level"))))),
@@ -81,6 +85,13 @@ def test_the_bounds_of_a_query() -> None:
         ("ms:[TO 5]", "lacks a bound"),
         ("ms:> 5", "right behind it"),
         ("a ]", "out of place"),
+        ('"a b"~', "lacks how many words apart"),
+        ('"a b"~0', "1 to 20 words apart"),
+        ('"a b"~21', "not '21'"),
+        ('"a b"~2x', "1 to 20"),
+        ('ms:>"1"~2', "not about a bound"),
+        ('ms:["1"~2 TO 5]', "not about a bound"),
+        ('_since:"head"~2', "not about a bound"),
         ("level:(a ms:5)", "stands within"),
         ("a OR _since:head", "bound the whole query"),
         ("(_since:head a)", "bounds the whole query"),
@@ -101,3 +112,18 @@ def test_any_text_is_a_query_or_is_told_why_not(text: str) -> None:
         parse(text)
     except InvalidArgumentError as error:
         assert len(str(error)) > 10  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('message:"one"~2', "about two words, not 1"),
+        ('"one two three"~2', "not 3"),
+        ('level:"a b"~2', "only words of texts"),
+        ('ms:"1 2"~2', "only words of texts"),
+        (" ".join(['message:"a b"~20'] * 26), "1,040 terms"),
+    ],
+)
+def test_what_words_near_each_other_are_not(text: str, word: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=word):
+        bind(parse(text).node, FIELDS)

@@ -12,6 +12,7 @@ SEARCH_TOKEN_BYTES = 256  # a longer word of a text is not found
 SEARCH_QUERY_CHARS = 20_000
 SEARCH_QUERY_DEPTH = 40  # parentheses and NOTs within each other
 SEARCH_QUERY_PARTS = 1_000  # terms of a query, bound to an index's fields
+SEARCH_APART = 20  # words, at most, that two may be apart which are asked for near each other
 
 SEARCH_COMMIT_S = 0.3  # how long what came waits for more, before it becomes a shard
 SEARCH_BATCH_EVENTS = 100_000  # of a shard while there is much to index,

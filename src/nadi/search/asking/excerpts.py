@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nadi.display import Displayed
 from nadi.limits import SEARCH_SNIPPET_CHARS
 from nadi.search.analysis import analyzer
-from nadi.search.query.bound import All, Any, Bound, Follow, Has, Starts
+from nadi.search.query.bound import All, Any, Bound, Close, Follow, Has, Starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Words:
     def __init__(self, bound: Bound, field: int) -> None:
         found = [one for one in _asked(bound) if one.field == field]
         self._words = {one.value for one in found if isinstance(one, Has)}
-        self._words |= {word for one in found if isinstance(one, Follow) for word in one.words}
+        self._words |= {word for one in found if isinstance(one, Follow | Close) for word in one.words}
         self._prefixes = tuple(one.prefix for one in found if isinstance(one, Starts))
 
     def excerpt(self, text: str) -> Excerpt:
@@ -56,11 +56,11 @@ class Words:
         )
 
 
-def _asked(bound: Bound) -> Iterable[Has | Follow | Starts]:
+def _asked(bound: Bound) -> Iterable[Has | Follow | Close | Starts]:
     if isinstance(bound, All | Any):
         for part in bound.parts:
             yield from _asked(part)
-    elif isinstance(bound, Has | Follow | Starts):
+    elif isinstance(bound, Has | Follow | Close | Starts):
         yield bound
 
 

@@ -14,7 +14,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_QUERY_PARTS
 from nadi.search.analysis import words_in
 from nadi.search.fields import NUMBERS, Field, Value, value_of
-from nadi.search.query.tree import And, Everything, Node, Not, Or, Phrase, Prefix, Range, Term
+from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,15 @@ class Follow:
 
     field: int
     words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The text has both words, the one at most `apart` words before or behind the other."""
+
+    field: int
+    words: tuple[str, str]
+    apart: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +74,18 @@ class Without:
     part: Bound
 
 
-Bound: TypeAlias = Has | Follow | Starts | Between | All | Any | Without
+Bound: TypeAlias = Has | Follow | Close | Starts | Between | All | Any | Without
 
 
 def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
     """InvalidArgumentError: a field that isn't there, or a value that its kind can't have."""
     bound = _Binding(fields).bound(node)
-    if (count := sum(1 for _ in leaves(bound))) > SEARCH_QUERY_PARTS:
+    if (count := sum(_weight(leaf) for leaf in leaves(bound))) > SEARCH_QUERY_PARTS:
         raise InvalidArgumentError(f"the query has {count:,} terms, and {SEARCH_QUERY_PARTS:,} are the most")
     return bound
 
 
-def leaves(bound: Bound) -> Iterator[Has | Follow | Starts | Between]:
+def leaves(bound: Bound) -> Iterator[Has | Follow | Close | Starts | Between]:
     """What it is made of, whatever is excluded included."""
     if isinstance(bound, All | Any):
         for part in bound.parts:
@@ -85,6 +94,11 @@ def leaves(bound: Bound) -> Iterator[Has | Follow | Starts | Between]:
         yield from leaves(bound.part)
     else:
         yield bound
+
+
+def _weight(leaf: Has | Follow | Close | Starts | Between) -> int:
+    """How many terms it is for tantivy, which knows phrases alone."""
+    return 2 * leaf.apart if isinstance(leaf, Close) else 1
 
 
 class _Binding:
@@ -107,7 +121,7 @@ class _Binding:
                 return Without(self.bound(part))
             case Range():
                 return self._range(node)
-            case Term(field, _) | Phrase(field, _) | Prefix(field, _):
+            case Term(field) | Phrase(field) | Near(field) | Prefix(field):
                 found = tuple(self._leaf(number, node) for number in self._about(field))
                 return found[0] if len(found) == 1 else Any(found)
 
@@ -122,10 +136,12 @@ class _Binding:
             )
         return [self._numbers[name]]
 
-    def _leaf(self, number: int, node: Term | Phrase | Prefix) -> Bound:
+    def _leaf(self, number: int, node: Term | Phrase | Near | Prefix) -> Bound:
         field = self._fields[number]
         if field.kind == "text":
             return _of_text(number, field, node)
+        if isinstance(node, Near):
+            raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words of texts lie near each other")
         if isinstance(node, Prefix):
             if field.kind != "keyword":
                 raise InvalidArgumentError(
@@ -149,10 +165,14 @@ class _Binding:
             raise InvalidArgumentError(f"what the query says of {field.name} is {error}") from None
 
 
-def _of_text(number: int, field: Field, node: Term | Phrase | Prefix) -> Bound:
+def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> Bound:
     words = words_in(node.text)
     if not words:
         raise InvalidArgumentError(f"{node.text[:60]!r} has no letter and no digit: {field.name} is found by its words")
+    if isinstance(node, Near):
+        if len(words) != 2:
+            raise InvalidArgumentError(f"{node.text[:60]!r}~{node.apart} is about two words, not {len(words)}")
+        return Close(number, (words[0], words[1]), node.apart)
     if isinstance(node, Prefix):
         if len(words) > 1:
             raise InvalidArgumentError(f"{node.text[:60]!r} is several words: what begins with them can't be asked for")

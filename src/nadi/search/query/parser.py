@@ -3,7 +3,7 @@
     either   = both { "OR" both }
     both     = one { ["AND"] one }
     one      = ("NOT" | "-") one | "(" either ")" | [field ":"] value
-    value    = word | prefix "*" | "quoted words" | "(" either ")"
+    value    = word | prefix "*" | "quoted words" | "two words" "~" number | "(" either ")"
              | ("[" | "{") word "TO" word ("]" | "}") | (">" | ">=" | "<" | "<=") word
 
 Words side by side must all be there. `_since:` and `_until:` bound the whole query by stream cuts, and so stand beside
@@ -13,8 +13,8 @@ its other parts, not within alternatives.
 from __future__ import annotations
 
 from nadi.errors import InvalidArgumentError
-from nadi.limits import SEARCH_QUERY_CHARS, SEARCH_QUERY_DEPTH
-from nadi.search.query.tree import And, Everything, Node, Not, Or, Parsed, Phrase, Prefix, Range, Term
+from nadi.limits import SEARCH_APART, SEARCH_QUERY_CHARS, SEARCH_QUERY_DEPTH
+from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Parsed, Phrase, Prefix, Range, Term
 from nadi.search.query.words import Word, words_of
 
 _OPERATORS = ("AND", "OR", "NOT", "TO")
@@ -90,7 +90,9 @@ class _Parser:
         name = word.text[:-1]
         if name in self._bounds:
             raise InvalidArgumentError(f"{name} stands twice in the query: leave one out")
-        self._bounds[name] = self._value_of(word).text
+        value = self._value_of(word)
+        _check_exact(value)
+        self._bounds[name] = value.text
         return True
 
     def _one(self, field: str | None) -> Node:
@@ -138,8 +140,9 @@ class _Parser:
                 return self._range(field, following)
             if following.text in ("<", "<=", ">", ">="):
                 self._at += 1
-                value = self._value_of(following).text
-                with_it = following.text.endswith("=")
+                bound = self._value_of(following)
+                _check_exact(bound)
+                value, with_it = bound.text, following.text.endswith("=")
                 if following.text.startswith(">"):
                     return Range(field, value, None, with_low=with_it)
                 return Range(field, None, value, with_high=with_it)
@@ -165,6 +168,7 @@ class _Parser:
         if word is None or word.kind == "sign" or self._is_operator(word, "TO"):
             raise InvalidArgumentError(f"the range at character {opening.at + 1} lacks a bound: write * for none")
         self._at += 1
+        _check_exact(word)
         text = minus + word.text
         return None if text == "*" and word.is_prefix else text
 
@@ -196,7 +200,16 @@ class _Parser:
         return True
 
 
+def _check_exact(word: Word) -> None:
+    if word.apart:
+        raise InvalidArgumentError(f"~{word.apart[:20]} is about two words of a text, not about a bound: leave it out")
+
+
 def _plain(word: Word, field: str | None) -> Node:
+    if word.apart:
+        if not word.apart.isascii() or not word.apart.isdecimal() or not 0 < int(word.apart[:9]) <= SEARCH_APART:
+            raise InvalidArgumentError(f"words lie 1 to {SEARCH_APART} words apart, not {word.apart[:20]!r}")
+        return Near(field, word.text, int(word.apart))
     if word.kind == "quoted":
         return Phrase(field, word.text)
     if word.is_prefix:

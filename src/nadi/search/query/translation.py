@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nadi.search.analysis import OFFSET, SEGMENT, name_of, schema_of
 from nadi.search.fields import Field
-from nadi.search.query.bound import All, Any, Between, Bound, Follow, Has, Starts, Without
+from nadi.search.query.bound import All, Any, Between, Bound, Close, Follow, Has, Starts, Without
 
 if TYPE_CHECKING:
     from tantivy import Query
@@ -37,6 +37,10 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
                 return Query.boolean_query([(Occur.Must, Query.all_query()), (Occur.MustNot, of(inner))])
             case Follow(number, words):
                 return Query.phrase_query(schema, name_of(number), list(words))
+            case Close(number, words, apart):
+                places = [[(0, one), (by, other)] for one, other in (words, words[::-1]) for by in range(1, apart + 1)]
+                phrases = [Query.phrase_query(schema, name_of(number), place) for place in places]
+                return Query.boolean_query([(Occur.Should, phrase) for phrase in phrases])
             case Starts(number, prefix):
                 escaped = _SPECIAL.sub(lambda found: "\\" + found[0], prefix)
                 return Query.regex_query(schema, name_of(number), f"{escaped}(?s:.*)")

@@ -28,6 +28,15 @@ class Phrase:
 
 
 @dataclass(frozen=True, slots=True)
+class Near:
+    """`"crown king"~5`: both words, the one at most so many words before or behind the other."""
+
+    field: str | None
+    text: str
+    apart: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefix:
     """`time*`: words that begin so."""
 
@@ -61,7 +70,7 @@ class Not:
     part: Node
 
 
-Node: TypeAlias = Everything | Term | Phrase | Prefix | Range | And | Or | Not
+Node: TypeAlias = Everything | Term | Phrase | Near | Prefix | Range | And | Or | Not
 
 
 @dataclass(frozen=True, slots=True)

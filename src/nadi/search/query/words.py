@@ -11,17 +11,20 @@ from nadi.errors import InvalidArgumentError
 Kind = Literal["word", "quoted", "sign"]
 _SIGNS = "()[]{}"
 _FIELD = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@-]*:")
+_APART = re.compile(r"~([^\s()\[\]{}\"]*)")
 _COMPARE = re.compile(r"[<>]=?")
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """escaped: places in `text` that a backslash makes plain. is_glued: nothing lies between it and the one before."""
+    """is_glued: nothing lies between it and the one before. apart: of quoted words, what stands behind a `~`. escaped:
+    places in `text` that a backslash makes plain."""
 
     kind: Kind
     text: str
     at: int
     is_glued: bool
+    apart: str = ""
     escaped: frozenset[int] = frozenset()
 
     @property
@@ -82,7 +85,12 @@ def _quoted(text: str, start: int, glued: bool) -> tuple[Word, int]:
         at += 1
     if at == len(text):
         raise InvalidArgumentError(f"the query's quote at character {start + 1} is not closed: add a \"")
-    return Word("quoted", "".join(made), start, glued), at + 1
+    apart = _APART.match(text, at + 1)
+    if apart is None:
+        return Word("quoted", "".join(made), start, glued), at + 1
+    if not apart[1]:
+        raise InvalidArgumentError(f'the ~ at character {at + 2} lacks how many words apart: write "a b"~5')
+    return Word("quoted", "".join(made), start, glued, apart[1]), apart.end()
 
 
 def _word(text: str, start: int, glued: bool) -> tuple[Word, int]:
@@ -95,4 +103,4 @@ def _word(text: str, start: int, glued: bool) -> tuple[Word, int]:
             escaped.add(len(made))
         made.append(text[at])
         at += 1
-    return Word("word", "".join(made), start, glued, frozenset(escaped)), at
+    return Word("word", "".join(made), start, glued, escaped=frozenset(escaped)), at

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from nadi.search.analysis import words_in
 from nadi.search.fields import Field, Format, Value, Values, reader_of
-from nadi.search.query.bound import All, Any, Between, Bound, Follow, Has, Starts, Without
+from nadi.search.query.bound import All, Any, Between, Bound, Close, Follow, Has, Starts, Without
 
 Anchor: TypeAlias = tuple[int, Value]  # a field, and what is in it
 _OFTEN_ASKED = 0.25  # of an event, that a query's anchor makes as rare as if it were in none
@@ -123,7 +123,7 @@ def _cover(bound: Bound, costs: _Costs) -> set[Anchor] | None:
     match bound:
         case Has(field, value):
             return {(field, value)}
-        case Follow(field, words):
+        case Follow(field, words) | Close(field, words):
             return {min(((field, word) for word in words), key=costs.of)}
         case All(parts):
             covers = [cover for part in parts if (cover := _cover(part, costs)) is not None]
@@ -143,6 +143,8 @@ def _compiled(bound: Bound) -> Fits:
             return lambda one: value in one.found.get(field, _NOTHING)
         case Follow(field, words):
             return lambda one: _follow(one, field, words)
+        case Close(field, words, apart):
+            return lambda one: _close(one, field, words, apart)
         case Starts(field, prefix):
             return lambda one: any(str(value).startswith(prefix) for value in one.found.get(field, _NOTHING))
         case Between():
@@ -170,6 +172,25 @@ def _follow(subject: Subject, field: int, words: tuple[str, ...]) -> bool:
         return False
     wanted, count = list(words), len(words)
     return any(text[at : at + count] == wanted for text in subject.texts[field] for at in range(len(text) - count + 1))
+
+
+def _close(subject: Subject, field: int, words: tuple[str, str], apart: int) -> bool:
+    found = subject.found.get(field, _NOTHING)
+    if not all(word in found for word in words):
+        return False
+    at = 0
+    last: dict[str, int] = {}  # where each of the two was last
+    first, second = words
+    for text in subject.texts[field]:
+        for word in text:
+            if word in words:
+                other = last.get(second if word == first else first)
+                if other is not None and at - other <= apart:
+                    return True
+                last[word] = at
+            at += 1
+        at += 1  # between the values of a list lies one word more, as in the index
+    return False
 
 
 def _between(bound: Between) -> Fits:
