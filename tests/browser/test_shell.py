@@ -15,7 +15,7 @@ from nadi.testing import fill_stream
 from tests.access.support import PASSWORD, guarded
 from tests.browser.support import writing
 
-VIEWS = ("", "#/stream/{scope}/meters", "#/play/{scope}/meters")
+VIEWS = ("", "#/search/{scope}/meters", "#/stream/{scope}/meters", "#/play/{scope}/meters")
 
 
 def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(page: Any, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 import nadi
-from nadi.search import indexes, run
+from nadi.search import indexes, past_parts, run, standing_queries
+from tests.access.support import PASSWORD, guarded, user
 from tests.cli.test_streams import Shell
 from tests.search.support import event
 from tests.web.support import error_of
@@ -47,6 +48,11 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         assert counted == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
         by_time = rest.get(f"{path}/counts", params={"by": "_came", "interval": 3600}).json()
         assert sum(one["events"] for one in by_time) == 50
+        cut_off = rest.get(path, params={"query": "group3", "eventBytes": 10}).json()["hits"][0]
+        assert (cut_off["event"], cut_off["sizeBytes"]) == ('{"message"', len(event(43, level="l1")))
+        by_key = rest.get(path, params=[("key", "k"), ("key", "l")]).json()
+        assert by_key["count"] == rest.get(path).json()["count"]  # of one segment
+        error_of(rest.get(path, params={"eventBytes": "0"}), 400)
         for name, value in (("query", "("), ("limit", "x"), ("limit", "0"), ("order", "worst"), ("after", "x")):
             error_of(rest.get(path, params={name: value}), 400)
         error_of(rest.get(path, params={"since": "nobookmark"}), 404)
@@ -62,3 +68,48 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         asked = shell.run("stream", "delete", "home", "logs", stdin=b"y\n").output
         assert "Delete stream home/logs and all its events, and its search index?" in asked
         assert [one.stream for one in found.list()] == ["others"]
+
+
+def test_what_search_keeps_is_told(tmp_path: Path) -> None:
+    with (
+        guarded(tmp_path, rest_port=0) as server,
+        nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager,
+        httpx.Client(base_url=server.rest_uri, timeout=30, auth=("root", PASSWORD)) as root,
+    ):
+        reader, stranger = ((name, PASSWORD) for name in ("reader", "stranger"))
+        manager.create_scope("home")
+        data = "/v1/data/home"
+        assert root.get(f"{data}/searched").json() == []  # before there is a table for it
+        assert "has no search index" in error_of(root.get(f"{data}/streams/logs/search/index"), 404)
+        for stream in ("logs", "others", "hits"):
+            manager.create_stream("home", stream)
+        with manager.create_writer("home", "logs") as writer:
+            for number in range(20):
+                writer.write_event(event(number))
+            writer.write_event(b"{")
+        indexes(manager, "home").create("logs", "message:text,ms:long", where=str(tmp_path / "shards"))
+        queries = standing_queries(manager, "home")
+        queries.create("others", "hits", fields="message:text", format="json")
+        queries.add("others", {f"q{number:03}": f"word{number}" for number in range(250)})
+        queries.stop("others")
+        kept = [("logs", True, False), ("others", False, True)]
+        for credentials in (("root", PASSWORD), reader):
+            found = root.get(f"{data}/searched", auth=credentials).json()
+            assert [(one["streamName"], one["hasIndex"], one["hasStandingQueries"]) for one in found] == kept
+        before = root.get(f"{data}/streams/logs/search/index", auth=reader).json()
+        assert before["fields"] == [{"name": "message", "kind": "text"}, {"name": "ms", "kind": "long"}]
+        assert (before["events"], before["indexers"], before["isStopped"]) == (0, 0, False)
+        assert before["bytesBehind"] > 20 * len(event(0))
+        for part in past_parts(manager, "home", "logs"):
+            assert root.get(f"{data}/streams/logs/search/index").json()["bytesOfPast"] == part.size_bytes
+            part.index()
+        after = root.get(f"{data}/streams/logs/search/index").json()
+        assert (after["events"], after["unfit"], after["bytesBehind"], after["bytesOfPast"]) == (20, 1, 0, 0)
+        standing = root.get(f"{data}/streams/others/search/standing", auth=reader).json()
+        assert (standing["hits"], standing["queries"], standing["isStopped"]) == ("home/hits", 250, True)
+        assert [one["name"] for one in standing["first"]] == [f"q{number:03}" for number in range(200)]
+        assert standing["first"][7]["query"] == "word7"
+        error_of(root.get(f"{data}/streams/logs/search/standing"), 404)
+        for path in ("searched", "streams/logs/search", "streams/logs/search/index", "streams/others/search/standing"):
+            error_of(root.get(f"{data}/{path}", auth=stranger), 403)
+        error_of(root.get("/v1/data/none/searched"), 404)

@@ -33,6 +33,7 @@ SEARCH_KEPT = 8  # indexes as they were, for further pages of the best
 SEARCH_BUCKETS = 10_000  # of one count
 SEARCH_SNIPPET_CHARS = 200
 REST_SEARCHES = 20  # indexes that a caller of REST has open
+REST_STANDING_QUERIES = 200  # of a stream, that are listed
 SEARCH_HITS_AT_ONCE = 16  # events of a page being fetched from the stream
 SEARCH_REASON_CHARS = 500  # of why an event can't be indexed
 SEARCH_MATCH_S = 0.05  # how long what came waits for more, before standing queries are matched with it

@@ -94,13 +94,15 @@ class SliceSeen(ResponseBody, frozen=True):
 
 class SearchHit(ResponseBody, frozen=True):
     """An event that was found: where it is, when it came, and the part of its text with most of the query's words,
-    which begin and end at `found` there. event: what isn't UTF-8 in it is replaced."""
+    which begin and end at `found` there, in characters of Unicode. event: what isn't UTF-8 in it is replaced;
+    sizeBytes: of all of it."""
 
     segment: int
     offset: int
     came: Moment
     score: float | None
     event: str
+    sizeBytes: int
     excerpt: str | None
     found: list[list[int]]
 
@@ -118,6 +120,62 @@ class SearchCount(ResponseBody, frozen=True):
 
     value: str
     events: int
+
+
+class SearchKept(ResponseBody, frozen=True):
+    """What search keeps of a stream."""
+
+    streamName: str
+    hasIndex: bool
+    hasStandingQueries: bool
+
+
+class SearchField(ResponseBody, frozen=True):
+    name: str
+    kind: Annotated[str, Meta(description="text, keyword, long, double, date, bool or facet.")]
+
+
+class SearchIndex(ResponseBody, frozen=True):
+    """An index, and how far it is. events: that were indexed; unfit: that didn't parse; gaps: where data was gone or
+    damaged; bytesOfPast: that are still to be indexed by many; bytesBehind: from where all before is indexed to the
+    tail, null where that can't be told; indexers: who said something lately."""
+
+    format: Annotated[str, Meta(description="json or text.")]
+    fields: list[SearchField]
+    isStopped: bool
+    events: int
+    unfit: int
+    gaps: int
+    bytesOfPast: int
+    bytesBehind: int | None
+    indexers: int
+
+
+class StandingQuerySeen(ResponseBody, frozen=True):
+    """made: by its maker's clock."""
+
+    name: str
+    query: str
+    made: int
+
+
+class StandingQueriesSeen(ResponseBody, frozen=True):
+    """The standing queries of a stream, and how far it is matched with them. hits: the stream that has them, as
+    scope/stream; catchingUp: queries that are still in the past; found: hits so far, of so many events; unfit: events
+    that didn't parse; gaps, bytesBehind: as of an index; matchers: who said something lately; first: the first of the
+    queries, by name."""
+
+    hits: str
+    queries: int
+    catchingUp: int
+    isStopped: bool
+    events: int
+    found: int
+    unfit: int
+    gaps: int
+    bytesBehind: int | None
+    matchers: int
+    first: list[StandingQuerySeen]
 
 
 class CreateBookmark(RequestBody, frozen=True):

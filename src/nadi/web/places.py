@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nadi.model.streamcut import StreamCut
     from nadi.web.reading.times import CutTimes
 
-_SCOPE = DATA + "/{scopeName}"
-STREAM = _SCOPE + "/streams/{streamName}"
-_BOOKMARK, _SLICE = _SCOPE + "/bookmarks/{bookmarkName}", _SCOPE + "/slices/{sliceName}"
+SCOPE = DATA + "/{scopeName}"
+STREAM = SCOPE + "/streams/{streamName}"
+_BOOKMARK, _SLICE = SCOPE + "/bookmarks/{bookmarkName}", SCOPE + "/slices/{sliceName}"
 _ONE_STREAM = Parameter("stream", "Only those of that stream.", {"type": "string"})
 _TAKEN = {409: "The scope has one of that name."}
 
@@ -99,9 +99,7 @@ async def _bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
     return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
 
 
-@through_client(
-    "GET", _SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM,)
-)
+@through_client("GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM,))
 async def bookmarks(call: Call, manager: StreamManager) -> Response:
     """List a scope's bookmarks, with the times at which they lie."""
     found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
@@ -111,7 +109,7 @@ async def bookmarks(call: Call, manager: StreamManager) -> Response:
 
 @through_client(
     "POST",
-    _SCOPE + "/bookmarks",
+    SCOPE + "/bookmarks",
     _writes,
     bodies.BookmarkSeen,
     status=201,
@@ -149,7 +147,7 @@ async def _slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
     return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
 
 
-@through_client("GET", _SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM,))
+@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM,))
 async def slices(call: Call, manager: StreamManager) -> Response:
     """List a scope's named slices, with the times between which they lie."""
     found = await manager.slices(call.scope).list(stream=call.asked("stream"))
@@ -159,7 +157,7 @@ async def slices(call: Call, manager: StreamManager) -> Response:
 
 @through_client(
     "POST",
-    _SCOPE + "/slices",
+    SCOPE + "/slices",
     _writes,
     bodies.SliceSeen,
     status=201,

@@ -30,6 +30,7 @@ _TEXT = {"type": "string"}
 _PLACE = {"type": "string", "minLength": 1}
 _BOUNDS = (
     Parameter("query", "What to find: see docs/search.md.", _TEXT),
+    Parameter("key", "Only segments that have that routing key, and others; may be said several times.", _TEXT),
     Parameter("since", "Only events from that place on: see the bodies of bookmarks.", _PLACE),
     Parameter("until", "Only events up to that place.", _PLACE),
     Parameter("waitFor", "Answer once all up to that place is indexed.", _PLACE),
@@ -52,12 +53,18 @@ _open: WeakKeyDictionary[StreamManager, OrderedDict[tuple[str, str], Search]] = 
         Parameter("order", "Which come first.", {"type": "string", "enum": ["newest", "oldest", "best"]}),
         Parameter("limit", "Hits of a page.", {"type": "integer", "minimum": 1, "maximum": 1000}),
         Parameter("after", "The page that begins there: `next` of the one before.", _PLACE),
+        Parameter(
+            "eventBytes", "Of each event at most so many; all if it is left out.", {"type": "integer", "minimum": 1}
+        ),
     ),
     codes=_CODES,
 )
 async def search(call: Call, manager: StreamManager) -> Response:
     """Find events in a stream's search index, a page of them."""
     found = await _search(call, manager)
+    most = None if call.asked("eventBytes") is None else _number(call, "eventBytes", 0)
+    if most == 0:
+        raise InvalidArgumentError("eventBytes is at least 1")
     page = await found.query(
         call.asked("query") or "",
         order=call.asked("order") or "newest",  # type: ignore[arg-type]
@@ -65,9 +72,10 @@ async def search(call: Call, manager: StreamManager) -> Response:
         after=call.asked("after"),
         since=call.asked("since"),
         until=call.asked("until"),
+        keys=_keys(call),
         wait_for=call.asked("waitFor"),
     )
-    return reply(bodies.SearchPage(page.count, page.next, [_seen(hit) for hit in page.hits]))
+    return reply(bodies.SearchPage(page.count, page.next, [_seen(hit, most) for hit in page.hits]))
 
 
 @through_client(
@@ -98,6 +106,7 @@ async def counts(call: Call, manager: StreamManager) -> Response:
         limit=_number(call, "limit", 20),
         since=call.asked("since"),
         until=call.asked("until"),
+        keys=_keys(call),
         wait_for=call.asked("waitFor"),
     )
     return reply([bodies.SearchCount(_text(value), count) for value, count in counted.items()])
@@ -123,7 +132,13 @@ async def _search(call: Call, manager: StreamManager) -> Search:
     if found is None or found.definition.id != definition.id:
         _forget(known, scope, stream)
         _check_allowed(definition.url)
-        found = known[scope, stream] = await opened(manager, scope, stream)
+        made = await opened(manager, scope, stream)
+        found = known.get((scope, stream))  # a call beside this one may have opened it meanwhile
+        if found is not None and found.definition.id == made.definition.id:
+            made.close()
+        else:
+            _forget(known, scope, stream)
+            found = known[scope, stream] = made
         while len(known) > REST_SEARCHES:
             _forget(known, *next(iter(known)))
     known.move_to_end((scope, stream))
@@ -162,11 +177,15 @@ def _number(call: Call, name: str, usual: int) -> int:
     return int(text)
 
 
-def _seen(hit: Hit) -> bodies.SearchHit:
+def _keys(call: Call) -> list[str] | None:
+    return call.request.query_params.getlist("key") or None
+
+
+def _seen(hit: Hit, most: int | None) -> bodies.SearchHit:
     came = round(hit.came.timestamp() * 1000)
     excerpt, marks = (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(one) for one in hit.excerpt.found])
-    event = hit.data.decode(errors="replace")
-    return bodies.SearchHit(hit.segment_id, hit.offset, came, hit.score, event, excerpt, marks)
+    event = hit.data[:most].decode(errors="replace")
+    return bodies.SearchHit(hit.segment_id, hit.offset, came, hit.score, event, len(hit.data), excerpt, marks)
 
 
 def _text(value: object) -> str:

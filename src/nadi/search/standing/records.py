@@ -145,6 +145,11 @@ async def set_of(definitions: Definitions, stream: str) -> QuerySet | None:
     return None if held is None else _decoded(held.value, QuerySet)
 
 
+async def sets_of(definitions: Definitions) -> list[QuerySet]:
+    """The sets of all streams of the scope."""
+    return [_decoded(value, QuerySet) async for _, value in definitions.entries(b"standing/")]
+
+
 def set_key(stream: str) -> bytes:
     return f"standing/{stream}".encode()
 

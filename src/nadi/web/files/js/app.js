@@ -2,12 +2,14 @@
 
 import { overview } from "./overview.js";
 import { playing } from "./playing.js";
+import { searchView } from "./search.js";
 import * as shell from "./shell.js";
 import { streamView } from "./stream.js";
 
 const VIEWS = [
   [/^#\/stream\/([^/]+)\/([^/?]+)$/, streamView],
   [/^#\/play\/([^/]+)\/([^/?]+)(?:\?(.*))?$/, playing],
+  [/^#\/search(?:\/([^/?]+)(?:\/([^/?]+))?)?(?:\?(.*))?$/, searchView],
 ];
 const main = document.getElementById("main");
 let shown = null; // {keys, end}
@@ -23,7 +25,7 @@ function route() {
     if (found) {
       let scope, stream;
       try {
-        [scope, stream] = found.slice(1, 3).map(decodeURIComponent);
+        [scope, stream] = found.slice(1, 3).map((part) => part && decodeURIComponent(part));
       } catch {
         break; // an address that nobody made here
       }

@@ -32,6 +32,13 @@ export function clock(ms, { date = true, millis = false } = {}) {
   return `${date ? `${day} ` : ""}${time}${millis ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : ""}`;
 }
 
+// For an input of the type datetime-local, which has seconds, and from one.
+export const toInput = (ms) => (ms === null ? "" : clock(ms).replace(" ", "T"));
+export function fromInput(text) {
+  const ms = text ? new Date(text).getTime() : NaN;
+  return Number.isFinite(ms) ? ms : null;
+}
+
 // A time, with its day only if that isn't today.
 export function when(ms) {
   if (ms === null || ms === undefined) return "–";
@@ -53,7 +60,7 @@ export function segment(id) {
   return `${id % 4294967296}.${Math.floor(id / 4294967296)}`;
 }
 
-const STEPS = [
+export const STEPS = [
   1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 15000, 30000, 60000, 120000, 300000, 600000, 900000,
   1800000, 3600000, 7200000, 10800000, 21600000, 43200000, 86400000, 172800000, 604800000,
 ];

@@ -25,8 +25,9 @@ export function overview(main, { signal }) {
   let scope = "";
   const only = sessionStorage.getItem("nadi-scope"); // for who may not list them all
   const find = el("input.field", { type: "search", placeholder: "Find a stream", "aria-label": "Find a stream", oninput: show });
-  const scopes = el("select.field", { "aria-label": "Scope", onchange: () => { scope = scopes.value; show(); } }, el("option", { value: "" }, "All scopes"));
+  const scopes = el("select.field", { "aria-label": "Scope", onchange: () => { scope = scopes.value; search.href = scope ? path`#/search/${scope}` : "#/search"; show(); } }, el("option", { value: "" }, "All scopes"));
   const shown = el("span.quiet", { role: "status" });
+  const search = el("a.button", { href: "#/search" }, "Search events");
   const values = Object.fromEntries(["streams", "scopes", "segments", "events", "bytes"].map((name) => [name, el("div.value", {}, "–")]));
   const tile = (label, name) => el("div.tile", {}, el("div.label", {}, label), values[name]);
   const list = virtualList({ rowHeight: 34, make: row, label: "Streams" });
@@ -35,7 +36,7 @@ export function overview(main, { signal }) {
   fill(main, el("div.overview", {},
     el("h1", { hidden: true }, "Streams"),
     el("div.tiles", {}, tile("Streams", "streams"), tile("Scopes", "scopes"), tile("Segments", "segments"), tile("Events", "events"), tile("Bytes", "bytes")),
-    el("div.row", {}, find, scopes, el("span.grow"), shown),
+    el("div.row", {}, find, scopes, el("span.grow"), shown, search),
     el("div.list", {}, heads, empty, list.node)));
   shell.themed.on(list.redraw, signal);
   every(EVERY_MS, look, failed, signal);

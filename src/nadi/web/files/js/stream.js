@@ -33,6 +33,7 @@ export function streamView(main, { scope, stream, signal }) {
 
   fill(main, el("div.stream", {},
     el("div.row", {}, el("h1", {}, stream), facts, el("span.grow"),
+      el("a.button", { href: path`#/search/${scope}/${stream}` }, "Search"),
       el("a.button.main", { href: path`#/play/${scope}/${stream}` }, "Play")),
     el("div.panel", {},
       el("div.head", {}, el("h2", {}, "Segments"), el("span.grow"),
