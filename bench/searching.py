@@ -130,7 +130,7 @@ async def _search(folder: Path) -> list[Figure]:
             size = await _filled(manager, log, EVENTS)
             indexes = Indexes(manager, SCOPE)
             await indexes.create(STREAM, FIELDS, where=str(folder / "shards"))
-            with _running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
+            with running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
                 found = await indexes.open(STREAM, cache=folder / "cache")
                 began = time.perf_counter()
                 await found.wait("tail", 3_600)
@@ -229,7 +229,7 @@ async def _caught_up(folder: Path) -> list[Figure]:
             queries = StandingQueries(manager, SCOPE)
             await queries.create(STREAM, HITS, fields=FIELDS, start="head")
             await queries.add(STREAM, {f"q{number}": log.standing(number) for number in range(STANDING)})
-            with _running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
+            with running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
                 events, began, took = 0, 0.0, 0.0
                 while events < BEHIND:
                     events = (await queries.status(STREAM)).events
@@ -256,7 +256,7 @@ async def _standing(folder: Path) -> list[Figure]:
             began = time.perf_counter()
             await queries.add(STREAM, {**texts, "marked": "level:marked"})
             added = time.perf_counter() - began
-            with _running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
+            with running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
                 waits = sorted(await _delays(manager, log))
                 spent = cpu_seconds(process.pid)
                 status = await queries.status(STREAM)
@@ -303,7 +303,7 @@ async def _delays(manager: StreamManager, log: Log) -> list[float]:
     return waits[100:]
 
 
-class _running:
+class running:
     """A process of a command, in a `with` block."""
 
     def __init__(self, uri: str, *command: str) -> None:

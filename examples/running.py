@@ -92,8 +92,9 @@ def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[
             with _scope(options.controller, name, folder, console) as made:
                 yield made
         else:
+            environment = {"NADI_REST_SEARCH": str(folder)}  # that the page may search what the example indexes
             with (
-                nadi.embedded(folder / "server", rest_port=options.page) as server,
+                nadi.embedded(folder / "server", rest_port=options.page, environment=environment) as server,
                 _scope(server.controller_uri, name, folder, console, server.rest_uri) as made,
             ):
                 yield made

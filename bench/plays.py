@@ -1,0 +1,90 @@
+"""Full-text search in Shakespeare's plays: how fast speeches are indexed, and queries for their words."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import msgspec
+
+import nadi
+from bench.events import percentile
+from bench.measure import Figure
+from bench.process import cpu_seconds
+from bench.searching import QUERIES, SCOPE, running
+from examples.plays.scanning import words
+from examples.plays.speeches import Speech
+from examples.plays.speeches import plays as speeches
+from nadi.client.aio import StreamManager
+from nadi.search.catalog import Indexes
+
+STREAM = "speeches"
+FIELDS = "text:text,play:keyword,speaker:keyword,act:keyword,scene:text"
+EDITIONS = 10
+
+
+def plays(folder: Path) -> list[Figure]:
+    """Of Shakespeare's speeches, `EDITIONS` times over, in a stream of four segments with the play as routing key, and
+    of queries for words of theirs."""
+    return asyncio.run(_plays(folder, [(play, one) for play, some in speeches().items() for one in some]))
+
+
+async def _plays(folder: Path, known: list[tuple[str, Speech]]) -> list[Figure]:
+    events, keys = [msgspec.json.encode(one) for _, one in known], [play for play, _ in known]
+    count = EDITIONS * len(known)
+    with nadi.embedded(folder / "data") as server:
+        async with StreamManager(server.controller_uri) as manager:
+            await manager.create_scope(SCOPE)
+            await manager.create_stream(SCOPE, STREAM, 4)
+            writer = await manager.create_writer(SCOPE, STREAM)
+            for _ in range(EDITIONS):
+                await writer.write_many(events, keys)
+            await writer.flush()
+            indexes = Indexes(manager, SCOPE)
+            await indexes.create(STREAM, FIELDS, where=str(folder / "shards"))
+            with running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
+                found = await indexes.open(STREAM, cache=folder / "cache")
+                began = time.perf_counter()
+                await found.wait("tail", 3_600)
+                took, spent = time.perf_counter() - began, cpu_seconds(process.pid)
+                size = (await indexes.status(STREAM)).size_bytes
+                await found.query("nothing")
+                waits = []
+                for number, text in enumerate(_about(known)):
+                    began = time.perf_counter()
+                    await found.query(text, order=("newest", "best")[number % 2], limit=10)
+                    waits.append(time.perf_counter() - began)
+                found.close()
+    waits.sort()
+    return [
+        Figure("speeches indexed", count / took, "a second"),
+        Figure("speeches indexed, by what the indexer spent", count / spent, "a second of a core"),
+        Figure("index size, of a speech", size / count, "bytes"),
+        Figure("speech size", sum(map(len, events)) / len(events), "bytes"),
+        Figure("query with ten hits' events, p50", percentile(waits, 50), "ms"),
+        Figure("query with ten hits' events, p99", percentile(waits, 99), "ms"),
+    ]
+
+
+def _about(known: list[tuple[str, Speech]], seed: int = 1) -> list[str]:
+    """Queries, each for words that one of the speeches has."""
+    chance, made = random.Random(seed), list[str]()
+    while len(made) < QUERIES:
+        _, speech = chance.choice(known)
+        said = words(speech.text)
+        if len(said) < 6:
+            continue
+        at = chance.randrange(len(said) - 4)
+        first, second = said[at], said[at + 1]
+        made.append(
+            (
+                f"text:({first} {said[at + 4]})",
+                f'text:{first} speaker:"{speech.speaker}"',
+                f'text:"{first} {second}"',
+                f'text:"{first} {said[at + 4]}"~8',
+                f"text:({second} -{first})",
+            )[len(made) % 5]
+        )
+    return made
