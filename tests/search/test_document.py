@@ -25,7 +25,7 @@ def test_a_guide(
     shown = re.findall(r"^\$ (.*)$", text, re.M)
     (start,) = (one for one in shown if " start " in one)
     commands = [one for one in shown if one != start]
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]  # Spark's is run in tests/spark
     with nadi.embedded(tmp_path / "data") as server:
         environment = {
             **os.environ,
