@@ -1,5 +1,5 @@
 """Take the pictures of docs/page.md anew, into docs/images: `python -m tests.browser.pictures`, or of one example
-alone, `camera` or `smart_meters`.
+alone, `camera`, `plays` or `smart_meters`.
 
 The examples run meanwhile, the demo with its server and Spark. It takes a few minutes. Look at each picture afterwards.
 """
@@ -108,13 +108,30 @@ def camera(browser: Any) -> None:
         shot(page, "page-camera")
 
 
+def plays(browser: Any) -> None:
+    """Where a ghost is, or a crown near a king."""
+    with example("plays", "--stay", ends=False) as at:
+        page = opened(browser, f"{at}/#/search", "light", height=720)
+        waited(page, lambda: "31,354 events indexed" in page.locator("main").inner_text() or _again(page, at))
+        page.get_by_label("Count by").select_option("play")
+        page.get_by_role("group", name="Events by play").wait_for()
+        shot(page, "page-search")
+
+
+def _again(page: Any, at: str) -> bool:
+    page.goto(f"{at}/#/search")
+    page.goto(f"{at}/#/search/plays/speeches?query=ghost+OR+%22crown+king%22~8&order=best")
+    page.wait_for_timeout(2_000)
+    return False
+
+
 def main(wanted: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        for take in (camera, smart_meters):
+        for take in (camera, plays, smart_meters):
             if not wanted or take.__name__ in wanted:
                 take(browser)
         browser.close()

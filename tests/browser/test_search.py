@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,30 @@ def test_counts_by_time_and_by_value_narrow_what_is_asked(page: Any, site: Embed
     bars.first.click()
     until(page, "/since=\\d+&until=\\d+/.test(location.hash)")
     assert page.get_by_label("From", exact=True).input_value() < page.get_by_label("To", exact=True).input_value()
+
+
+def test_bars_are_a_nice_step_apart_however_long_it_is(page: Any, site: EmbeddedServer) -> None:
+    day = 86_400_000
+    first = 20_000 * day + 7_654_321
+    asked_for: list[str] = []
+
+    def two_counts(route: Any) -> None:
+        asked_for.append(re.search(r"interval=(\d+)", route.request.url)[1])  # type: ignore[index]
+        step = int(asked_for[-1]) * 1000
+        found = [(first // step * step, 3), ((first + 300 * day) // step * step, 4)]
+        told = [{"value": datetime.fromtimestamp(ms / 1000, UTC).isoformat(), "events": n} for ms, n in found]
+        route.fulfill(json=told)
+
+    span = {"head": {"cut": "", "time": first}, "tail": {"cut": "", "time": first + 330 * day}, "isSealed": False}
+    page.route("**/span", lambda route: route.fulfill(json=span))
+    page.route("**/search/counts?*", two_counts)
+    opened(page, site)
+    bars = page.get_by_role("group", name="Events over time")
+    bars.wait_for()
+    assert asked_for == ["604800"]  # a week
+    assert 47 <= bars.locator("> *").count() <= 49
+    labels = [one.get_attribute("aria-label") for one in bars.get_by_role("button").all()]
+    assert [label.split()[0] for label in labels] == ["3", "4"]
 
 
 def test_bounds_and_keys(page: Any, site: EmbeddedServer) -> None:

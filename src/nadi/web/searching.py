@@ -132,13 +132,7 @@ async def _search(call: Call, manager: StreamManager) -> Search:
     if found is None or found.definition.id != definition.id:
         _forget(known, scope, stream)
         _check_allowed(definition.url)
-        made = await opened(manager, scope, stream)
-        found = known.get((scope, stream))  # a call beside this one may have opened it meanwhile
-        if found is not None and found.definition.id == made.definition.id:
-            made.close()
-        else:
-            _forget(known, scope, stream)
-            found = known[scope, stream] = made
+        found = known[scope, stream] = await opened(manager, scope, stream)
         while len(known) > REST_SEARCHES:
             _forget(known, *next(iter(known)))
     known.move_to_end((scope, stream))

@@ -108,7 +108,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
       trouble.hidden = true;
       found.hidden = false;
       const first = number * PAGE + 1;
-      fill(shown, page.hits.length ? `${count(first)} to ${count(first + page.hits.length - 1)} of ${count(page.count)} events` : "Nothing found.");
+      fill(shown, page.hits.length ? `${count(first)} to ${count(first + page.hits.length - 1)} of ${count(page.count)} events` : page.count ? "These are gone from the stream." : "Nothing found.");
       fill(hits, page.hits.map((hit) => hitNode(hit, scope, stream)));
       back.disabled = number === 0;
       more.disabled = page.next === null;

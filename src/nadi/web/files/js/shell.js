@@ -116,7 +116,7 @@ export function showHelp() {
   const keys = [
     ["Space", "play, pause"], ["← →", "jump back, ahead; with Shift ten times as far"], [".", "the next event"],
     ["[ ]", "slower, faster"], ["l", "live: what passes now"], ["b", "a bookmark at the chosen moment, or here"],
-    ["/", "find a stream"], ["t", "light or dark"], ["?", "this"],
+    ["/", "find a stream, or ask another query"], ["t", "light or dark"], ["?", "this"],
   ];
   show("Keys", el("dl.keys", {}, keys.map(([key, what]) => [el("dt", {}, key.split(" ").map((one) => [el("kbd", {}, one), " "])), el("dd", {}, what)])),
     el("p.soft", {}, "In a picture: click for a moment, drag for a stretch, wheel to zoom, Shift-drag to move."));
