@@ -265,8 +265,7 @@ def test_any_error_ends_a_writer_and_is_reported_and_the_lake_can_be_forgotten(
 def test_a_trouble_that_is_over_is_no_longer_shown(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
     streams(manager, scope)
     write(manager, scope, 1, 10, wrong=5)
-    without = dict.fromkeys(("dead_letters",))
-    lake = a_lake(manager, scope, tmp_path, **without)
+    lake = a_lake(manager, scope, tmp_path, dead_letters=None)
     with pytest.raises(LakeStoppedError, match="can't be read as json"):
         nadi.lake.run(manager, lake, once=True)
     assert "can't be read as json" in nadi.lake.status(manager, scope, lake.name).trouble
