@@ -237,6 +237,11 @@ def test_whoever_has_the_lake_of_a_stream_that_was_made_anew_is_told_to_forget_i
             deed()
     assert "Forget the lake" in nadi.lake.status(manager, scope, lake.name).trouble
     nadi.lake.forget(manager, scope, lake.name)
+    same = a_lake(manager, scope, tmp_path)
+    for deed in (lambda: LakeWriter(manager, same).commit(), lambda: nadi.lake.union(manager, scope, "meters")):
+        with pytest.raises(StreamRemadeError, match=advice):
+            deed()
+    nadi.lake.forget(manager, scope, lake.name)
     anew = a_lake(manager, scope, tmp_path, table=f"{scope}.meters-2")
     nadi.lake.run(manager, anew, once=True)
     assert sorted(pa.table(nadi.lake.union(manager, scope, "meters"))["wh"].to_pylist()) == [*range(100, 150)]

@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
+from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     ConflictError,
     InvalidStreamCutError,
+    NadiError,
     NotFoundError,
     ProtocolError,
     StreamRemadeError,
@@ -31,7 +33,7 @@ from nadi.lake.definition import LakeDefinition
 from nadi.limits import LAKE_GONE_S
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
-from nadi.naming import READER_GROUP_PREFIX
+from nadi.naming import READER_GROUP_PREFIX, segment_name
 
 _KEY = b"lake"
 T = TypeVar("T")
@@ -120,11 +122,15 @@ class StoredLake:
             lambda held: replace(held or record, definition=lake, is_wanted=True, start=start_text)
         )
 
-    async def check_stream(self) -> None:
-        """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made."""
+    async def check_stream(self, cut: StreamCut | None = None) -> None:
+        """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made, or since
+        its table reached the cut."""
+        stores = stores_of(self._manager)
         state = await shared_state_of(await self._groups.get_reader_group(self.name)).read()
-        error = await made_anew(stores_of(self._manager), state)
-        if error is not None:
+        error: NadiError | None = await made_anew(stores, state)
+        if error is None and cut is not None and cut.positions:
+            error = await what_became_of(stores, segment_name(cut.scope, cut.stream, max(cut.positions)))
+        if isinstance(error, StreamRemadeError):
             raise StreamRemadeError(
                 error.scope,
                 error.stream,

@@ -85,7 +85,7 @@ def _behind(manager: StreamManager, name: str, cut: StreamCut) -> int:
         try:
             return sum(one.size_bytes for one in await places.slices_between(cuts, cut, await cuts.tail()))
         except InvalidStreamCutError:
-            await StoredLake(core, cut.scope, name).check_stream()
+            await StoredLake(core, cut.scope, name).check_stream(cut)
             raise
 
     return thread.run(measured())

@@ -148,7 +148,7 @@ def union(
         return _Planned(manager, record, table, mark).union(at, columns)
     except (InvalidStreamCutError, TruncatedError):
         thread, core = inside(manager)
-        thread.run(StoredLake(core, scope, lake.name).check_stream())
+        thread.run(StoredLake(core, scope, lake.name).check_stream(None if mark is None else mark.end_cut))
         raise
 
 

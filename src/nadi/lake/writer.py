@@ -82,10 +82,10 @@ class LakeWriter:
         try:
             end, size = self._thread.run(steps.next_cut(self._core, start, self.lake.commit_bytes))
         except InvalidStreamCutError:
-            self._thread.run(self._stored.check_stream())
+            self._thread.run(self._stored.check_stream(start))
             raise
         except TruncatedError as error:
-            self._thread.run(self._stored.check_stream())
+            self._thread.run(self._stored.check_stream(start))
             start, end, size = self._behind(start, error)
         if not size and (mark is None or start == mark.end_cut):
             return None

@@ -159,6 +159,9 @@ def _shown(column: pa.Array, row: int) -> str:
         text = one.cast(pa.large_binary() if pa.types.is_large_string(one.type) else pa.binary())[0].as_py()
         value: object = text.decode(errors="backslashreplace")
     else:
-        value = one[0].as_py()
+        try:
+            value = one[0].as_py()
+        except (ValueError, OverflowError):  # a time that Python has none for
+            value = one.cast(pa.string())[0].as_py()
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
