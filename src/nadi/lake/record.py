@@ -117,10 +117,14 @@ class StoredLake:
                 "it was made: delete it with `nadi lake forget`, and start it again, to change that"
             )
         await self.check_stream()
-        start_text = record.start
-        return await self.change(
-            lambda held: replace(held or record, definition=lake, is_wanted=True, start=start_text)
-        )
+        first = record
+
+        def defined(held: LakeRecord | None) -> LakeRecord:
+            stays = held is not None and (held.table_id or held.definition.start == lake.start)
+            start = held.start if held is not None and stays else first.start
+            return replace(held or first, definition=lake, is_wanted=True, start=start)
+
+        return await self.change(defined)
 
     async def check_stream(self, cut: StreamCut | None = None) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made, or since
