@@ -35,18 +35,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")
-        for stream in ("logs", "plain", "hits", "elsewhere"):
+        for stream in ("logs", "plain", "hits", "elsewhere", "codes"):
             manager.create_stream("home", stream)
         found = indexes(manager, "home")
         found.create("logs", "message:text,level:keyword,ok:bool,ms:long", where=str(folder / "shards"))
         found.create("elsewhere", "message:text", where=str(folder / "other"))
+        found.create("codes", "code:keyword", where=str(folder / "shards"))
+        with manager.create_writer("home", "codes") as writer:
+            writer.write_event(json.dumps({"code": "<b>a</b>", "more": 12.50}).encode())
         with manager.create_writer("home", "logs") as writer:
             for number in range(50):
                 event = {"message": f"line {number} of 🎭🎭 words", "level": LEVELS[number % 3], "ok": number % 2 == 0}
                 writer.write_event(json.dumps(event | {"ms": number}, ensure_ascii=False).encode())
             writer.write_event(json.dumps({"message": EVIL, "level": "evil"}).encode())
             writer.write_event(HUGE)
-        for part in past_parts(manager, "home", "logs"):
+        for part in (*past_parts(manager, "home", "logs"), *past_parts(manager, "home", "codes")):
             part.index()
         queries = standing_queries(manager, "home")
         queries.create("logs", "hits", start="head")
@@ -192,6 +195,15 @@ def test_how_far_the_index_is_and_the_standing_queries(page: Any, site: Embedded
     page.get_by_text("nobody matches").wait_for()
     table.get_by_role("button", name="Search what fives asks").click()
     page.get_by_text("1 to 5 of 5 events").wait_for()
+
+
+def test_an_event_without_a_text_is_shown_whole(page: Any, site: EmbeddedServer) -> None:
+    opened(page, site, stream="codes")
+    assert asked(page, '"<b>a</b>"') == "1 to 1 of 1 events"
+    hit = page.get_by_role("list", name="Hits").get_by_role("listitem")
+    assert hit.locator(".lit").inner_text() == "12.5"
+    assert '"<b>a</b>"' in hit.inner_text()
+    assert hit.locator("b, mark, details").count() == 0
 
 
 def test_a_huge_event_is_cut_off_and_says_so(page: Any, site: EmbeddedServer) -> None:

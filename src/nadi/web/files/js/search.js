@@ -10,6 +10,7 @@ import { fieldChips, indexLine, picker, standingPanel } from "./searched.js";
 import * as shell from "./shell.js";
 
 const PAGE = 20;
+const MOST_CHARS = 3000; // of a query, which goes in an address
 const ORDERS = [["newest", "Newest first"], ["oldest", "Oldest first"], ["best", "Best first"]];
 const numberOf = (text) => (/^\d{1,15}$/.test(text ?? "") ? Number(text) : null);
 
@@ -27,7 +28,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
   let round = null;
   signal.addEventListener("abort", () => round?.abort());
 
-  const words = el("input.field.grow", { type: "search", "aria-label": "Query", placeholder: "timeout level:error \"connection reset\"", spellcheck: false, autocomplete: "off" });
+  const words = el("input.field.grow", { type: "search", "aria-label": "Query", placeholder: "timeout level:error \"connection reset\"", spellcheck: false, autocomplete: "off", maxLength: MOST_CHARS });
   const since = el("input.field", { type: "datetime-local", step: 1 });
   const until = el("input.field", { type: "datetime-local", step: 1 });
   const key = el("input.field", { type: "text", size: 12, autocomplete: "off", spellcheck: false, title: "Only segments that have this routing key: they have others, too." });
