@@ -5,9 +5,9 @@ same after the way there and back: 2.0 is a whole number and 2.5 isn't, midnight
 
 >>> lossless(pa.array([1.0, 2.0]), pa.int32()).to_pylist()
 [1, 2]
->>> lossless(pa.array([1.0, 2.5, 3.5]), pa.int32())
+>>> lossless(pa.array([0.5, 0.1]), pa.float32())
 Traceback (most recent call last):
-nadi.client.streamtables.lossless.MisfitError: Float value 2.5 was truncated converting to int32
+nadi.client.streamtables.lossless.MisfitError: something of it would be lost as float
 """
 
 from __future__ import annotations
