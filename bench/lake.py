@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,8 @@ from nadi.lake import LakeWriter
 
 _AT_ONCE = 20_000
 _RUNS = 5
+_TASKS = 16
+_NEEDED = ["meter", "wh", "at", "volts", "_offset"]  # by the queries in Spark
 
 
 def main(events: int) -> None:
@@ -62,12 +65,22 @@ def _measure(manager: nadi.StreamManager, uri: str, folder: Path, events: int) -
     _compare(
         "Arrow, table part", lambda: pa.table(table).num_rows, "dataset of Parquet", lambda: parquet.to_table().num_rows
     )
-    _in_spark(uri, paths)
+    ready = [_ready(folder / name, manager, names) for name, names in (("all", None), ("some", _NEEDED))]
+    _in_spark(uri, paths, ready)
 
 
-def _in_spark(uri: str, paths: list[str]) -> None:
+def _ready(folder: Path, manager: nadi.StreamManager, columns: list[str] | None) -> Path:
+    """The union's batches as the tasks of a source in Python have them ready."""
+    from bench.spark.ready import make
+
+    union = nadi.lake.union(manager, "home", "meters", columns=columns)
+    return make(folder, (split.batches() for split in union.splits(_TASKS)), union.schema)
+
+
+def _in_spark(uri: str, paths: list[str], ready: list[Path]) -> None:
     from pyspark.sql import SparkSession
 
+    from bench.spark.ready import registered
     from nadi.spark import tuned, union
 
     spark: Any = tuned(SparkSession.builder.master("local[2]").appName("lake")).getOrCreate()
@@ -79,19 +92,26 @@ def _in_spark(uri: str, paths: list[str]) -> None:
             {"volts": "sum", "at": "max", "_offset": "max"}
         ).collect()
 
-    _compare(
-        "nadi.spark.union",
-        lambda: total(union(spark, "home", "meters", controller=uri)),
-        "Spark's plain Parquet",
-        lambda: total(spark.read.parquet(*paths)),
-    )
-    _compare(
-        "Spark, source=union",
-        lambda: total(spark.read.format("nadi").options(**options).load()),
-        "Spark's plain Parquet",
-        lambda: total(spark.read.parquet(*paths)),
-    )
+    def plain() -> Any:
+        return total(spark.read.parquet(*paths))
+
+    ours = spark.read.format("nadi").options(**options)
+    named = spark.read.format("nadi").options(**options, columns=",".join(_NEEDED))
+    whole, some = (spark.read.format(registered(spark)).options(folder=str(one)) for one in ready)
+    loads: dict[str, Callable[[], Any]] = {
+        "nadi.spark.union": lambda: union(spark, "home", "meters", controller=uri),
+        "source=union": ours.load,
+        "source=union, columns named": named.load,
+        "any source in Python, all columns": whole.load,
+        "any source in Python, columns named": some.load,
+    }
+    for name, load in loads.items():
+        _compare(f"Spark, {name}", partial(_call, total, load), "Spark's plain Parquet", plain)
     spark.stop()
+
+
+def _call(total: Callable[[Any], Any], load: Callable[[], Any]) -> Any:
+    return total(load())
 
 
 def _compare(name: str, ours: Callable[[], Any], other: str, theirs: Callable[[], Any]) -> None:

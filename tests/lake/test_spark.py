@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars
+import pyarrow as pa
 import pytest
 
 import nadi
 import nadi.lake
 import nadi.spark
+from nadi.lake.table import files
 from nadi.testing import RestartableServer
 
 from .world import a_lake, catch_up, in_stream, places, streams, write
@@ -85,3 +91,97 @@ def test_options_without_effect_are_refused(
     ):
         with pytest.raises(Exception, match=re.escape(said)):
             spark.read.format("nadi").options(**base, **more).load().count()
+
+
+def test_columns_that_are_named_are_all_that_is_read(
+    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
+) -> None:
+    streams(manager, scope)
+    lake = a_lake(manager, scope, tmp_path)
+    write(manager, scope, 0, 100, wrong=9)
+    catch_up(manager, lake)
+    write(manager, scope, 100, 120, wrong=9)
+
+    def reader(**more: str) -> Any:
+        options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
+        return spark.read.format("nadi").options(**options, **more)
+
+    some = reader(columns="_offset, wh").load()
+    assert some.columns == ["_offset", "wh"]
+    expected = pa.table(nadi.lake.union(manager, scope, "meters", columns=["_offset", "wh"])).to_pydict()
+    rows = sorted(zip(expected["_offset"], expected["wh"], strict=True))
+    assert len(rows) == sum(1 for number in range(120) if number % 9)
+    assert sorted(map(tuple, some.collect())) == rows
+    assert some.where("wh >= 100").count() == 18
+    assert some.count() == len(rows), "whatever was asked before"
+    for columns, schema, said in (
+        ("WH", None, "there is no column 'WH'"),
+        ("wh, wh", None, "'wh' twice"),
+        ("wh", "meter string", "leave one of them out"),
+    ):
+        asked = reader(columns=columns)
+        with pytest.raises(Exception, match=re.escape(said)):
+            (asked if schema is None else asked.schema(schema)).load().count()
+
+
+def test_a_large_file_is_read_by_several_tasks(
+    nadi_server: RestartableServer,
+    manager: nadi.StreamManager,
+    scope: str,
+    tmp_path: Path,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "LAKE_ROW_GROUP_BYTES", 1)
+    streams(manager, scope, 3)
+    lake = a_lake(manager, scope, tmp_path, partition="")
+    with manager.create_writer(scope, "meters") as writer:
+        names = [secrets.token_hex(100) for _ in range(40_000)]
+        writer.write_batch([b'{"meter": "%s", "wh": %d}' % (name.encode(), at) for at, name in enumerate(names)], names)
+    catch_up(manager, lake)
+    union = nadi.lake.union(manager, scope, "meters")
+    assert len(union.table_files) == 1
+    assert union.table_bytes > 3 << 20
+    options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
+    for more, tasks in (({}, 3), ({"max_partitions": 2}, 2), ({"min_partition_bytes": 1 << 30}, 1)):
+        found = spark.read.format("nadi").options(**options, **more).load()
+        assert found.rdd.getNumPartitions() == tasks
+        assert sorted(row.wh for row in found.select("wh").collect()) == list(range(40_000))
+
+
+def test_moments_and_bookmarks_are_read_from_the_table_once_the_stream_has_lost_them(
+    tmp_path: Path, spark: Any
+) -> None:
+    limits = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
+    with (
+        nadi.embedded(tmp_path / "server", environment={"NADI_LIMITS": limits}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        streams(manager, "home", 1)
+        lake = a_lake(manager, "home", tmp_path / "lake")
+        write(manager, "home", 0, 50)
+        time.sleep(0.05)  # moments are told to the millisecond, and the server's clock is ours
+        middle = datetime.now(UTC)
+        noon = manager.stream_info("home", "meters").tail
+        manager.bookmarks("home").create("noon", noon)
+        time.sleep(0.05)
+        write(manager, "home", 50, 90)
+        options = {"controller": server.controller_uri, "scope": "home", "stream": "meters"}
+
+        def found(end: str) -> list[list[int]]:
+            frames = (
+                spark.read.format("nadi").options(**options, source="union", end=end).load(),
+                nadi.spark.union(spark, "home", "meters", controller=server.controller_uri, end=end),
+            )
+            return [sorted(row.wh for row in frame.select("wh").collect()) for frame in frames]
+
+        for step in ("in the stream", "in both", "in the table"):
+            for end in (noon.as_text(), middle.isoformat(), "noon"):
+                if step == "in the table" and end == "noon":
+                    continue  # a bookmark goes with what it marks
+                assert found(end) == [list(range(50))] * 2, (step, end)
+            if step == "in the stream":
+                catch_up(manager, lake)
+            else:
+                manager.truncate_stream(manager.stream_info("home", "meters").tail)

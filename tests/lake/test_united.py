@@ -137,6 +137,8 @@ def test_columns_are_those_of_both_and_can_be_chosen(manager: nadi.StreamManager
     )
     with pytest.raises(InvalidArgumentError, match="no column 'none'"):
         nadi.lake.union(manager, scope, "meters", columns=["none"])
+    with pytest.raises(InvalidArgumentError, match="'wh' twice"):
+        nadi.lake.union(manager, scope, "meters", columns=["wh", "note", "wh"])
     with pytest.raises(InvalidStreamCutError):
         nadi.lake.union(manager, scope, "meters", at=nadi.StreamCut(scope, "dead", {0: 0}))
 

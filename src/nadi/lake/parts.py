@@ -1,10 +1,9 @@
-"""Parts of a union that anybody can read, in any process: some of the table's files, and a split of the stream."""
+"""Parts of a union that anybody can read, in any process: pieces of the table's files, and a split of the stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +14,12 @@ from nadi.client.scan.selection import Readable
 from nadi.client.scan.split import Split
 from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Shape
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.pieces import FilePiece
 from nadi.lake.table.reading import TableFiles
 from nadi.lake.table.shapes import fitted
 from nadi.model.frontier import Bound
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
-
-if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask
 
 
 class Before:
@@ -75,11 +72,11 @@ class Columns:
     shape: Shape
     before: Before | None
 
-    def of_table(self, table: TableFiles, files: tuple[FileScanTask, ...]) -> Iterator[pa.RecordBatch]:
+    def of_table(self, table: TableFiles, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
         there = table.names
         needed = [] if self.before is None else self.before.columns
         names = list(dict.fromkeys([*(name for name in self.wanted.names if name in there), *needed])) or [OFFSET]
-        for batch in table.read(files, names):
+        for batch in table.read(pieces, names):
             found = batch if self.before is None else self.before.rows(batch)
             if found.num_rows:
                 yield fitted(found, self.wanted)
@@ -98,7 +95,7 @@ class UnionSplit(Readable):
 
     columns: Columns
     table: TableFiles | None
-    files: tuple[FileScanTask, ...]
+    pieces: tuple[FilePiece, ...]
     stream: Split | None
 
     @property
@@ -107,6 +104,6 @@ class UnionSplit(Readable):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self.table is not None:
-            yield from self.columns.of_table(self.table, self.files)
+            yield from self.columns.of_table(self.table, self.pieces)
         if self.stream is not None:
             yield from self.columns.of_stream(self.stream)

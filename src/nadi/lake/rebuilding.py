@@ -33,6 +33,7 @@ from nadi.lake.rows import OFFSET, SEGMENT_ID
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.lake.table.pieces import pieces_of
 from nadi.lake.table.reading import TableFiles, files_of, window
 from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES, MIB
 from nadi.model.keyspace import key_position
@@ -166,7 +167,8 @@ class _Rebuilding:
         """What the table has of each segment."""
         columns = [SEGMENT_ID, OFFSET, *([self._bytes] if self._bytes else [])]
         found: dict[int, Extent] = {}
-        for batch in TableFiles.of(self._table).read(files_of(self._table, snapshot), columns):
+        pieces = pieces_of(files_of(self._table, snapshot))
+        for batch in TableFiles.of(self._table).read(pieces, columns):
             sizes = None if self._bytes is None else pa.compute.binary_length(batch.column(self._bytes))
             for segment in pa.compute.unique(batch.column(SEGMENT_ID)).to_pylist():
                 mine = pa.compute.equal(batch.column(SEGMENT_ID), segment)

@@ -8,7 +8,6 @@ what the stream has lost is read from it, too.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -34,15 +33,15 @@ from nadi.lake.rows import Rows
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.lake.table.pieces import dealt, pieces_of
 from nadi.lake.table.reading import TableFiles, columns_of, files_of
 from nadi.lake.table.shapes import case_problem
-from nadi.limits import MIB
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
 if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table import Table
 
 
 class Union(Readable):
@@ -97,23 +96,18 @@ class Union(Readable):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._table is not None:
-            yield from self._columns.of_table(self._table, self._files)
+            yield from self._columns.of_table(self._table, pieces_of(self._files))
         yield from self._columns.of_stream(self._stream)
 
     def splits(self, count: int) -> list[UnionSplit]:
         """Return about `count` parts, which together have every row once: of the table's files, and of the stream.
 
-        At most so many are of files, dealt out by size, of a MiB or more each; and at most so many of the stream, as
-        `Scan.splits` makes them.
+        At most so many are of files, whose groups of rows are dealt out by size, a MiB or more each; and at most so
+        many of the stream, as `Scan.splits` makes them.
         """
         of_stream = self._stream.splits(count)
-        parts = min(count, len(self._files), -(-self.table_bytes // MIB))
-        loads: list[tuple[int, int, list[FileScanTask]]] = [(0, at, []) for at in range(parts)]
-        for one in sorted(self._files, key=lambda one: one.file.file_size_in_bytes, reverse=True):
-            size, at, mine = heapq.heappop(loads)
-            mine.append(one)
-            heapq.heappush(loads, (size + one.file.file_size_in_bytes, at, mine))
-        found = [UnionSplit(self._columns, self._table, tuple(mine), None) for _, _, mine in loads]
+        of_table = dealt(pieces_of(self._files), count)
+        found = [UnionSplit(self._columns, self._table, mine, None) for mine in of_table]
         return found + [UnionSplit(self._columns, None, (), split) for split in of_stream]
 
 
@@ -136,6 +130,27 @@ def union(
     >>> def total_wh(manager, moment):
     ...     return pa.table(nadi.lake.union(manager, "home", "meters", at=moment))["wh"].to_pylist()
     """
+    planned = _planned(manager, scope, stream, name)
+    try:
+        return planned.union(at, columns)
+    except (InvalidStreamCutError, TruncatedError):
+        planned.check_stream()
+        raise
+
+
+def union_schema(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    columns: Sequence[str] | None = None,
+    name: str | None = None,
+) -> pa.Schema:
+    """Return the columns that `union` has, without finding out what it reads."""
+    return _planned(manager, scope, stream, name).schema(columns)
+
+
+def _planned(manager: StreamManager, scope: str, stream: str, name: str | None) -> _Planned:
     record = record_of(manager, scope, lake_name(stream, name))
     lake = record.definition
     if lake.stream != stream:
@@ -144,12 +159,7 @@ def union(
     if table is None and record.table_id:
         raise LakeStoppedError(f"table {lake.table} isn't in the catalog any more")
     mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
-    try:
-        return _Planned(manager, record, table, mark).union(at, columns)
-    except (InvalidStreamCutError, TruncatedError):
-        thread, core = inside(manager)
-        thread.run(StoredLake(core, scope, lake.name).check_stream(None if mark is None else mark.end_cut))
-        raise
+    return _Planned(manager, record, table, mark)
 
 
 class _Planned:
@@ -161,9 +171,12 @@ class _Planned:
         self._table_cut = StreamCut.from_text(record.start) if mark is None else mark.end_cut
         self._told: dict[int, SegmentRange] = {}
 
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        return self._schema(self._rows(self._tail()).schema, columns)
+
     def union(self, at: StreamCut | datetime | str | None, columns: Sequence[str] | None) -> Union:
-        tail = self._thread.run(self._core.cuts(self._lake.scope, self._lake.stream).tail())
-        rows = Rows(self._manager, self._lake, tail, tail)
+        tail = self._tail()
+        rows = self._rows(tail)
         schema = self._schema(rows.schema, columns)
         cut, before = tail, None
         if at is not None:
@@ -172,6 +185,18 @@ class _Planned:
         pieces = self._thread.run(self._pieces(tail, before))
         table = None if self._mark is None else self._table
         return Union(cut, self._table_cut, Columns(schema, rows.shape, before), table, of_pieces(rows.scan, pieces))
+
+    def check_stream(self) -> None:
+        """An error if the stream isn't the one that the table is of."""
+        stored = StoredLake(self._core, self._lake.scope, self._lake.name)
+        self._thread.run(stored.check_stream(None if self._mark is None else self._mark.end_cut))
+
+    def _tail(self) -> StreamCut:
+        return self._thread.run(self._core.cuts(self._lake.scope, self._lake.stream).tail())
+
+    def _rows(self, tail: StreamCut) -> Rows:
+        """What there is behind it: none yet."""
+        return Rows(self._manager, self._lake, tail, tail)
 
     def _schema(self, rows: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         parts = [rows] if self._table is None else [columns_of(self._table), rows]
@@ -190,6 +215,8 @@ class _Planned:
         for one in names:
             if one not in whole.names:
                 raise InvalidArgumentError(f"there is no column {one[:40]!r}: there are {', '.join(whole.names)}")
+            if names.count(one) > 1:
+                raise InvalidArgumentError(f"columns names {one[:40]!r} twice")
         if not names:
             raise InvalidArgumentError("columns names none: give one at least")
         return pa.schema([whole.field(one) for one in names])

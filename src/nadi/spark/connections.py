@@ -9,7 +9,7 @@ import gc
 import os
 import time
 
-from nadi.client import aio
+from nadi.client import StreamManager, aio
 from nadi.client.scan import connection as scan
 from nadi.client.scan.connection import Connection
 
@@ -19,6 +19,7 @@ _tasks = 0
 
 
 _clients: dict[tuple[int, Connection], Client] = {}
+_managers: dict[tuple[int, Connection], StreamManager] = {}
 
 
 class Client(scan.Client):
@@ -65,6 +66,20 @@ def client_of(controller: Connection) -> Client:
     if client is None:
         client = _clients[key] = Client(controller)
     return client
+
+
+def manager_of(controller: Connection) -> StreamManager:
+    """This process's blocking client of that controller."""
+    key = (os.getpid(), controller)
+    manager = _managers.get(key)
+    if manager is None:
+        manager = _managers[key] = StreamManager(
+            controller.uri,
+            credentials=controller.credentials,
+            trust_store=controller.trust_store,
+            validate_host_name=controller.validate_host_name,
+        )
+    return manager
 
 
 def batch_of_task() -> tuple[str, int] | None:

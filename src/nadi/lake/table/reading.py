@@ -1,4 +1,4 @@
-"""A table's files as Arrow: one after the other, some fetched ahead, what others have deleted from them left out."""
+"""A table's files as Arrow: one piece after the other, some fetched ahead, what others have deleted left out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from nadi.lake.table.pieces import FilePiece, rows_of, whole
 from nadi.lake.table.reaching import STORAGE, reaching, wrong_file
 from nadi.limits import LAKE_READ_AHEAD
 
@@ -61,7 +62,7 @@ def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa
     wanted = And(of_segment, between)
     with reaching(STORAGE):
         files = list(table.scan(row_filter=wanted, snapshot_id=snapshot).plan_files())
-    batches = list(TableFiles.of(table).read(files, names, wanted))
+    batches = list(TableFiles.of(table).read(whole(files), names, wanted))
     if not batches:
         return columns_of(table).empty_table()
     return pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="permissive")
@@ -94,25 +95,23 @@ class TableFiles:
         return set(self.metadata.schema().column_names)
 
     def read(
-        self, files: Sequence[FileScanTask], names: Sequence[str], wanted: BooleanExpression | None = None
+        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: BooleanExpression | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these files, with these columns; those alone that are wanted.
+        """The rows of these pieces, with these columns; those alone that are wanted, of whole files.
 
         LakeStoppedError for a damaged file; UnavailableError, with its name, for one that is gone.
         """
-        from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io import load_file_io
-        from pyiceberg.io.pyarrow import ArrowScan
 
         schema = self.metadata.schema().select(*names)
         io = load_file_io(self.properties, self.location)
 
-        def fetched(file: FileScanTask) -> list[pa.RecordBatch]:
+        def fetched(piece: FilePiece) -> list[pa.RecordBatch]:
             try:
                 with reaching(STORAGE):
-                    return list(ArrowScan(self.metadata, io, schema, wanted or AlwaysTrue()).to_record_batches([file]))
+                    return list(rows_of(piece, self.metadata, io, schema, wanted))
             except Exception as error:  # whatever damage leads to
-                found = wrong_file(io, file)
+                found = wrong_file(io, piece.file)
                 if found is None:
                     raise
                 raise found from error
@@ -120,8 +119,8 @@ class TableFiles:
         waiting: deque[Future[list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:
             try:
-                for file in files:
-                    waiting.append(pool.submit(fetched, file))
+                for piece in pieces:
+                    waiting.append(pool.submit(fetched, piece))
                     if len(waiting) > LAKE_READ_AHEAD:
                         yield from waiting.popleft().result()
                 while waiting:

@@ -139,7 +139,7 @@ OPTIONS: tuple[Option, ...] = (
         "columns",
         _READS,
         "those that are read, with commas between: also `position_before` and `position`, the cuts around a row, "
-        "`append_time` and `event_time`",
+        "`append_time` and `event_time`; with `source` = union of the lake's columns, all of them if none are named",
         "event, scope, stream, segment_id, offset",
     ),
     Option(

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from nadi.client import StreamManager
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
-from nadi.spark.connections import begin_task
+from nadi.spark.connections import begin_task, manager_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
@@ -21,11 +21,21 @@ from nadi.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from nadi.lake.parts import UnionSplit
-    from nadi.lake.united import Union
 
-SOURCE, UNION, LAKE = "source", "union", "lake"
+SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
-    *(SOURCE, LAKE, "controller", "scope", "stream", "auth_user", "auth_password", "auth_token", "trust_store"),
+    *(
+        SOURCE,
+        LAKE,
+        COLUMNS,
+        "controller",
+        "scope",
+        "stream",
+        "auth_user",
+        "auth_password",
+        "auth_token",
+        "trust_store",
+    ),
     *("validate_host_name", "end", "end_stream_cut", "endingtimestamp", "max_partitions", "min_partition_bytes"),
 }
 
@@ -42,8 +52,11 @@ def is_union(given: Mapping[str, str]) -> bool:
 
 
 def schema_of_union(given: Mapping[str, str], format_: Format) -> StructType:
-    with _Planning(given, format_) as planning:
-        return spark_schema(planning.union().schema)
+    from nadi.lake.united import union_schema
+
+    begin_task()
+    wanted = _Wanted(given, format_)
+    return spark_schema(union_schema(*wanted.stream, columns=wanted.columns, name=wanted.lake))
 
 
 class UnionPartition(InputPartition):
@@ -59,16 +72,26 @@ class UnionReader(DataSourceReader):
         self._given, self._format, self._schema = dict(given), format_, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with _Planning(self._given, self._format) as planning:
-            union = planning.union(self._schema.names)
-            found = spark_schema(union.schema)
-            if found.simpleString() != self._schema.simpleString():
-                raise InvalidArgumentError(
-                    f"the table's columns are {found.simpleString()[:300]}, not {self._schema.simpleString()[:300]}: "
-                    "leave "
-                    "out .schema(...), or load it again, for they have changed since"
-                )
-            splits = union.splits(planning.options.max_partitions)
+        from nadi.lake.united import union
+
+        begin_task()
+        wanted = _Wanted(self._given, self._format)
+        names = self._schema.names
+        if wanted.columns not in (None, names):
+            raise InvalidArgumentError(
+                f"the option 'columns' names {', '.join(wanted.columns or ())}, and .schema(...) other columns: leave "
+                "one of them out"
+            )
+        found = union(*wanted.stream, at=wanted.end, columns=names, name=wanted.lake)
+        columns = spark_schema(found.schema)
+        if columns.simpleString() != self._schema.simpleString():
+            raise InvalidArgumentError(
+                f"the table's columns are {columns.simpleString()[:300]}, not {self._schema.simpleString()[:300]}: "
+                "leave out .schema(...), or load it again, for they have changed since"
+            )
+        options = wanted.options
+        enough = -(-(found.table_bytes + found.stream_bytes) // options.min_partition_bytes)
+        splits = found.splits(min(options.max_partitions, max(enough, 1)))
         return [UnionPartition(split) for split in splits] or [UnionPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -77,34 +100,24 @@ class UnionReader(DataSourceReader):
         return iter(()) if partition.split is None else partition.split.batches()
 
 
-class _Planning:
-    """A client for as long as a plan takes."""
+class _Wanted:
+    """What is to be read."""
 
     def __init__(self, given: Mapping[str, str], format_: Format) -> None:
         found = checked(given, Use.READ, format_)
         for name in found:
             if name not in _WITH_UNION:
                 raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")
-        self._lake = found.pop(LAKE, None)
+        self.lake = found.pop(LAKE, None)
+        names = found.pop(COLUMNS, None)
+        self.columns = None if names is None else [name.strip() for name in names.split(",")]
         found.pop(SOURCE, None)
         self.options = ReadOptions.from_spark(found, Use.READ, format_)
-        controller = self.options.controller
-        self._manager = StreamManager(
-            controller.uri,
-            credentials=controller.credentials,
-            trust_store=controller.trust_store,
-            validate_host_name=controller.validate_host_name,
+        end = self.options.end
+        self.end: StreamCut | datetime | str | None = (
+            datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
         )
 
-    def __enter__(self) -> _Planning:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()
-
-    def union(self, columns: Sequence[str] | None = None) -> Union:
-        from nadi.lake.united import union
-
-        end = self.options.end
-        at: StreamCut | datetime | str | None = datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
-        return union(self._manager, self.options.scope, self.options.stream, at=at, columns=columns, name=self._lake)
+    @property
+    def stream(self) -> tuple[StreamManager, str, str]:
+        return manager_of(self.options.controller), self.options.scope, self.options.stream

@@ -1,0 +1,141 @@
+"""Pieces of a table's files: whoever reads which, each row is read once."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nadi
+import nadi.lake
+from nadi.lake import LakeDefinition
+from nadi.lake.table import files, pieces
+from nadi.lake.table.pieces import FilePiece, dealt, pieces_of
+from nadi.lake.table.reading import TableFiles, files_of
+
+from .world import Place, a_lake, catch_up, in_stream, places, streams, table_of, write
+
+GROUPS = 3  # one for each segment that has rows: seven keys are in three of four
+
+
+@pytest.fixture
+def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files have a group of rows for each segment, or more, and each group can be a piece."""
+    monkeypatch.setattr(files, "LAKE_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(pieces, "_LEAST_BYTES", 100)
+
+
+def a_file(manager: nadi.StreamManager, scope: str, folder: Path, **options: Any) -> tuple[LakeDefinition, Any]:
+    streams(manager, scope, 4)
+    lake = a_lake(manager, scope, folder, partition="", **options)
+    write(manager, scope, 0, 200, wrong=9)
+    catch_up(manager, lake)
+    (file,) = files_of(table_of(lake))
+    return lake, file
+
+
+def rows_of(lake: LakeDefinition, some: list[FilePiece], *names: str) -> pa.Table:
+    names = names or ("_segment_id", "_offset")
+    found = [batch.select(names) for batch in TableFiles.of(table_of(lake)).read(some, names)]
+    schema = found[0].schema if found else pa.schema([(name, pa.int64()) for name in names])
+    return pa.Table.from_batches(found, schema)
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_a_file_is_divided_where_its_groups_of_rows_are(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    lake, file = a_file(manager, scope, tmp_path)
+    groups = pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups
+    found = pieces_of([file])
+    assert len(found) == groups == GROUPS
+    assert sum(one.size_bytes for one in found) == file.file.file_size_in_bytes
+    parts = [places(rows_of(lake, [one])) for one in found]
+    assert all(parts)
+    assert sorted(place for part in parts for place in part) == in_stream(manager, scope)[0]
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_wherever_a_file_is_cut_its_rows_are_read_once(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+    lake, file = a_file(manager, scope, tmp_path)
+    size = file.file.file_size_in_bytes
+    expected = in_stream(manager, scope)[0]
+    for cuts in ([1], [4], [5], [size], [2 * size], range(7, size, 97), file.file.split_offsets):
+        found: list[Place] = []
+        for low, high in pairwise([0, *cuts, None]):
+            found += places(rows_of(lake, [FilePiece(file, low, high)]))
+        assert sorted(found) == expected, cuts
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_splits_of_one_file_have_its_rows_once_up_to_any_cut(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    a_file(manager, scope, tmp_path)
+    write(manager, scope, 200, 230, wrong=9)
+    early = manager.cuts(scope, "meters").after(manager.stream_info(scope, "meters").head, 70)
+    for at in (None, early):
+        whole = nadi.lake.union(manager, scope, "meters", at=at, columns=["wh", "_offset", "_segment_id"])
+        for count in (1, 2, 3, 50):
+            splits = pickle.loads(pickle.dumps(whole.splits(count)))
+            of_table = [one for one in splits if one.table is not None]
+            assert len(of_table) == min(count, GROUPS)
+            assert sorted(place for one in splits for place in places(one)) == in_stream(manager, scope, at)[0]
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_columns_are_the_tables_as_they_are_now(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+    from pyiceberg.types import LongType, StringType
+
+    lake, _ = a_file(manager, scope, tmp_path, value_schema="meter string, wh int, at timestamp")
+    with table_of(lake).update_schema() as change:
+        change.update_column("wh", LongType())
+        change.rename_column("meter", "device")
+        change.add_column("note", StringType())
+        change.delete_column("at")
+    found = rows_of(lake, pieces_of(files_of(table_of(lake))), "note", "wh", "device")
+    assert (found.schema.field("wh").type, found["note"].null_count) == (pa.int64(), found.num_rows)
+    rows = {(row["wh"], row["device"]) for row in found.to_pylist()}
+    assert rows == {(number, f"m{number % 7}") for number in range(200) if number % 9}
+
+
+@pytest.mark.usefixtures("in_groups")
+def test_a_file_with_deletes_is_one_piece_without_them(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.table import FileScanTask
+    from pyiceberg.typedef import Record
+
+    lake, file = a_file(manager, scope, tmp_path)
+    whole = places(rows_of(lake, [FilePiece(file, 0, None)]))
+    path = tmp_path / "deletes.parquet"
+    pq.write_table(pa.table({"file_path": [file.file.file_path] * 2, "pos": pa.array([0, 3], pa.int64())}), path)
+    deletes = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=2,
+        file_size_in_bytes=path.stat().st_size,
+    )
+    (piece,) = pieces_of([FileScanTask(file.file, {deletes})])
+    left = places(rows_of(lake, [piece]))
+    assert len(left) == len(whole) - 2
+    assert set(left) < set(whole)
+
+
+def test_pieces_are_dealt_out_evenly_and_read_in_their_order(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, file = a_file(manager, scope, tmp_path)
+    mib = 1 << 20
+    some = [FilePiece(file, low * mib, high * mib) for low, high in pairwise([0, 3, 5, 8, 10, 11])]
+    assert [[one.size_bytes // mib for one in mine] for mine in dealt(some, 2)] == [[3, 2, 1], [3, 2]]
+    assert len(dealt(some, 50)) == 5
+    assert dealt(some[4:], 50) == [(some[4],)]
+    assert dealt([], 3) == []
+    assert len(pieces_of([file])) == 1, "small files aren't divided"
