@@ -17,6 +17,7 @@ from nadi.lake import LakeDefinition
 from nadi.lake.table import files, pieces
 from nadi.lake.table.pieces import FilePiece, dealt, pieces_of
 from nadi.lake.table.reading import TableFiles, files_of
+from nadi.limits import LAKE_FILE_PIECES, MIB
 
 from .world import Place, a_lake, catch_up, in_stream, places, streams, table_of, write
 
@@ -128,14 +129,45 @@ def test_a_file_with_deletes_is_one_piece_without_them(manager: nadi.StreamManag
     assert set(left) < set(whole)
 
 
-def test_pieces_are_dealt_out_evenly_and_read_in_their_order(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, file = a_file(manager, scope, tmp_path)
-    mib = 1 << 20
-    some = [FilePiece(file, low * mib, high * mib) for low, high in pairwise([0, 3, 5, 8, 10, 11])]
-    assert [[one.size_bytes // mib for one in mine] for mine in dealt(some, 2)] == [[3, 2, 1], [3, 2]]
+def described(size: int, **more: Any) -> Any:
+    """A file that isn't there, as a manifest tells of it."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.table import FileScanTask
+    from pyiceberg.typedef import Record
+
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path="file:///none.parquet",
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=size,
+        **({"file_format": FileFormat.PARQUET} | more),
+    )
+    return FileScanTask(file)
+
+
+def test_pieces_have_a_mib_or_more_and_a_file_has_few() -> None:
+    from pyiceberg.manifest import FileFormat
+
+    def sizes(**more: Any) -> list[int]:
+        return [one.size_bytes // MIB for one in pieces_of([described(**more)])]
+
+    small = [4, 100_000, 3 * MIB, 3 * MIB + 5, 5 * MIB, 6 * MIB - 5]
+    assert sizes(size=6 * MIB, split_offsets=small) == [3, 2, 1]
+    assert sizes(size=6 * MIB, split_offsets=[5 * MIB, 3 * MIB, 4]) == [3, 2, 1], "in no order"
+    assert sizes(size=6 * MIB, split_offsets=[4, 9 * MIB]) == [6], "behind its end"
+    assert sizes(size=6 * MIB) == [6], "where nothing is said of groups"
+    assert sizes(size=6 * MIB, split_offsets=small, file_format=FileFormat.ORC) == [6]
+    assert sizes(size=MIB - 1, split_offsets=[4, MIB // 2]) == [0]
+    many = sizes(size=6_400 * MIB, split_offsets=range(4, 6_400 * MIB, MIB))
+    assert LAKE_FILE_PIECES // 2 < len(many) <= LAKE_FILE_PIECES
+    assert max(many) < 200
+
+
+def test_pieces_are_dealt_out_evenly_and_read_in_their_order() -> None:
+    file = described(11 * MIB)
+    some = [FilePiece(file, low * MIB, high * MIB) for low, high in pairwise([0, 3, 5, 8, 10, 11])]
+    assert [[one.size_bytes // MIB for one in mine] for mine in dealt(some, 2)] == [[3, 2, 1], [3, 2]]
     assert len(dealt(some, 50)) == 5
     assert dealt(some[4:], 50) == [(some[4],)]
     assert dealt([], 3) == []
-    assert len(pieces_of([file])) == 1, "small files aren't divided"

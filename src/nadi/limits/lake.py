@@ -22,4 +22,5 @@ LAKE_COMPACTED_BYTES = 512 * _MIB  # about so much at once, in one snapshot
 LAKE_COMPACT_EVERY_S = 60.0  # how often a writer looks for small files, and for snapshots that are old enough to go
 LAKE_REBUILT_WINDOW_BYTES = 64 * _MIB  # of a segment that are read of a table at once, and put in order in memory
 LAKE_REBUILT_AT_ONCE = 2_000  # events that are written together
-LAKE_READ_AHEAD = 2  # files of a table that are fetched while others are read, each in memory as a whole
+LAKE_FILE_PIECES = 64  # of one file, each of which reads its footer anew
+LAKE_READ_AHEAD = 2  # pieces of a table's files that are fetched while others are read, each in memory as a whole

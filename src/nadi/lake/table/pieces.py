@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nadi.limits import MIB
+from nadi.limits import LAKE_FILE_PIECES, MIB
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -41,7 +41,7 @@ class FilePiece:
 
 
 def pieces_of(files: Iterable[FileScanTask]) -> list[FilePiece]:
-    """All rows of the files, in pieces that are no larger than need be."""
+    """All rows of the files, in order, in pieces of a MiB or more."""
     found = []
     for file in files:
         begins = [0, *_borders(file)]
@@ -86,8 +86,9 @@ def _is_plain(file: FileScanTask) -> bool:
 
 def _borders(file: FileScanTask) -> Iterator[int]:
     size, last = file.file.file_size_in_bytes, 0
+    least = max(_LEAST_BYTES, -(-size // LAKE_FILE_PIECES))
     for begins in sorted(file.file.split_offsets or ()) if _is_plain(file) else ():
-        if begins - last >= _LEAST_BYTES and size - begins >= _LEAST_BYTES:
+        if begins - last >= least and size - begins >= least:
             yield begins
             last = begins
 
