@@ -106,7 +106,8 @@ def _of_groups(piece: FilePiece, metadata: TableMetadata, io: FileIO, wanted: Sc
 
     kept = {one for one in wanted.field_ids if not isinstance(wanted.find_type(one), ListType | MapType)}
     to_us = metadata.format_version <= 2  # older tables have no nanoseconds
-    with io.new_input(piece.file.file.file_path).open() as data:
+    source = io.new_input(piece.file.file.file_path)  # by which `reaching` names the file
+    with source.open() as data:
         fragment = ds.ParquetFileFormat(pre_buffer=True).make_fragment(data)
         groups = [
             number
