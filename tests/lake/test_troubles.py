@@ -12,8 +12,10 @@ import pytest
 
 import nadi
 import nadi.lake
+from nadi.client.blocking.face import inside
 from nadi.errors import InvalidArgumentError, NadiError, StreamRemadeError, UnavailableError
 from nadi.lake import LakeDefinition, LakeStoppedError, LakeWriter, running
+from nadi.lake.record import StoredLake, WriterReport
 from nadi.lake.table import orphans
 from nadi.lake.table.attempts import data_file_name, new_attempt
 from nadi.testing import RestartableServer
@@ -274,6 +276,11 @@ def test_a_trouble_that_is_over_is_no_longer_shown(manager: nadi.StreamManager, 
     with pytest.raises(LakeStoppedError, match="can't be read as json"):
         nadi.lake.run(manager, lake, once=True)
     assert "can't be read as json" in nadi.lake.status(manager, scope, lake.name).trouble
+    thread, core = inside(manager)
+    now_ms = int(time.time() * 1000)
+    killed = WriterReport("elsewhere", 1, now_ms, now_ms, "waiting", trouble="the catalog was away")
+    thread.run(StoredLake(core, scope, lake.name).report("killed", killed))
+    assert nadi.lake.status(manager, scope, lake.name).trouble == killed.trouble
     nadi.lake.run(manager, a_lake(manager, scope, tmp_path), once=True)
     found = nadi.lake.status(manager, scope, lake.name)
     assert (found.writers, found.trouble, found.rows) == ((), "", 8)

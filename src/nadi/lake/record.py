@@ -151,7 +151,8 @@ class StoredLake:
 
     async def report(self, writer: str, now: WriterReport | None) -> LakeRecord:
         """Store what a writer says, None if it ends well; the record then says whether it is still wanted. What those
-        said who have stopped is over once another one writes, or has ended well."""
+        said who have stopped is over once another one writes; and all trouble, once one has ended well: who still has
+        it says so again."""
 
         def changed(held: LakeRecord | None) -> LakeRecord:
             if held is None:
@@ -160,6 +161,8 @@ class StoredLake:
             writers.pop(writer, None)
             if now is None or now.state in ("level", "writing"):
                 writers = {name: one for name, one in writers.items() if one.state != "stopped"}
+            if now is None:
+                writers = {name: one for name, one in writers.items() if not one.trouble}
             if now is not None:
                 writers = {name: one for name, one in writers.items() if not one.is_gone(now.updated_ms)}
                 writers[writer] = now
