@@ -79,6 +79,13 @@ class Indexed:
                 count = (await self.status()).shards
                 await asyncio.sleep(0.05)
 
+    async def until_unfit(self, least: int) -> None:
+        async with asyncio.timeout(60):
+            count = -1
+            while count < least:
+                count = (await self.status()).unfit
+                await asyncio.sleep(0.05)
+
     async def read_all(self, stream: str) -> list[bytes]:
         tail = (await self.manager.stream_info(self.scope, stream)).tail
         return [one.data async for one in self.manager.read_events(self.scope, stream, end=tail)]

@@ -82,6 +82,22 @@ def test_the_past_is_indexed_by_many() -> None:
     assert list(unfinished(one, {0: 30})) == []
 
 
+def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided() -> None:
+    one = started([A, B]).advanced([Step(0, 0, 10, 1)], None)
+    said = one.lettered([Step(0, 10, 25, 1)]).lettered([Step(0, 10, 20, 1)])
+    past = said.divided([(0, 10, 25), (0, 25, 40)], [Reach(0, 0.0, 0.5, 40), B])
+    assert [past.letters_of(span) for span in past.past] == [0, None]
+    with pytest.raises(OvertakenError):
+        past.lettered([Step(0, 10, 25, 1)])
+    later = past.lettered([Step(0, 40, 60, 1)])
+    assert later.letters_of((0, 10, 25)) == 0
+    assert later.segments[0].origin == 40
+    later = later.filled((0, 10, 25), None, indexed=0, unfit=1)
+    assert [(left.origin, left.end) for left in later.lettering] == [(40, 60)]
+    assert later.advanced([Step(0, 40, 50, 1)], None).lettering == later.lettering
+    assert later.advanced([Step(0, 40, 60, 1)], None).lettering == []
+
+
 def test_which_shards_are_merged() -> None:
     small = [shard(str(number), docs=number) for number in range(1, 9)]
     assert [len(group) for group in to_merge(small, 8, 64, 10**6)] == [8]

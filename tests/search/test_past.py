@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import pickle
 from collections import Counter
 
+import msgspec
 import pytest
 
 import nadi
@@ -65,6 +67,34 @@ async def test_parts_are_indexed_once(
     assert (status.past_bytes, status.indexed, status.unfit, status.behind_bytes) == (0, 450, 3, 0)
     assert len(await logs.read_all("unfit")) == 3
     assert await parts_of(logs, uri, 1_000) == []
+
+
+async def test_letters_that_an_indexer_began_are_written_once(logs: Indexed, nadi_server: RestartableServer) -> None:
+    """It is killed when they are there and not told as indexed, and the past is divided then."""
+    await logs.create(dead_letters="unfit")
+    bad = {number: b"{%d" % number for number in (3, 40, 77, 110, 150)}
+
+    def killed(step: str) -> None:
+        if step == "lettered":
+            raise ConnectionError("killed")
+
+    await logs.write([bad.get(number, event(number)) for number in range(100)])
+    with pytest.raises(ConnectionError):
+        await logs.start(on_step=killed)[1]
+    written = len(await logs.read_all("unfit"))
+    assert written > 0
+    await logs.write([bad.get(number, event(number)) for number in range(100, 120)])
+    parts = await parts_of(logs, nadi_server.controller_uri, 1_000)
+    await logs.write([bad.get(number, event(number)) for number in range(120, 160)])
+    async with logs.running():  # what comes is done before the past is
+        await logs.until_unfit(1)
+    for part in reversed(parts):
+        assert await asyncio.to_thread(part.index)
+    search = await logs.search()
+    await search.wait("tail")
+    letters = [base64.b64decode(msgspec.json.decode(one)["data"]) for one in await logs.read_all("unfit")]
+    assert sorted(letters) == sorted(bad.values())
+    assert (await logs.status()).unfit == len(bad)
 
 
 async def test_parts_that_are_truncated_meanwhile(logs: Indexed, nadi_server: RestartableServer) -> None:

@@ -36,7 +36,7 @@ from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions, indexer_keys
 from nadi.search.following import Followed, Follower, gap_end
-from nadi.search.indexing.letters import Letters
+from nadi.search.indexing.letters import Letters, followed_since
 from nadi.search.indexing.upkeep import Upkeep
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.building import Built, Stretch, build
@@ -204,7 +204,7 @@ class Indexer:
         self._on_step("built")
         shard = await self._stored(built)
         self._on_step("stored")
-        await self._letters.write(built.unfit)
+        await self._write_letters(built)
         self._on_step("lettered")
 
         def is_added(manifest: Manifest) -> bool:
@@ -221,6 +221,15 @@ class Indexer:
             one.followed.order = step.order
         self._count(built.docs + len(built.unfit))
         self._upkeep.news.set()
+
+    async def _write_letters(self, built: Built) -> None:
+        if not built.unfit or not self._letters.are_wanted:
+            return
+        segments = {one.segment_id for one in built.unfit}
+        steps = [step for step in built.steps if step.segment_id in segments]
+        said = await self._changes.change(lambda manifest: manifest.lettered(steps))
+        origins = {segment: said.segments[segment].origin for segment in segments}
+        await self._letters.write(built.unfit, lambda segment: followed_since(origins[segment]))
 
     async def _stored(self, built: Built) -> Shard | None:
         shard = built.shard(new_name())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -33,41 +33,58 @@ class UnfitLetter(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | None
 
 
-class Letters:
-    """Writes them to the index's dead-letter stream, if it has one. part: of the past, whose offsets ascend for
-    themselves."""
+def followed_since(origin: int) -> str:
+    """The run of letters of a segment that is followed since then."""
+    return f"since {origin}" if origin else ""
 
-    def __init__(self, manager: StreamManager, scope: str, definition: Definition, part: str = "") -> None:
-        self._scope, self._definition, self._part = scope, definition, part
+
+def part_from(start: int) -> str:
+    """That of a part of the past, whose offsets ascend for themselves."""
+    return f"from {start}"
+
+
+class Letters:
+    """Writes them to the index's dead-letter stream, if it has one."""
+
+    def __init__(self, manager: StreamManager, scope: str, definition: Definition) -> None:
+        self._scope, self._definition = scope, definition
         stream = definition.dead_letters
         self._shape = None if stream is None else StreamShape(stores_of(manager), *stream.split("/"))
-        self._writers: dict[int, NumberedWriter] = {}
+        self._writers: dict[tuple[int, str], NumberedWriter] = {}
 
-    async def write(self, unfit: Sequence[Unfit]) -> None:
-        """Return once all are stored, those included that were before."""
+    @property
+    def are_wanted(self) -> bool:
+        return self._shape is not None
+
+    async def write(self, unfit: Sequence[Unfit], run: Callable[[int], str]) -> None:
+        """Return once all are stored, those included that were before. run: of a segment, what of it has letters that
+        are written one after the other, see `followed_since` and `part_from`."""
         if self._shape is None or not unfit:
             return
         by_segment: dict[int, list[Unfit]] = {}
         for one in unfit:
             by_segment.setdefault(one.segment_id, []).append(one)
-        await asyncio.gather(*(self._write(self._shape, *item) for item in by_segment.items()))
+        await asyncio.gather(
+            *(self._write(self._shape, segment, run(segment), given) for segment, given in by_segment.items())
+        )
 
-    async def _write(self, shape: StreamShape, segment_id: int, unfit: Sequence[Unfit]) -> None:
+    async def _write(self, shape: StreamShape, segment_id: int, run: str, unfit: Sequence[Unfit]) -> None:
         name = segment_name(self._scope, self._definition.stream, segment_id)
-        if segment_id not in self._writers:
-            writer_id = hashlib.blake2b(f"{self._definition.id}/{name}/{self._part}".encode(), digest_size=16).digest()
-            self._writers[segment_id] = NumberedWriter(shape, writer_id)
+        writer = self._writers.get((segment_id, run))
+        if writer is None:
+            writer_id = hashlib.blake2b(f"{self._definition.id}/{name}/{run}".encode(), digest_size=16).digest()
+            writer = self._writers[segment_id, run] = NumberedWriter(shape, writer_id)
         position = key_position(name)
         batch: list[NumberedEvent] = []
         size = 0
         for one in unfit:
             letter = self._letter(name, one)
             if batch and size + len(letter) > _APPEND_BYTES:
-                await self._writers[segment_id].write(batch)
+                await writer.write(batch)
                 batch, size = [], 0
             batch.append(NumberedEvent(one.offset, position, letter))
             size += len(letter)
-        await self._writers[segment_id].write(batch)
+        await writer.write(batch)
 
     def _letter(self, segment: str, one: Unfit) -> bytes:
         data = one.data if len(one.data) <= DEAD_LETTER_DATA_BYTES else None

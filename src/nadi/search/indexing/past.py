@@ -34,7 +34,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
-from nadi.search.indexing.letters import Letters
+from nadi.search.indexing.letters import Letters, followed_since, part_from
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
 from nadi.search.shards.objects import Shards, new_name, open_shards
@@ -100,25 +100,34 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
 
 
 def _divided(known: Manifest, spans: list[Span], reaches: list[Reach], newest: Manifest) -> Manifest:
-    if newest.segments != known.segments or newest.past:
+    if newest.segments != known.segments or newest.lettering != known.lettering or newest.past:
         raise OvertakenError("indexers have gone on meanwhile")
     return newest.divided(spans, reaches)
 
 
 async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
-    """What isn't indexed before the tail, cut at event boundaries."""
+    """What isn't indexed before the tail, cut at event boundaries: first, in one piece, that of a segment of which dead
+    letters may be there."""
     cuts = manager.cuts(scope, tail.stream)
     if not known.positions():
         return []
-    pieces = []
+    pieces: list[Piece] = []
+    lettered: list[Span] = []
     for one in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
         reach = known.segments.get(one.segment_id)
         start = one.start if reach is None else max(one.start, reach.reached)
-        if start < one.end and not (reach is not None and reach.is_done):
+        if reach is not None and reach.is_done:
+            continue
+        ends = [it.end for it in known.lettering if reach is not None and it.segment_id == reach.segment_id]
+        if (to := max(ends, default=start)) > start:
+            lettered.append((one.segment_id, start, min(to, one.end)))
+            start = to
+        if start < one.end:
             pieces.append(Piece(tail.stream, one.segment_id, start, one.end))
     total = sum(piece.size_bytes for piece in pieces)
     count = min(max(-(-total // max_bytes), 1), SCAN_SPLITS)
-    return [(one.segment_id, one.start, one.end) for one in await divided(manager, scope, pieces, count, 1)]
+    parts = await divided(manager, scope, pieces, count, 1)
+    return lettered + [(one.segment_id, one.start, one.end) for one in parts]
 
 
 async def _ranges(manager: StreamManager, scope: str, stream: str, spans: Iterable[Span]) -> list[Reach]:
@@ -132,15 +141,18 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     definitions = Definitions(manager, scope)
     definition = await definitions.get(stream)
     changes = definitions.changes(definition)
-    if span not in (await changes.look()).past:
+    known = await changes.look()
+    if span not in known.past:
         return False
+    origin = known.letters_of(span)
+    run = part_from(span[1]) if origin is None else followed_since(origin)
     built = await _built(manager, scope, definition, span)
-    letters = Letters(manager, scope, definition, part=f"from {span[1]}")
+    letters = Letters(manager, scope, definition)
     shards = await open_shards(definition.url, definition.id)
     try:
         shard = None if built is None else await _stored(shards, built)
         unfit = [] if built is None else built.unfit
-        await letters.write(unfit)
+        await letters.write(unfit, lambda _: run)
         docs = 0 if built is None else built.docs
         await changes.change(
             lambda newest: newest.filled(span, shard, indexed=docs, unfit=len(unfit)),

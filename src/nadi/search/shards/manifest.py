@@ -8,6 +8,10 @@ there are.
 What lay in the stream when many were told to index its past is `past`: spans, each of which whoever is done adds a
 shard for.
 
+Dead letters are numbered by where their events are, and numbers of one writer ascend. Who follows a segment writes as
+one writer from where the following of it began, its *origin*: and says here first how far it is about to write. So a
+span of the past of which letters may be there already is known, and its letters are written as that writer's.
+
 A segment that is read to its end stays until no earlier one may still lead to it, and no shard has events of it.
 
 >>> one = started([Reach(0, 0.0, 1.0)])
@@ -39,7 +43,7 @@ class OvertakenError(Exception):
 
 class Reach(msgspec.Struct, frozen=True, array_like=True):
     """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
-    see `building`. is_done: it was read to its end."""
+    see `building`. is_done: it was read to its end. origin: where its following began."""
 
     segment_id: int
     low: float
@@ -47,6 +51,7 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
     reached: int = 0
     order: int = 0
     is_done: bool = False
+    origin: int = 0
 
     @property
     def range(self) -> SegmentRange:
@@ -71,6 +76,15 @@ class Step(NamedTuple):
     order: int
 
 
+class Lettering(msgspec.Struct, frozen=True, array_like=True):
+    """Of a segment that is followed since `origin`, dead letters may be written up to `end`, and aren't told as
+    indexed."""
+
+    segment_id: int
+    origin: int
+    end: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
     1970. indexed, unfit: events so far, the latter those that didn't parse; gaps: places where data was gone or
@@ -84,6 +98,7 @@ class Manifest(msgspec.Struct, frozen=True):
     indexed: int = 0
     unfit: int = 0
     gaps: int = 0
+    lettering: list[Lettering] = []
 
     @property
     def open(self) -> list[Reach]:
@@ -115,23 +130,45 @@ class Manifest(msgspec.Struct, frozen=True):
     ) -> Manifest:
         """With these steps done, and the shard of their events, if there is any to be found. OvertakenError."""
         segments = dict(self.segments)
+        ends: dict[tuple[int, int], int] = {}
         for step in steps:
-            reach = segments.get(step.segment_id)
-            if reach is None or reach.is_done or reach.reached != step.start:
-                at = "gone" if reach is None else "done" if reach.is_done else f"at {reach.reached}"
-                raise OvertakenError(
-                    f"another indexer was faster in segment {step.segment_id}: it is {at}, not at {step.start}"
-                )
+            reach = self._reach_at(step)
             segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
+            ends[step.segment_id, reach.origin] = step.end
         return replace(
             self,
             generation=self.generation + 1,
             segments=segments,
+            lettering=[one for one in self.lettering if one.end > ends.get((one.segment_id, one.origin), 0)],
             shards=self.shards if shard is None else [*self.shards, shard],
             indexed=self.indexed + indexed,
             unfit=self.unfit + unfit,
             gaps=self.gaps + gaps,
         )
+
+    def lettered(self, steps: Iterable[Step]) -> Manifest:
+        """With it said that dead letters of these steps are about to be written. OvertakenError."""
+        ends = {(one.segment_id, one.origin): one.end for one in self.lettering}
+        for step in steps:
+            place = (step.segment_id, self._reach_at(step).origin)
+            ends[place] = max(ends.get(place, 0), step.end)
+        made = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
+        return replace(self, generation=self.generation + 1, lettering=made)
+
+    def letters_of(self, span: Span) -> int | None:
+        """The origin as whose a part of the past has its letters written; None if nobody may have written any."""
+        segment, start, end = span
+        found = (one for one in self.lettering if one.segment_id == segment and one.origin <= start and end <= one.end)
+        return next((one.origin for one in found), None)
+
+    def _reach_at(self, step: Step) -> Reach:
+        reach = self.segments.get(step.segment_id)
+        if reach is None or reach.is_done or reach.reached != step.start:
+            at = "gone" if reach is None else "done" if reach.is_done else f"at {reach.reached}"
+            raise OvertakenError(
+                f"another indexer was faster in segment {step.segment_id}: it is {at}, not at {step.start}"
+            )
+        return reach
 
     def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Manifest:
         """With a segment done that was read up to its end `at`, and what follows it, if that isn't known.
@@ -149,7 +186,7 @@ class Manifest(msgspec.Struct, frozen=True):
         followed from there, after those of the past that aren't known yet."""
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
         for reach in tail:
-            segments[reach.segment_id] = reach
+            segments[reach.segment_id] = replace(reach, origin=reach.reached)
         return self._with(segments, self.shards, [*self.past, *past])
 
     def filled(self, span: Span, shard: Shard | None, *, indexed: int, unfit: int) -> Manifest:
@@ -159,7 +196,9 @@ class Manifest(msgspec.Struct, frozen=True):
         past = [one for one in self.past if one != span]
         shards = self.shards if shard is None else [*self.shards, shard]
         made = self._with(self.segments, shards, past)
-        return replace(made, indexed=self.indexed + indexed, unfit=self.unfit + unfit)
+        origin = self.letters_of(span)
+        left = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
+        return replace(made, indexed=self.indexed + indexed, unfit=self.unfit + unfit, lettering=left)
 
     def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
         """With one shard in place of others. OvertakenError if they aren't there any more."""
@@ -213,7 +252,10 @@ class Manifest(msgspec.Struct, frozen=True):
             for segment_id, reach in segments.items()
             if not reach.is_done or segment_id in held or first_open is None or first_open < segment_id
         }
-        return replace(self, generation=self.generation + 1, segments=kept, shards=shards, past=past)
+        lettering = [one for one in self.lettering if one.segment_id in kept]
+        return replace(
+            self, generation=self.generation + 1, segments=kept, shards=shards, past=past, lettering=lettering
+        )
 
 
 def started(reaches: Iterable[Reach]) -> Manifest:
