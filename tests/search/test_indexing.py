@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.places.arrivals import came_by
 from nadi.client.segments.stores import SegmentStores
 from nadi.engines.files import FileEngine
-from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, UnavailableError
-from nadi.search import IndexNotFoundError, serve
+from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRemadeError, UnavailableError
+from nadi.search import IndexNotFoundError, past_parts, serve
 from nadi.testing import RestartableServer
 from nadi.wire.moments import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
@@ -214,6 +215,40 @@ async def test_stopped_and_dropped(logs: Indexed) -> None:
     await logs.create()  # anew
     async with logs.running():
         await found_once(logs, 20)
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+async def test_a_stream_that_is_made_anew_under_its_name(
+    logs: Indexed, nadi_server: RestartableServer, is_indexed: bool
+) -> None:
+    manager = logs.manager
+    await logs.create()
+    await logs.write(map(event, range(50)))
+    if is_indexed:
+        async with logs.running():
+            search = await logs.caught_up()
+    search = await logs.search()
+    await manager.seal_stream(logs.scope, "logs")
+    if is_indexed:
+        await asyncio.wait_for(logs.start()[1], 60)
+    await manager.delete_stream(logs.scope, "logs")
+    await manager.create_stream(logs.scope, "logs", 2)
+    await logs.write(map(event, range(50, 80)))
+    for ask in (
+        search.query,
+        search.count,
+        logs.status,
+        lambda: search.query(wait_for="tail"),
+        lambda: logs.start()[1],
+    ):
+        with pytest.raises(StreamRemadeError, match="nadi search drop"):
+            await asyncio.wait_for(ask(), 60)
+    with nadi.StreamManager(nadi_server.controller_uri) as client, pytest.raises(StreamRemadeError):
+        await asyncio.to_thread(past_parts, client, logs.scope, "logs")
+    await logs.indexes.drop("logs")
+    await logs.create()
+    async with logs.running():
+        assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(50, 80))
 
 
 async def test_an_index_from_a_cut_on(logs: Indexed) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
+from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.errors import NotFoundError, TruncatedError
+from nadi.errors import NotFoundError, StreamNotFoundError, TruncatedError
 from nadi.model.streamcut import StreamCut
 from nadi.search.asking.searching import Search, opened
 from nadi.search.definition import Definition, Definitions, indexer_keys
+from nadi.search.remade import check_same
 from nadi.search.shards.objects import open_shards
 from nadi.search.sharing import Told, all_told
 
@@ -72,9 +75,11 @@ class Indexes:
         return await self._definitions.all()
 
     async def status(self, stream: str) -> Status:
-        """Return how far a stream's index is."""
+        """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         definition = await self._definitions.get(stream)
         manifest, _ = await self._definitions.manifest(definition)
+        with suppress(StreamNotFoundError):
+            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
         told = await all_told(self._definitions, indexer_keys(definition))
         return Status(

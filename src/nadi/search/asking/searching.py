@@ -34,6 +34,7 @@ from nadi.search.fields import UnfitError, reader_of
 from nadi.search.query.bound import Bound, bind
 from nadi.search.query.parser import parse
 from nadi.search.query.translation import outside, translated
+from nadi.search.remade import check_same
 from nadi.search.shards.manifest import Manifest, unfinished
 from nadi.search.shards.objects import open_shards
 
@@ -210,6 +211,7 @@ class Search:
         from tantivy import Occur, Query
 
         head = await self._cuts.head()
+        await self._check_same(head, manifest)
         lows = [await self._limits(cut) for cut in (head, question.since) if cut is not None]
         highs = None if question.until is None else await self._limits(question.until)
         excluded: dict[int, list[tuple[int | None, int | None]]] = {}
@@ -242,6 +244,11 @@ class Search:
             return asked
         return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in outside(excluded, fields))])
 
+    async def _check_same(self, cut: StreamCut, manifest: Manifest) -> None:
+        """StreamRemadeError, if the index is that of an earlier stream of that name; which has none of the segments."""
+        if not cut.positions.keys() & manifest.segments.keys():
+            await check_same(self._stores, self._scope, self._stream, manifest.segments)
+
     async def _limits(self, cut: StreamCut) -> CutBound:
         return CutBound(cut.positions, await self._definitions.ranges(cut))
 
@@ -251,8 +258,9 @@ class Search:
             return
         until = time.monotonic() + timeout
         limits = await self._limits(cut)
+        manifest, _ = await self._definitions.manifest(self.definition)
+        await self._check_same(cut, manifest)
         while True:
-            manifest, _ = await self._definitions.manifest(self.definition)
             found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
             if not any(True for _ in unfinished(manifest, found)):
                 return
@@ -262,6 +270,7 @@ class Search:
                     "see with `nadi search status` whether an indexer runs"
                 )
             await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
+            manifest, _ = await self._definitions.manifest(self.definition)
 
     # --- answers ------------------------------------------------------------------------------
 

@@ -22,7 +22,14 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.arrivals import UNKNOWN, came_by
 from nadi.client.reading.read_ahead import following
-from nadi.errors import ClosedError, EpochGoneError, NadiError, SegmentNotFoundError, UnavailableError
+from nadi.errors import (
+    ClosedError,
+    EpochGoneError,
+    NadiError,
+    SegmentNotFoundError,
+    StreamRemadeError,
+    UnavailableError,
+)
 from nadi.limits import (
     SEARCH_BATCH_BYTES,
     SEARCH_BATCH_EVENTS,
@@ -39,6 +46,7 @@ from nadi.search.following import Followed, Follower, gap_end
 from nadi.search.indexing.letters import Letters, followed_since
 from nadi.search.indexing.upkeep import Upkeep
 from nadi.search.missing import IndexNotFoundError
+from nadi.search.remade import check_same, remade
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, Step
 from nadi.search.shards.objects import Shards, new_name
@@ -85,7 +93,8 @@ class Indexer:
         self._is_old = False  # what is known of the manifest
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, or the index was stopped or dropped; or until all of a sealed stream is indexed."""
+        """Until `stop` is set, or the index was stopped or dropped; or until all of a sealed stream is indexed.
+        StreamRemadeError: the stream was deleted, and made anew."""
         await self._changes.look()
         await self._say()
         work = asyncio.create_task(self._work(stop))
@@ -99,6 +108,8 @@ class Indexer:
             await work
         except IndexNotFoundError:
             self._log.info("the index was dropped: its indexer ends")
+        except StreamRemadeError as error:
+            raise remade(self._scope, self._definition.stream) from error
         finally:
             stop.set()
             await _ended([work, waiting, *beside])
@@ -145,7 +156,10 @@ class Indexer:
         if self._changes.newest.open:
             return False
         manifest = await self._changes.look()
-        return not manifest.open and not manifest.past
+        if manifest.open or manifest.past:
+            return False
+        await check_same(self._stores, self._scope, self._definition.stream, manifest.segments)
+        return True
 
     def _follow(self) -> None:
         known = {reach.segment_id: reach for reach in self._changes.newest.open}

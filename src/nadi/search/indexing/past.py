@@ -35,6 +35,7 @@ from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
 from nadi.search.indexing.letters import Letters, followed_since, part_from
+from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
 from nadi.search.shards.objects import Shards, new_name, open_shards
@@ -67,7 +68,7 @@ def past_parts(
     manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = SEARCH_BATCH_BYTES
 ) -> list[Part]:
     """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier
-    call, return those.
+    call, return those. StreamRemadeError if the stream was made anew since the index was.
 
     max_bytes: of a part, about; each becomes a shard.
     """
@@ -87,6 +88,7 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
         known = await changes.look()
         if known.past:
             return known.past
+        await check_same(stores_of(manager), scope, stream, known.segments)
         tail = await manager.cuts(scope, stream).tail()
         spans = await _spans(manager, scope, known, tail, max_bytes)
         if not spans:
