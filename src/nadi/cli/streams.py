@@ -9,7 +9,7 @@ import typer
 from nadi.cli.bookmarks import PLACE, Scope, Stream, place
 from nadi.cli.printing import Form, say, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
-from nadi.cli.search.beside import beside_stream
+from nadi.cli.search.beside import beside_scope, beside_stream
 from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
 from nadi.cli.updating import update_stream
@@ -61,9 +61,11 @@ def delete_scope(
     recursive: Annotated[bool, typer.Option("--recursive", help="Including everything in it.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a scope, with its bookmarks and named slices."""
+    """Delete a scope, with its bookmarks, named slices and search indexes."""
     if not yes:
         typer.confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?", abort=True)
+    for drop in beside_scope(manager, scope, of_streams=recursive):
+        drop()
     gone = manager.delete_scope(scope, recursive=recursive)
     say(f"deleted scope {scope}" if gone else f"there was no scope {scope}")
 
@@ -216,11 +218,11 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
         more = _its_tables(manager, scope, stream) + "".join(f", and {one}" for one in beside)
         typer.confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}", abort=True)
     gone = manager.delete_stream(scope, stream)
-    for drop in beside.values() if gone else ():
-        drop()
     say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
     if gone and lakes:
         say(f"{lakes} stays: `nadi lake rebuild` makes a stream of it, `nadi lake forget` forgets the lake")
+    for drop in beside.values() if gone else ():
+        drop()
 
 
 def _lakes(manager: StreamManager, scope: str, stream: str) -> str:

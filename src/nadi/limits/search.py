@@ -26,6 +26,7 @@ SEARCH_ORPHAN_S = 3600.0  # what nobody's manifest names is deleted when it is o
 SEARCH_TIDY_S = 10.0  # how often what retention or a merge left is looked for
 SEARCH_BEAT_S = 1.0  # how often an indexer says that it is there
 SEARCH_GONE_S = 5.0  # one that hasn't for so long is gone: others take its segments
+SEARCH_DROP_S = 30.0  # how long dropping an index waits for its indexers to end
 SEARCH_LOOK_S = 0.25  # how often an indexer, or one who waits for a cut, looks at the manifest
 SEARCH_HITS = 1_000  # of a page
 SEARCH_BEST_HITS = 10_000  # among the best, on all pages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +13,15 @@ from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
 from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.errors import NotFoundError, StreamNotFoundError, TruncatedError
+from nadi.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    StoreError,
+    StreamNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
+from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
 from nadi.search.asking.searching import Search, opened
 from nadi.search.definition import Definition, Definitions, indexer_keys
@@ -68,7 +78,7 @@ class Indexes:
 
     async def get(self, stream: str) -> Definition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
-        return await self._definitions.get(stream)
+        return await self._definitions.kept(stream)
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope."""
@@ -99,20 +109,51 @@ class Indexes:
         """Have a stream's indexers end; `nadi.search.run` begins again where they were."""
         return await self._definitions.stop(stream, is_stopped=True)
 
-    async def drop(self, stream: str) -> None:
-        """Delete a stream's index; the stream stays."""
-        definition = await self._definitions.get(stream)
-        shards = await open_shards(definition.url, definition.id)
-        try:
-            await self._definitions.remove(definition)
-            await shards.delete(await shards.names())
-        finally:
-            await shards.close()
+    async def drop(self, stream: str, *, leave_shards: bool = False) -> None:
+        """Delete a stream's index; the stream stays. What was begun and killed can be done again.
+
+        leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now.
+        """
+        definition = await self._definitions.mark_dropped(stream)
+        if not leave_shards:
+            await self._delete_shards(definition)  # also those of whoever is killed now
+        await self._wait_for_indexers(definition)
+        if not leave_shards:
+            await self._delete_shards(definition)
+        await self._definitions.remove(definition)
 
     async def open(self, stream: str, *, cache: str | Path | None = None) -> Search:
         """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
         user's cache, or NADI_SEARCH_CACHE."""
         return await opened(self._manager, self._definitions.scope, stream, cache=cache)
+
+    async def _delete_shards(self, definition: Definition) -> None:
+        try:
+            shards = await open_shards(definition.url, definition.id)
+            try:
+                await shards.delete(await shards.names())
+            finally:
+                await shards.close()
+        except (InvalidArgumentError, StoreError, UnavailableError) as error:
+            raise StoreError(
+                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: drop "
+                "it again once its store is there, or leave them there with `nadi search drop --leave-shards`"
+            ) from error
+
+    async def _wait_for_indexers(self, definition: Definition) -> None:
+        """Until those that run have seen that it is dropped, and ended; the killed are forgotten."""
+        prefix = indexer_keys(definition).encode()
+        began = since = time.monotonic()
+        seen: dict[bytes, bytes] = {}
+        while found := {key: value async for key, value in self._definitions.entries(prefix)}:
+            now = time.monotonic()
+            if found != seen:
+                seen, since = found, now
+            if now - since >= SEARCH_GONE_S or now - began >= SEARCH_DROP_S:
+                break
+            await asyncio.sleep(SEARCH_LOOK_S)
+        for key in found:
+            await self._definitions.table.remove(prefix + key)
 
     async def _behind(self, reached: StreamCut) -> int | None:
         cuts = self._manager.cuts(reached.scope, reached.stream)

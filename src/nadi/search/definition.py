@@ -11,6 +11,7 @@ import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
+    ConflictError,
     InvalidArgumentError,
     ProtocolError,
     ScopeNotFoundError,
@@ -38,13 +40,14 @@ from nadi.search.changes import Changes
 from nadi.search.fields import Field, Format, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Reach, started
-from nadi.search.shards.objects import url_of
+from nadi.search.shards.objects import open_shards, url_of
 from nadi.wire import commands as wire
 
 
 class Definition(msgspec.Struct, frozen=True):
     """The index of a stream. id: of this one, as others may have had its name; start: the text of the cut where it
-    begins; dead_letters: the stream, as `scope/stream`, for events that don't parse; is_stopped: its indexers end."""
+    begins; dead_letters: the stream, as `scope/stream`, for events that don't parse; is_stopped: its indexers end;
+    is_dropped: so do they, and what is left of it is being deleted."""
 
     stream: str
     id: str
@@ -55,6 +58,7 @@ class Definition(msgspec.Struct, frozen=True):
     created_ms: int
     dead_letters: str | None = None
     is_stopped: bool = False
+    is_dropped: bool = False
 
 
 class Definitions:
@@ -89,6 +93,11 @@ class Definitions:
             await self._manager.stream_info(*letters.split("/"))
         now_ms = time.time_ns() // 1_000_000
         found = Definition(stream, uuid.uuid4().hex, checked, made, url, cut.as_text(), now_ms, letters)
+        shards = await open_shards(found.url, found.id)
+        try:
+            await shards.names()  # or its error: nothing would ever be indexed there
+        finally:
+            await shards.close()
         begun = started(await self.reaches(cut))
         await self.prepare()
         await self.table.put(_manifest_key(found), _packed(begun), ABSENT)
@@ -96,11 +105,21 @@ class Definitions:
             await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
         except ConditionFailedError:
             await self.table.remove(_manifest_key(found))
-            raise AlreadyExistsError("the search index of", f"{self.scope}/{stream}") from None
+            name = f"{self.scope}/{stream}"
+            if (await self.kept(stream)).is_dropped:
+                raise ConflictError(f"the index that {name} had {_BEING_DROPPED}, and make this one then") from None
+            raise AlreadyExistsError("the search index of", name) from None
         return found
 
     async def get(self, stream: str) -> Definition:
-        """IndexNotFoundError if there is none."""
+        """IndexNotFoundError if there is none, or only what is left of one."""
+        found = await self.kept(stream)
+        if found.is_dropped:
+            raise IndexNotFoundError(self.scope, stream, f"had a search index that {_BEING_DROPPED}")
+        return found
+
+    async def kept(self, stream: str) -> Definition:
+        """Also one that is being dropped."""
         held = await value_or_none(self.table, _key(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
@@ -113,17 +132,32 @@ class Definitions:
         """Have its indexers end, or let them run again."""
 
         async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None:
+            if held is None or _definition(held).is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
             found = replace(_definition(held), is_stopped=is_stopped)
             return msgspec.json.encode(found), found
 
         return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
 
+    async def mark_dropped(self, stream: str) -> Definition:
+        """Have its indexers end, and nobody add a shard any more: what is left of it can be deleted."""
+
+        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
+            if held is None:
+                raise IndexNotFoundError(self.scope, stream)
+            found = replace(_definition(held), is_dropped=True)
+            return msgspec.json.encode(found), found
+
+        found = await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
+        await self.table.remove(_manifest_key(found))
+        return found
+
     async def remove(self, definition: Definition) -> None:
-        """Forget it: first that it is there, so that its indexers end, and then how far it has come."""
-        for key in (_key(definition.stream), _manifest_key(definition)):
-            await self.table.remove(key)
+        """Forget one that is marked, if it isn't another by now."""
+        held = await value_or_none(self.table, _key(definition.stream))
+        if held is not None and _definition(held.value).id == definition.id:
+            with suppress(ConditionFailedError):  # another has dropped it, too
+                await self.table.remove(_key(definition.stream), held.version)
 
     async def manifest(self, definition: Definition) -> tuple[Manifest, int]:
         """The newest, and its version; IndexNotFoundError if the index was dropped."""
@@ -184,6 +218,9 @@ class Definitions:
     async def _check_scope(self) -> None:
         if not await self._stores.controller.scope_exists(self.scope):
             raise ScopeNotFoundError(self.scope)
+
+
+_BEING_DROPPED = "is being dropped: finish that with `nadi search drop`"
 
 
 def indexer_keys(definition: Definition) -> str:

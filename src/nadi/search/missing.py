@@ -6,6 +6,8 @@ from nadi.errors import NotFoundError
 
 
 class IndexNotFoundError(NotFoundError):
-    def __init__(self, scope: str, stream: str) -> None:
-        super().__init__(f"stream {scope}/{stream} has no search index (any more): make one with `nadi search create`")
+    def __init__(
+        self, scope: str, stream: str, why: str = "has no search index (any more): make one with `nadi search create`"
+    ) -> None:
+        super().__init__(f"stream {scope}/{stream} {why}")
         self.scope, self.stream = scope, stream

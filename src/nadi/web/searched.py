@@ -28,7 +28,7 @@ async def searched(call: Call, manager: StreamManager) -> Response:
     from nadi.search.standing.records import sets_of
 
     definitions = Definitions(manager, call.scope)
-    indexed = {one.stream for one in await definitions.all()}
+    indexed = {one.stream for one in await definitions.all() if not one.is_dropped}
     matched = {one.stream for one in await sets_of(definitions)}
     names = sorted(name for name in indexed | matched if shows(call.caller, call.scope, name))
     return reply([bodies.SearchKept(name, name in indexed, name in matched) for name in names])

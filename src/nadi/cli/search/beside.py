@@ -27,3 +27,16 @@ def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, 
             continue
         found[name] = partial(catalog.drop, stream)
     return found
+
+
+def beside_scope(manager: StreamManager, scope: str, *, of_streams: bool) -> list[Callable[[], None]]:
+    """What deletes the search indexes of a scope, whose shards nobody would know after it. of_streams: also of streams
+    that are there."""
+    from nadi.search import indexes
+
+    catalog = indexes(manager, scope)
+    try:
+        there = set() if of_streams else set(manager.list_streams(scope))
+        return [partial(catalog.drop, one.stream) for one in catalog.list() if one.stream not in there]
+    except (NotFoundError, PermissionDeniedError):
+        return []

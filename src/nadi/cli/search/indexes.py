@@ -54,7 +54,7 @@ def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) 
             "stream": one.stream,
             "fields": _fields(one),
             "format": one.format,
-            "stopped": one.is_stopped,
+            "stopped": "being dropped" if one.is_dropped else one.is_stopped,
             "store": one.url,
         }
         for one in indexes(manager, scope).list()
@@ -127,15 +127,23 @@ def stop(manager: StreamManager, scope: Scope, stream: Stream) -> None:
 
 @search_app.command("drop")
 @connected
-def drop(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
-    """Delete a search index; the stream stays."""
+def drop(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    leave_shards: Annotated[
+        bool, typer.Option("--leave-shards", help="Don't delete them, as where their store is gone for good.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a search index; the stream stays. Killed, it can be done again."""
     from nadi.search import indexes
 
     found = indexes(manager, scope)
     found.get(stream)
     if not yes:
         typer.confirm(f"Delete the search index of {scope}/{stream}? The stream stays.", abort=True)
-    found.drop(stream)
+    found.drop(stream, leave_shards=leave_shards)
     say(f"deleted the search index of {scope}/{stream}")
 
 

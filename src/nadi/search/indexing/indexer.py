@@ -35,6 +35,7 @@ from nadi.limits import (
     SEARCH_BATCH_EVENTS,
     SEARCH_BEAT_S,
     SEARCH_COMMIT_S,
+    SEARCH_GONE_S,
     SEARCH_LOOK_S,
     SEARCH_SHARDS,
 )
@@ -90,6 +91,7 @@ class Indexer:
         self._recent: deque[tuple[float, int]] = deque()
         self._events = 0
         self._error = ""
+        self._loose: str | None = None  # a shard that is stored, or about to be, and not added yet
         self._is_old = False  # what is known of the manifest
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -108,6 +110,9 @@ class Indexer:
             await work
         except IndexNotFoundError:
             self._log.info("the index was dropped: its indexer ends")
+            self._upkeep.news.set()
+            await asyncio.wait([work, *beside], timeout=SEARCH_GONE_S)  # as far as they can't be cancelled
+            await self._delete_loose()
         except StreamRemadeError as error:
             raise remade(self._scope, self._definition.stream) from error
         finally:
@@ -146,8 +151,20 @@ class Indexer:
             await self._added()
         except OvertakenError:
             pass  # another has it
+        except IndexNotFoundError:
+            if self._adding is not None:
+                await asyncio.wait([self._adding], timeout=SEARCH_GONE_S)
+            raise
         finally:
             await _ended([self._adding] if self._adding is not None else [])
+
+    async def _delete_loose(self) -> None:
+        """Shards that were stored, and that no manifest has: whoever drops the index may have looked before."""
+        names = [name for name in (self._loose, self._upkeep.loose) if name is not None]
+        try:
+            await self._shards.delete(names)
+        except NadiError as error:
+            self._log.warning("can't delete shards %s: %s", ", ".join(names), error)
 
     async def _is_complete(self) -> bool:
         if self._is_old:
@@ -230,6 +247,7 @@ class Indexer:
         await self._changes.change(
             lambda manifest: manifest.advanced(built.steps, shard, indexed=built.docs, unfit=len(built.unfit)), is_added
         )
+        self._loose = None
         self._on_step("added")
         for one, step in zip(batch, built.steps, strict=True):
             one.followed.order = step.order
@@ -249,6 +267,7 @@ class Indexer:
         shard = built.shard(new_name())
         if shard is not None:
             assert built.parts is not None
+            self._loose = shard.id
             await self._shards.put(shard.id, built.parts)
         return shard
 

@@ -35,6 +35,7 @@ from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
 from nadi.search.indexing.letters import Letters, followed_since, part_from
+from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
@@ -150,9 +151,9 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     run = part_from(span[1]) if origin is None else followed_since(origin)
     built = await _built(manager, scope, definition, span)
     letters = Letters(manager, scope, definition)
-    shards = await open_shards(definition.url, definition.id)
+    shards, name = await open_shards(definition.url, definition.id), new_name()
     try:
-        shard = None if built is None else await _stored(shards, built)
+        shard = None if built is None else await _stored(shards, built, name)
         unfit = [] if built is None else built.unfit
         await letters.write(unfit, lambda _: run)
         docs = 0 if built is None else built.docs
@@ -162,14 +163,17 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
         )
     except OvertakenError:
         return False
+    except IndexNotFoundError:  # dropped meanwhile, by one who may have looked before the shard was there
+        await shards.delete([name])
+        raise
     finally:
         letters.close()
         await shards.close()
     return True
 
 
-async def _stored(shards: Shards, built: Built) -> Shard | None:
-    shard = built.shard(new_name())
+async def _stored(shards: Shards, built: Built, name: str) -> Shard | None:
+    shard = built.shard(name)
     if shard is not None:
         assert built.parts is not None
         await shards.put(shard.id, built.parts)

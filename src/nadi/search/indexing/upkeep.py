@@ -31,7 +31,7 @@ _LEAST_MERGED = 8  # as tantivy has it
 
 
 class Upkeep:
-    """`news`: the manifest has another shard."""
+    """`news`: the manifest has another shard. `loose`: one that is stored, or about to be, and not in the manifest."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Upkeep:
         self._manager, self._definitions, self._definition = manager, definitions, definition
         self._shards, self._changes, self._sharing, self._log = shards, changes, sharing, logger
         self.news = asyncio.Event()
+        self.loose: str | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set."""
@@ -86,12 +87,14 @@ class Upkeep:
         parts = await REAL.in_thread(merge, objects, self._definition.fields)
         spans = joined(span for shard in group for span in shard.spans)
         made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
+        self.loose = made.id
         await self._shards.put(made.id, parts)
         names = [shard.id for shard in group]
         await self._changes.change(
             lambda manifest: manifest.merged(names, made, REAL.now_ms()),
             lambda manifest: any(one.id == made.id for one in manifest.shards),
         )
+        self.loose = None
 
     async def _tidy(self) -> None:
         await self._delete_truncated()

@@ -72,6 +72,8 @@ def url_of(where: str) -> str:
     >>> url_of("/data/search")
     'file:///data/search'
     """
+    if not where.strip():
+        raise InvalidArgumentError("say where the shards are to be: a folder, or s3://, gs://, az://")
     if "://" not in where:
         return Path(where).expanduser().resolve().as_uri()
     folder_of(where)
