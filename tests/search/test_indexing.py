@@ -305,6 +305,25 @@ async def test_one_whose_server_is_away_for_longer_than_it_waits(
         await task
 
 
+async def test_one_that_is_told_to_end_while_the_server_is_away(
+    logs: Indexed, nadi_server: RestartableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.2)
+    await logs.create()
+    await logs.write(map(event, range(100)))
+    stop, task = logs.start()
+    await logs.caught_up()
+    await asyncio.to_thread(nadi_server.kill)
+    try:
+        stop.set()
+        await asyncio.wait_for(task, 10)
+        stop, task = logs.start()  # which doesn't come as far as its index
+        stop.set()
+        await asyncio.wait_for(task, 10)
+    finally:
+        await asyncio.to_thread(nadi_server.ensure_running)
+
+
 async def test_a_store_that_is_away_for_a_while(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     create, fails = FileEngine.create, 3
 

@@ -7,11 +7,15 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Protocol
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.defaults import DEFAULT_URI
+from nadi.errors import NadiError
+from nadi.limits import SEARCH_END_S
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions
 from nadi.search.indexing.indexer import Indexer, OnStep
@@ -29,6 +33,7 @@ class Serving(Protocol):
     ) -> None: ...
 
 
+log = logging.getLogger("nadi.search")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -94,6 +99,11 @@ async def serve(
     on_step: called after each step of a batch, see `Indexer`.
     """
     check_installed()
+    stop = stop if stop is not None else asyncio.Event()
+    await _until(stop, _index(manager, scope, stream, stop, on_step))
+
+
+async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
     definitions = Definitions(manager, scope)
     definition = await definitions.get(stream)
     if definition.is_stopped:
@@ -101,7 +111,7 @@ async def serve(
     shards = await open_shards(definition.url, definition.id)
     try:
         indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)
-        await indexer.run(stop if stop is not None else asyncio.Event())
+        await indexer.run(stop)
     finally:
         await shards.close()
 
@@ -119,9 +129,33 @@ async def serve_matcher(
     on_step: called after each step of a batch, see `LiveMatcher`.
     """
     check_installed()
+    stop = stop if stop is not None else asyncio.Event()
+    await _until(stop, _match(manager, scope, stream, stop, on_step))
+
+
+async def _match(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
     queries = StandingQueries(manager, scope)
     found = await queries.get(stream)
     if found.is_stopped:
         await queries.stop(stream, is_stopped=False)
     matcher = LiveMatcher(manager, Records(Definitions(manager, scope), found, manager), on_step=on_step)
-    await matcher.run(stop if stop is not None else asyncio.Event())
+    await matcher.run(stop)
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Do the work, which ends by itself a little after `stop` is set; or, if it waits for a server or a store that is
+    away, is ended then."""
+    task, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait([task], timeout=SEARCH_END_S)
+        if not task.done():
+            log.warning("it can't finish what it was at, and ends: whoever goes on does it again")
+            return
+        await task
+    finally:
+        waiting.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, NadiError):  # its error was raised already, or it was on its way to end
+            await task

@@ -7,16 +7,19 @@ so few segments move when one comes or goes. Two may have the same for a moment:
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
-from nadi.limits import SEARCH_GONE_S
+from nadi.errors import NadiError
+from nadi.limits import SEARCH_GONE_S, SEARCH_LEAVE_S
 from nadi.search.definition import Definitions
 
 
@@ -75,7 +78,10 @@ class Sharing:
                     await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
-        await self._table.remove(self._prefix + self.name.encode())
+        """Say so, or leave it to the others to find out."""
+        with suppress(NadiError, TimeoutError):
+            async with asyncio.timeout(SEARCH_LEAVE_S):
+                await self._table.remove(self._prefix + self.name.encode())
 
     @property
     def is_first(self) -> bool:

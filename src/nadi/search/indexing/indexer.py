@@ -120,8 +120,7 @@ class Indexer:
             await _ended([work, waiting, *beside])
             self._follower.close()
             self._letters.close()
-            with suppress(NadiError):  # the others find out
-                await self._sharing.leave()
+            await self._sharing.leave()
 
     async def _work(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
