@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import nadi
+from nadi import search
 from tests.cli.test_streams import Shell
 from tests.search.support import event
 
@@ -81,6 +82,34 @@ def test_an_index_at_the_prompt(
         indexer.wait()
     shell.run("search", "drop", "home", "logs", "--yes")
     assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr
+
+
+def test_what_stands_in_events_is_printed_as_it_is(
+    server: nadi.standalone.EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
+    shell = Shell(server.controller_uri)
+    shell.run("scope", "create", "home")
+    shell.run("stream", "create", "home", "logs")
+    made = ["search", "create", "home", "logs", "--fields", "message:text", "--index"]
+    assert "say where" in shell.run(*made, "", code=1).stderr
+    shell.run(*made, str(tmp_path / "shards"))
+    messages = ["C:\\request", "[/bold] request", "[red]request\\", "a\1request\0\1", "re\x1b[31mquest request"]
+    with nadi.StreamManager(server.controller_uri) as manager:
+        with manager.create_writer("home", "logs") as writer:
+            for message in messages:
+                writer.write_event(msgspec.json.encode({"message": message}))
+        hint = shell.run("search", "query", "home", "logs", "request").stderr
+        assert "no indexer runs: `nadi search start home logs`" in hint
+        for part in search.past_parts(manager, "home", "logs"):
+            part.index()
+    shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
+    lines = [line.split(" ", 3)[3] for line in shown.output.splitlines()[: len(messages)]]
+    assert lines == ["".join(one if one.isprintable() else " " for one in message) for message in messages]
+    assert "no indexer" not in shell.run("search", "query", "home", "logs", "absent").stderr
+    assert "no stream home/other" in shell.run("search", "query", "home", "other", code=1).stderr
+    for command in ("query", "status", "stop", "start", "drop"):
+        assert "no scope 'other'" in shell.run("search", command, "other", "logs", code=1).stderr
 
 
 def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) -> None:

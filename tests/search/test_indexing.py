@@ -18,6 +18,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.engines.files import FileEngine
 from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRemadeError, UnavailableError
 from nadi.search import IndexNotFoundError, past_parts, serve
+from nadi.search.sharing import Sharing
 from nadi.testing import RestartableServer
 from nadi.wire.moments import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
@@ -249,6 +250,20 @@ async def test_a_stream_that_is_made_anew_under_its_name(
     await logs.create()
     async with logs.running():
         assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(50, 80))
+
+
+async def test_one_that_was_killed_is_not_shown_as_there(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def killed(sharing: Sharing) -> None:
+        pass
+
+    await logs.create()
+    monkeypatch.setattr(Sharing, "leave", killed)
+    async with logs.running():
+        await logs.caught_up()
+    assert len((await logs.status()).indexers) == 1
+    monkeypatch.setattr("nadi.search.sharing.SEARCH_SILENT_S", 0.1)
+    await asyncio.sleep(0.1)
+    assert (await logs.status()).indexers == ()
 
 
 async def test_an_index_from_a_cut_on(logs: Indexed) -> None:

@@ -29,6 +29,7 @@ SEARCH_GONE_S = 5.0  # one that hasn't for so long is gone: others take its segm
 SEARCH_DROP_S = 30.0  # how long dropping an index waits for its indexers to end
 SEARCH_END_S = 6.0  # what runs gets so long to end once it is told to; then it is cancelled, as a kill does no harm
 SEARCH_LEAVE_S = 1.0  # and so long to say that it leaves
+SEARCH_SILENT_S = 10.0  # one that said nothing for so long, by the clock of who asks, isn't shown as there
 SEARCH_LOOK_S = 0.25  # how often an indexer, or one who waits for a cut, looks at the manifest
 SEARCH_HITS = 1_000  # of a page
 SEARCH_BEST_HITS = 10_000  # among the best, on all pages

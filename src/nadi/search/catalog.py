@@ -78,7 +78,8 @@ class Indexes:
 
     async def get(self, stream: str) -> Definition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
-        return await self._definitions.kept(stream)
+        async with self._definitions.named(stream):
+            return await self._definitions.kept(stream)
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope."""
@@ -86,7 +87,8 @@ class Indexes:
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
-        definition = await self._definitions.get(stream)
+        async with self._definitions.named(stream):
+            definition = await self._definitions.get(stream)
         manifest, _ = await self._definitions.manifest(definition)
         with suppress(StreamNotFoundError):
             await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
@@ -107,14 +109,16 @@ class Indexes:
 
     async def stop(self, stream: str) -> Definition:
         """Have a stream's indexers end; `nadi.search.run` begins again where they were."""
-        return await self._definitions.stop(stream, is_stopped=True)
+        async with self._definitions.named(stream):
+            return await self._definitions.stop(stream, is_stopped=True)
 
     async def drop(self, stream: str, *, leave_shards: bool = False) -> None:
         """Delete a stream's index; the stream stays. What was begun and killed can be done again.
 
         leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now.
         """
-        definition = await self._definitions.mark_dropped(stream)
+        async with self._definitions.named(stream):
+            definition = await self._definitions.mark_dropped(stream)
         if not leave_shards:
             await self._delete_shards(definition)  # also those of whoever is killed now
         await self._wait_for_indexers(definition)
@@ -125,7 +129,8 @@ class Indexes:
     async def open(self, stream: str, *, cache: str | Path | None = None) -> Search:
         """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
         user's cache, or NADI_SEARCH_CACHE."""
-        return await opened(self._manager, self._definitions.scope, stream, cache=cache)
+        async with self._definitions.named(stream):
+            return await opened(self._manager, self._definitions.scope, stream, cache=cache)
 
     async def _delete_shards(self, definition: Definition) -> None:
         try:

@@ -11,7 +11,7 @@ import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -27,9 +27,11 @@ from nadi.errors import (
     ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
+    PermissionDeniedError,
     ProtocolError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    StreamNotFoundError,
 )
 from nadi.limits import TABLE_PAGE_MAX_ENTRIES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
@@ -117,6 +119,19 @@ class Definitions:
         if found.is_dropped:
             raise IndexNotFoundError(self.scope, stream, f"had a search index that {_BEING_DROPPED}")
         return found
+
+    @asynccontextmanager
+    async def named(self, stream: str) -> AsyncIterator[None]:
+        """Around what asks for a stream's index: of a stream or a scope that doesn't exist, that is what is to be
+        said."""
+        try:
+            yield
+        except IndexNotFoundError as error:
+            with suppress(PermissionDeniedError):
+                await self._check_scope()
+                if not await self._stores.controller.stream_exists(self.scope, stream):
+                    raise StreamNotFoundError(self.scope, stream) from error
+            raise
 
     async def kept(self, stream: str) -> Definition:
         """Also one that is being dropped."""

@@ -16,9 +16,11 @@ from nadi.client.control.security import Credentials
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import NadiError
 from nadi.limits import SEARCH_END_S
+from nadi.runtime import REAL
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions
 from nadi.search.indexing.indexer import Indexer, OnStep
+from nadi.search.shards.building import clean_work_folders
 from nadi.search.shards.objects import open_shards
 from nadi.search.standing.catalog import StandingQueries
 from nadi.search.standing.matcher import LiveMatcher
@@ -105,9 +107,11 @@ async def serve(
 
 async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
     definitions = Definitions(manager, scope)
-    definition = await definitions.get(stream)
+    async with definitions.named(stream):
+        definition = await definitions.get(stream)
     if definition.is_stopped:
         definition = await definitions.stop(stream, is_stopped=False)
+    await REAL.in_thread(clean_work_folders)
     shards = await open_shards(definition.url, definition.id)
     try:
         indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)

@@ -19,13 +19,13 @@ from contextlib import suppress
 import msgspec
 
 from nadi.errors import NadiError
-from nadi.limits import SEARCH_GONE_S, SEARCH_LEAVE_S
+from nadi.limits import SEARCH_GONE_S, SEARCH_LEAVE_S, SEARCH_SILENT_S
 from nadi.search.definition import Definitions
 
 
 class Told(msgspec.Struct, frozen=True):
     """What one says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
-    ""."""
+    ""; said_ms: when, by its clock."""
 
     host: str
     pid: int
@@ -35,6 +35,7 @@ class Told(msgspec.Struct, frozen=True):
     events_per_s: float = 0.0
     segments: int = 0
     last_error: str = ""
+    said_ms: int = 0
 
 
 class Sharing:
@@ -46,7 +47,7 @@ class Sharing:
         self.name = uuid.uuid4().hex
         self._clock = clock
         self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
-        self._told = Told(socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
+        self._told = Told(socket.gethostname(), os.getpid(), _now_ms())
         self._there = [self.name]
 
     async def say(self, events: int, events_per_s: float, segments: int, last_error: str) -> None:
@@ -58,6 +59,7 @@ class Sharing:
             events_per_s=events_per_s,
             segments=segments,
             last_error=last_error,
+            said_ms=_now_ms(),
         )
         await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._told))
 
@@ -66,7 +68,8 @@ class Sharing:
         now = self._clock()
         found: dict[str, tuple[int, float]] = {}
         async for key, value in self._entries(self._prefix):
-            name, beat = key.decode(), msgspec.json.decode(value, type=Told).beat
+            name, told = key.decode(errors="replace"), _told(value)
+            beat = -1 if told is None else told.beat
             last, since = self._seen.get(name, (-1, now))
             found[name] = (beat, now) if beat != last else (last, since)
         self._seen = found
@@ -93,8 +96,22 @@ class Sharing:
 
 
 async def all_told(definitions: Definitions, prefix: str) -> list[Told]:
-    """What each has said last, the killed included."""
-    return [msgspec.json.decode(value, type=Told) async for _, value in definitions.entries(prefix.encode())]
+    """What each says who said something lately, by this clock: the killed don't."""
+    found = [_told(value) async for _, value in definitions.entries(prefix.encode())]
+    since_ms = _now_ms() - SEARCH_SILENT_S * 1000
+    return [one for one in found if one is not None and one.said_ms >= since_ms]
+
+
+def _told(value: bytes) -> Told | None:
+    """None: it isn't what one of these has said."""
+    try:
+        return msgspec.json.decode(value, type=Told)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _weight(name: str, segment: int) -> bytes:

@@ -180,7 +180,10 @@ def query(
             rows = [{"value": str(value), "events": count} for value, count in counts.items()]
             show(rows, ["value", "events"], form=form, empty="Nothing found.")
             return
-        _show_page(found.query(text, order=order, limit=limit, after=after, **bounds), form)
+        page = found.query(text, order=order, limit=limit, after=after, **bounds)
+    _show_page(page, form)
+    if not page.hits:
+        _tell_if_nobody_indexes(manager, scope, stream)
 
 
 def _show_page(page: Page, form: Form) -> None:
@@ -190,18 +193,27 @@ def _show_page(page: Page, form: Form) -> None:
             rows = [{"count": page.count, "next": page.next, "hits": rows}]
         show(rows, ["came", "segment", "offset", "score", "event"], form=form, empty="")
         return
-    from rich.markup import escape
+    from rich.text import Text
 
     console = output()
     for hit in page.hits:
-        if hit.excerpt is not None:
-            text = escape(hit.excerpt.marked("\0", "\1")).replace("\0", "[bold]").replace("\1", "[/bold]")
-        else:
-            text = escape(hit.data.decode(errors="replace"))
-        console.print(f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} {_one_line(text)}", soft_wrap=True)
+        excerpt = hit.excerpt
+        text = Text(_one_line(hit.data.decode(errors="replace") if excerpt is None else excerpt.text))
+        for start, end in () if excerpt is None else excerpt.found:
+            text.stylize("bold", start, end)
+        place = f"{hit.came:%Y-%m-%d %H:%M:%S} {hit.segment_id}@{hit.offset} "
+        console.print(Text(place).append_text(text), soft_wrap=True)
     say(f"{len(page.hits):,} of {page.count:,} events" if page.hits else "Nothing found.")
     if page.next is not None:
         say(f"the next page: --after {page.next}")
+
+
+def _tell_if_nobody_indexes(manager: StreamManager, scope: str, stream: str) -> None:
+    from nadi.search import indexes
+
+    status = indexes(manager, scope).status(stream)
+    if status.behind_bytes and not status.indexers:
+        warn(f"{status.behind_bytes:,} bytes aren't indexed, and no indexer runs: `nadi search start {scope} {stream}`")
 
 
 def _one_line(text: str) -> str:

@@ -83,7 +83,8 @@ def past_parts(
 
 async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: int) -> list[Span]:
     definitions = Definitions(manager, scope)
-    definition = await definitions.get(stream)
+    async with definitions.named(stream):
+        definition = await definitions.get(stream)
     changes = definitions.changes(definition)
     for _ in range(_TRIES):
         known = await changes.look()

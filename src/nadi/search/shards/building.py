@@ -7,10 +7,13 @@ says, and a page of hits can end behind any of them.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 _Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NUMBER_MASK = (1 << ORDER_BITS) - 1
 _LEAST_WRITER_BYTES = 15_000_000  # tantivy wants as much
+_WORK = "nadi-search-"
+_NEW_S = 60.0  # for which a folder may not be locked yet
 _PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in one piece
 
 
@@ -100,12 +105,30 @@ def build(stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...])
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A folder for tantivy, in memory where the system has files there."""
-    folder = Path(tempfile.mkdtemp(prefix="nadi-search-"))
+    """A folder for tantivy, in memory where the system has files there. It is locked as long as it is used, which a
+    kill ends: see `clean_work_folders`."""
+    folder = Path(tempfile.mkdtemp(prefix=_WORK))
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def clean_work_folders() -> None:
+    """Remove those of processes that were killed. Blocks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_WORK}*"):
+        with suppress(OSError):  # another's, or gone, or in use
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(lock)
+                if found.st_uid == os.getuid() and found.st_mtime < time.time() - _NEW_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
