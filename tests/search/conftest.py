@@ -9,6 +9,7 @@ import pytest
 
 from nadi.client.aio import StreamManager
 from nadi.testing import RestartableServer
+from tests.search.standing import Standing
 from tests.search.support import Indexed
 
 
@@ -26,3 +27,8 @@ async def logs(manager: StreamManager, nadi_scope: str, tmp_path: Path) -> Async
     indexed = Indexed(manager, nadi_scope, tmp_path)
     yield indexed
     await indexed.close()
+
+
+@pytest.fixture
+def watched(logs: Indexed) -> Standing:
+    return Standing(logs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nadi.errors import ConflictError
 from nadi.model.segments import SegmentRange
 from nadi.search.shards.manifest import OvertakenError
 from nadi.search.standing.progress import Batch, Counts, HeldError, Place, Progress
@@ -65,3 +66,30 @@ def test_nothing_is_begun_while_a_past_is_left() -> None:
         one.jumped(0, 10, 20)
     one = one.released("g").jumped(0, 10, 20)
     assert (one.places[0].reached, one.places[0].is_begun, one.gaps) == (20, False, 1)
+
+
+def test_a_group_is_added_or_given_up() -> None:
+    one = START.announced("g").beaten("g")
+    assert (one.adding, one.has("g")) == ({"g": 1}, False)
+    assert one.added("g", is_led=False) == START.joined("g", is_held=False)
+    led = one.added("g", is_led=True)
+    assert (led.adding, led.led, led.version, led.catching_up, led.has("g")) == ({}, ["g"], 0, ["g"], True)
+    held = led.joined("g", is_held=True)
+    assert (held.led, held.held, held.groups, held.catching_up) == ([], ["g"], {"g": 1}, ["g"])
+    assert led.given_up("g") is None
+    assert one.cleared("g") is None
+    gone = one.given_up("g")
+    assert gone is not None
+    assert gone.given_up("g") is None
+    for late in (gone, START):
+        with pytest.raises(ConflictError):
+            late.beaten("g")
+        with pytest.raises(ConflictError):
+            late.added("g", is_led=True)
+    assert gone.cleared("g") == START
+
+
+def test_done_is_what_is_written() -> None:
+    one = START.stepped([], [Batch(0, 0, 10)])
+    assert (one.positions(), one.done_positions()) == ({0: 10, 1: 0}, {0: 0, 1: 0})
+    assert one.stepped([Batch(0, 0, 10)], [], gaps=2).gaps == 2

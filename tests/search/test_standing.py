@@ -3,101 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 import nadi
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from nadi.naming import segment_name
-from nadi.search import serve_matcher, standing_queries
-from nadi.search.standing.catalog import StandingQueries
+from nadi.search import standing_queries
 from nadi.testing import RestartableServer
+from tests.search.standing import Standing, check, write
 from tests.search.support import Indexed, event
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
-FIELDS = "message:text,level:keyword,ms:long"
-
-
-class Standing:
-    def __init__(self, logs: Indexed) -> None:
-        self.logs, self.queries = logs, StandingQueries(logs.manager, logs.scope)
-
-    async def create(self, **options: Any) -> None:
-        await self.logs.manager.create_stream(self.logs.scope, "hits", 2)
-        await self.queries.create("logs", "hits", fields=FIELDS, **options)
-
-    def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
-        stop = asyncio.Event()
-        return stop, asyncio.create_task(
-            serve_matcher(self.logs.manager, self.logs.scope, "logs", stop=stop, **options)
-        )
-
-    @asynccontextmanager
-    async def running(self, count: int = 1) -> AsyncIterator[None]:
-        started = [self.start() for _ in range(count)]
-        try:
-            yield
-        finally:
-            for stop, _ in started:
-                stop.set()
-            ends = await asyncio.gather(*(task for _, task in started), return_exceptions=True)
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
-
-    async def matched(self) -> None:
-        """Wait until all that is in the stream now is matched, with all queries."""
-        tail = (await self.logs.manager.stream_info(self.logs.scope, "logs")).tail
-        async with asyncio.timeout(60):
-            while True:
-                status = await self.queries.status("logs")
-                order = await self.logs.manager.cuts(self.logs.scope, "logs").compare(status.reached, tail)
-                is_begun = any(place.is_begun for place in (await self.progress()).places.values())
-                if order.is_at_or_after and not status.catching_up and not is_begun:
-                    return
-                await asyncio.sleep(0.02)
-
-    async def until_hits(self, least: int) -> None:
-        async with asyncio.timeout(60):
-            count = 0
-            while count < least:
-                count = len(await self.hits())
-                await asyncio.sleep(0.01)
-
-    async def progress(self) -> Any:
-        from nadi.search.standing.records import Records
-
-        found = await self.queries.get("logs")
-        return await Records(self.queries._definitions, found, self.logs.manager).changes().look()
-
-    async def hits(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.logs.read_all("hits")]
-
-    async def found(self, query: str) -> list[int]:
-        return [one["event"]["ms"] for one in await self.hits() if one["query"] == query]
-
-
-@pytest.fixture
-def watched(logs: Indexed) -> Standing:
-    return Standing(logs)
-
-
-def check(found: list[int], wanted: list[int], keys: int = 16) -> None:
-    """Each once, and those of a key in order."""
-    assert Counter(found) == Counter(wanted)
-    for key in range(keys):
-        of_key = [number for number in found if number % keys == key]
-        assert of_key == sorted(of_key)
-
-
-async def write(logs: Indexed, first: int, last: int) -> None:
-    numbers = range(first, last)
-    await logs.write(map(event, numbers), [f"k{number % 16}" for number in numbers])
 
 
 async def test_hits_of_what_comes(watched: Standing) -> None:

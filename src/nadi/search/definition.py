@@ -44,6 +44,7 @@ from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Reach, started
 from nadi.search.shards.objects import open_shards, url_of
 from nadi.wire import commands as wire
+from nadi.wire.fields import TableEntry
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -195,6 +196,11 @@ class Definitions:
 
     async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         """The table's keys that begin so, without that, and their values."""
+        async for entry in self.versions(prefix):
+            yield entry.key, entry.value
+
+    async def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
+        """The table's entries whose keys begin so, their keys without that."""
         token = b""
         while True:
             asked = wire.ReadTableEntries(
@@ -208,7 +214,7 @@ class Definitions:
             if not page.entries:
                 return
             for entry in page.entries:
-                yield bytes(entry.key[len(prefix) :]), bytes(entry.value)
+                yield TableEntry(bytes(entry.key[len(prefix) :]), entry.version, bytes(entry.value))
             token = page.continuation_token
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:

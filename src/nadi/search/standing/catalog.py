@@ -23,16 +23,17 @@ from nadi.errors import (
     NotFoundError,
     TruncatedError,
 )
-from nadi.limits import SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
+from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions, full_name
 from nadi.search.fields import check_format, fields_of
-from nadi.search.missing import IndexNotFoundError
+from nadi.search.missing import IndexNotFoundError, NoStandingQueriesError
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
 from nadi.search.sharing import Told, all_told
+from nadi.search.standing.adding import add_group
 from nadi.search.standing.past import sweep
 from nadi.search.standing.progress import Place, Progress
 from nadi.search.standing.records import Past, QuerySet, Records, StandingQuery, set_key, set_of
@@ -44,8 +45,9 @@ _PAUSE_S = 0.05
 @dataclass(frozen=True, slots=True)
 class StandingStatus(Displayed):
     """How far a stream is matched. catching_up: queries that are still in the past; events, hits, unfit: so far, the
-    last those that didn't parse; behind_bytes: from `reached` to the tail, None where that can't be told; matchers:
-    what those say who said something lately."""
+    last those that didn't parse; gaps: places where data was gone or damaged; reached: all before it is matched, and
+    its hits are written; behind_bytes: from there to the tail, None where that can't be told; matchers: what those say
+    who said something lately."""
 
     definition: QuerySet
     queries: int
@@ -119,23 +121,24 @@ class StandingQueries:
         """Return the set of a stream's standing queries; NotFoundError if it has none."""
         found = await set_of(self._definitions, stream)
         if found is None:
-            raise NotFoundError(
-                f"stream {self._scope}/{stream} has no standing queries: make a set with `nadi search standing create`"
-            )
+            raise NoStandingQueriesError(self._scope, stream)
         return found
 
     async def add(
         self, stream: str, queries: Mapping[str, str], *, since: StreamCut | str | None = None
     ) -> builtins.list[StandingQuery]:
-        """Add queries, by name, as one group; AlreadyExistsError if a name is taken.
+        """Add queries, by name, as one group: all or none. AlreadyExistsError if a name is taken; StreamRemadeError if
+        the stream isn't the one that the set was made for.
 
         since: the cut, or what `StreamCuts.named` makes one of, from which on events count: they are matched with what
         came before, and then go on with what comes, each event once. None: what comes after they are added.
         """
         found = await self.get(stream)
-        records, changes = self._records(found), self._records(found).changes()
         if not queries:
             return []
+        records = self._records(found)
+        changes = records.changes()
+        await records.check_stream(await changes.look())
         cut = await self._since(stream, since)
         group, now = uuid.uuid4().hex, _now_ms()
         made = []
@@ -147,26 +150,16 @@ class StandingQueries:
             bind(parsed.node, found.fields)
             text_of_cut = "" if cut is None else cut.as_text()
             made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now))
-        progress = await changes.look()
-        if len(progress.groups) >= SEARCH_STANDING_GROUPS:
-            raise InvalidArgumentError(
-                f"standing queries were added at {SEARCH_STANDING_GROUPS:,} times, which is the most: add many at once"
-            )
-        if len(await records.queries()) + len(made) > SEARCH_STANDING_QUERIES:
+        if len(made) > SEARCH_STANDING_QUERIES:
             raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
-        await records.add(made)
-        if cut is None:
-            await changes.change(lambda newest: None if group in newest.groups else newest.joined(group, is_held=False))
-        else:
-            await records.set_past(group, Past(cut.as_text()))
+        await add_group(records, changes, group, made, None if cut is None else Past(cut.as_text()))
         return made
 
     async def list(self, stream: str) -> builtins.list[StandingQuery]:
         """Return a stream's standing queries, by name."""
         found = await self.get(stream)
         records = self._records(found)
-        progress = await records.changes().look()
-        return [one for one in await records.queries() if one.id not in progress.removed]
+        return _added(await records.queries(), await records.changes().look())
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
@@ -174,7 +167,7 @@ class StandingQueries:
         records = self._records(found)
         changes = records.changes()
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
-        known = {one.name: one.id for one in await records.queries()}
+        known = {one.name: one.id for one in _added(await records.queries(), await changes.look())}
         missing = [name for name in wanted if name not in known]
         if missing:
             raise NotFoundError(f"{self._scope}/{stream} has no standing query {missing[0]!r}")
@@ -188,17 +181,18 @@ class StandingQueries:
             await sweep(records, changes)
 
     async def status(self, stream: str) -> StandingStatus:
-        """Return how far a stream is matched."""
+        """Return how far a stream is matched; StreamRemadeError if it isn't the one that the set was made for."""
         found = await self.get(stream)
         records = self._records(found)
+        all_kept = await records.queries()
         progress = await records.changes().look()
-        queries = [one for one in await records.queries() if one.id not in progress.removed]
-        reached = StreamCut(self._scope, stream, progress.positions())
-        pasts = await records.past()
+        await records.check_stream(progress)
+        queries = _added(all_kept, progress)
+        reached = StreamCut(self._scope, stream, progress.done_positions())
         return StandingStatus(
             found,
             len(queries),
-            sum(1 for one in queries if one.group in pasts),
+            sum(1 for one in queries if one.group in progress.catching_up),
             progress.events,
             progress.hits,
             progress.unfit,
@@ -245,6 +239,11 @@ class StandingQueries:
             return await cuts.bytes_between(reached, await cuts.tail())
         except (NotFoundError, TruncatedError):
             return None
+
+
+def _added(queries: Iterable[StandingQuery], progress: Progress) -> builtins.list[StandingQuery]:
+    """Those that count, or will."""
+    return [one for one in queries if progress.has(one.group) and one.id not in progress.removed]
 
 
 def _now_ms() -> int:

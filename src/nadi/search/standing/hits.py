@@ -18,6 +18,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.errors import NotFoundError, StreamNotFoundError
 from nadi.limits import SEARCH_HIT_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
@@ -82,12 +83,18 @@ class HitWriters:
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, set_id: str, hits: str, part: str) -> None:
         self._scope, self._stream, self._id, self._part = scope, stream, set_id, part
+        self._hits = hits
         self._shape = StreamShape(stores_of(manager), *hits.split("/"))
         self._writers: dict[int, NumberedWriter] = {}
 
     async def write(self, matched: Sequence[Matched]) -> None:
-        """Return once all are stored, those included that were before."""
-        await asyncio.gather(*(self._write(one) for one in matched if one.hits))
+        """Return once all are stored, those included that were before. NotFoundError if there is no stream for them."""
+        try:
+            await asyncio.gather(*(self._write(one) for one in matched if one.hits))
+        except StreamNotFoundError as error:
+            raise NotFoundError(
+                f"the stream for hits, {self._hits}, is gone: make it again, and start the matcher again"
+            ) from error
 
     async def _write(self, matched: Matched) -> None:
         writer = self._writer(matched.segment_id)

@@ -11,14 +11,24 @@ from contextlib import aclosing, suppress
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import following
+from nadi.client.reading.read_ahead import following, what_became_of
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.errors import ClosedError, NadiError, NotFoundError, UnavailableError
-from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S
+from nadi.errors import (
+    ClosedError,
+    DamagedDataError,
+    NadiError,
+    NotFoundError,
+    SegmentNotFoundError,
+    StreamRemadeError,
+    TruncatedError,
+    UnavailableError,
+)
+from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S, SEARCH_STOP_S
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.following import Followed, Follower, gap_end
+from nadi.search.missing import NoStandingQueriesError
 from nadi.search.shards.manifest import OvertakenError, Reach
 from nadi.search.sharing import Sharing
 from nadi.search.standing.hits import HitWriters, Matched, match
@@ -53,8 +63,11 @@ class LiveMatcher:
         self._error = ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, or the set was stopped or dropped; or until all of a sealed stream is matched."""
-        await self._changes.look()
+        """Until `stop` is set, or the set was stopped or dropped; or until all of a sealed stream is matched.
+
+        StreamRemadeError if the stream isn't the one that the set was made for; NotFoundError if that for hits is gone.
+        """
+        await self._records.check_stream(await self._changes.look())
         await self._say()
         work = asyncio.create_task(self._work(stop))
         beside = [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._pasts.run(stop))]
@@ -64,9 +77,12 @@ class LiveMatcher:
             stop.set()
             for task in done:
                 await task
-            await work
-        except NotFoundError as error:
+            await self._ended(work)
+        except NoStandingQueriesError as error:
             self._log.info("its matcher ends: %s", error)
+        except StreamRemadeError:
+            await self._records.check_stream(self._changes.newest)  # says what to do
+            raise
         finally:
             stop.set()
             for one in (work, waiting, *beside):
@@ -74,8 +90,17 @@ class LiveMatcher:
             await asyncio.gather(work, waiting, *beside, return_exceptions=True)
             self._follower.close()
             self._writers.close()
-            with suppress(NadiError):  # the others find out
-                await self._sharing.leave()
+            with suppress(NadiError, TimeoutError):  # the others find out
+                async with asyncio.timeout(SEARCH_STOP_S):
+                    await self._sharing.leave()
+
+    async def _ended(self, work: asyncio.Task[None]) -> None:
+        """Wait for the end of the work, but not longer than a server may take that is there."""
+        await asyncio.wait([work], timeout=SEARCH_STOP_S)
+        if work.done():
+            await work
+        else:
+            self._log.warning("the server is away, or slow: who matches on does the last batch again")
 
     async def _work(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
@@ -86,6 +111,7 @@ class LiveMatcher:
                     await self._changes.look()
                     is_old = False
                 if not any(not place.is_done for place in self._changes.newest.places.values()):
+                    self._log.info("the stream is sealed, and all of it is matched: its matcher ends")
                     return
                 await self._follow()
                 await self._collect(stop)
@@ -120,13 +146,30 @@ class LiveMatcher:
         self._writers.leave(newest)
 
     async def _match_again(self, place: Place) -> None:
+        """What is gone of a batch meanwhile is a gap."""
         name = segment_name(self._scope, self._stream, place.segment_id)
-        reading = read_segment_range(self._stores, name, place.reached, place.end)
-        async with aclosing(reading):
-            blocks = [block async for block in reading]
+        blocks: list[EventBlock] = []
+        at, gaps = place.reached, 0
+        while at < place.end:
+            try:
+                async with aclosing(read_segment_range(self._stores, name, at, place.end)) as reading:
+                    async for block in reading:
+                        blocks.append(block)
+                        at = block.offset + block.size_bytes
+                break
+            except (SegmentNotFoundError, TruncatedError, DamagedDataError) as found:
+                is_gone = isinstance(found, SegmentNotFoundError)
+                error = await what_became_of(self._stores, name) if is_gone else found
+                to = gap_end(error)
+                self._tell_gap(place.segment_id, at, error)
+                at, gaps = place.end if to is None else to, gaps + 1
         counts = await self._match([(place.segment_id, blocks)], place.version)
         batch = Batch(place.segment_id, place.reached, place.end)
-        await self._changes.change(lambda progress: progress.stepped([batch], [], counts))
+        await self._changes.change(lambda progress: progress.stepped([batch], [], counts, gaps=gaps))
+
+    def _tell_gap(self, segment: int, at: int, error: NadiError) -> None:
+        self._log.warning("a gap in segment %d at %d: %s", segment, at, error)
+        self._error = str(error)
 
     async def _collect(self, stop: asyncio.Event) -> None:
         """Wait until something came, or ended, and a moment more for what comes with it."""
@@ -216,8 +259,7 @@ class LiveMatcher:
         to: int | None = None
         if one.error is not None:
             to = gap_end(one.error)
-            self._log.warning("a gap in segment %d at %d: %s", segment, given, one.error)
-            self._error = str(one.error)
+            self._tell_gap(segment, given, one.error)
         if to is None:
             found = await following(self._stores, self._scope, self._stream, segment)
             gaps = int(one.error is not None)

@@ -1,6 +1,7 @@
 """New queries that begin in the past: matched with what came before, and then joined to the live stream.
 
-One matcher does it for all. A group of queries is led by a reader of its own, in the stream's order, up to where the
+One matcher does it for all; where two do so for a moment, the record of a group's position is one's, and the other
+lets it go. A group of queries is led by a reader of its own, in the stream's order, up to where the
 live stream is; that has gone on meanwhile, so again, until it is near. Then the group joins and holds the live stream,
 which begins nothing until the rest is done. The reader's position is stored now and then: after a kill the same hits
 are made again, and left out by their numbers."""
@@ -14,12 +15,15 @@ from contextlib import closing, suppress
 
 from nadi.client.aio import StreamManager
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, TruncatedError
-from nadi.limits import SEARCH_BEAT_S, SEARCH_NEAR_BYTES
+from nadi.limits import SEARCH_BEAT_S, SEARCH_GONE_S, SEARCH_NEAR_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.changes import Changes
+from nadi.search.missing import NoStandingQueriesError
+from nadi.search.shards.manifest import OvertakenError
 from nadi.search.sharing import Sharing
+from nadi.search.standing.adding import Beats, give_up
 from nadi.search.standing.hits import HitWriters, match
 from nadi.search.standing.matching import Matcher
 from nadi.search.standing.progress import Progress
@@ -27,6 +31,7 @@ from nadi.search.standing.records import Past, Records, set_of
 from nadi.search.standing.versions import Versions
 
 _KEPT_S = 1.0  # how often a position is stored
+_ABANDONED_S = SEARCH_GONE_S * 12  # after which queries that are being added are given up
 _ROUNDS = 50  # after which a group joins, however far it is behind
 
 
@@ -43,12 +48,13 @@ class Pasts:
         self._manager, self._records, self._changes = manager, records, changes
         self._sharing, self._versions, self._log = sharing, versions, logger
         self._scope, self._stream = records.definitions.scope, records.found.stream
+        self._beats = Beats()
 
     async def is_stopped(self) -> bool:
         """Whether the set was stopped; NotFoundError if it was dropped."""
         found = await set_of(self._records.definitions, self._stream)
         if found is None or found.id != self._records.found.id:
-            raise NotFoundError(f"the standing queries of {self._scope}/{self._stream} were dropped")
+            raise NoStandingQueriesError(self._scope, self._stream)
         return found.is_stopped
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -56,56 +62,112 @@ class Pasts:
         while not stop.is_set():
             try:
                 if self._sharing.is_first:
-                    for group, past in (await self._records.past()).items():
-                        await self._catch_up(group, past)
+                    progress = await self._changes.look()
+                    for group in progress.catching_up:
+                        await self._lead(group)
+                    for group in self._beats.silent_for(progress, _ABANDONED_S):
+                        await give_up(self._records, self._changes, group)
                     await sweep(self._records, self._changes)
             except NotFoundError:
                 raise
             except NadiError as error:
-                self._log.warning("queries that begin in the past have to wait: %s", error)
+                self._log.warning("what is to be done for standing queries has to wait: %s", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S / 4)
 
-    async def _catch_up(self, group: str, past: Past) -> None:
-        found = self._records.found
-        writers = HitWriters(self._manager, self._scope, self._stream, found.id, found.hits, group)
-        reached = StreamCut.from_text(past.reached)
-        cuts = self._manager.cuts(self._scope, self._stream)
+    async def _lead(self, group: str) -> None:
+        """What one group meets with is not another's."""
+        try:
+            held = await self._records.past(group)
+            if held is not None:
+                await _Lead(self, group, *held).run()
+        except NotFoundError:
+            raise
+        except (NadiError, OvertakenError) as error:
+            self._log.warning("queries that begin in the past have to wait: %s", error)
+
+
+class _Lead:
+    """A group on its way, from where `past` says, under that version."""
+
+    def __init__(self, pasts: Pasts, group: str, past: Past, version: int) -> None:
+        self._manager, self._records, self._changes = pasts._manager, pasts._records, pasts._changes
+        self._versions, self._log = pasts._versions, pasts._log
+        self._scope, self._stream, found = pasts._scope, pasts._stream, pasts._records.found
+        self._cuts = self._manager.cuts(self._scope, self._stream)
+        self._writers = HitWriters(self._manager, self._scope, self._stream, found.id, found.hits, group)
+        self._group, self._reached, self._version = group, StreamCut.from_text(past.reached), version
+
+    async def run(self) -> None:
+        """Lead it on; to where all wait for it, it alone decides: once it isn't led or held, another was faster."""
         try:
             for turn in range(_ROUNDS + 1):
                 progress = await self._changes.look()
-                is_last = group in progress.groups
-                matcher = await self._versions.group(progress, group)
+                is_held = self._group in progress.held
+                if not is_held and self._group not in progress.led:
+                    await self._records.end_past(self._group)
+                    return
+                matcher = await self._versions.group(progress, self._group)
                 target = self._cut(progress)
                 if target.positions:
-                    if not (await cuts.compare(target, reached)).is_at_or_after:
+                    start = await self._start(target, is_held=is_held)
+                    if start is None:
                         return  # the live stream is to come there first
-                    reached = await self._match(group, matcher, reached, target, writers)
-                if is_last:
-                    await self._changes.change(lambda newest: newest.released(group))
-                    await self._records.set_past(group, None)
+                    await self._match(matcher, start, target)
+                if is_held:
+                    await self._changes.change(lambda newest: newest.released(self._group))
+                    await self._records.end_past(self._group)
                     return
-                live = self._cut(await self._changes.look())
-                is_near = not live.positions or await cuts.bytes_between(reached, live) <= SEARCH_NEAR_BYTES
-                if is_near or turn == _ROUNDS - 1:
-                    await self._changes.change(lambda newest: _joined(newest, group))
+                if await self._is_near(self._cut(await self._changes.look())) or turn >= _ROUNDS - 1:
+                    await self._changes.change(lambda newest: _joined(newest, self._group))
         finally:
-            writers.close()
+            self._writers.close()
 
     def _cut(self, progress: Progress) -> StreamCut:
         return StreamCut(self._scope, self._stream, progress.positions())
 
-    async def _match(
-        self, group: str, matcher: Matcher, start: StreamCut, end: StreamCut, writers: HitWriters
-    ) -> StreamCut:
-        """Match what lies between two cuts; where that ends."""
+    async def _is_near(self, live: StreamCut) -> bool:
+        try:
+            return not live.positions or await self._cuts.bytes_between(self._reached, live) <= SEARCH_NEAR_BYTES
+        except TruncatedError:
+            return False  # the next turn passes it
+
+    async def _start(self, target: StreamCut, *, is_held: bool) -> StreamCut | None:
+        """Where to go on, with the target at or after it: where the group is, or, if that was truncated away so long
+        ago that its segments are gone, at the head. None while the live stream hasn't come there."""
+        try:
+            is_there = (await self._cuts.compare(target, self._reached)).is_at_or_after
+            return self._reached if is_there else None
+        except TruncatedError as error:
+            gap = error
+        head = await self._cuts.head()
+        try:
+            if is_held:  # the live stream won't go on before the group has
+                found = await self._cuts.earliest(head, target)
+            elif (await self._cuts.compare(target, head)).is_at_or_after:
+                found = head
+            else:
+                return None
+        except TruncatedError:  # all before the target
+            if not is_held:
+                return None
+            found = target
+        await self._tell_gap(gap)
+        return found
+
+    async def _tell_gap(self, error: NadiError) -> None:
+        self._log.warning("a gap in the past of new queries: %s", error)
+        await self._changes.change(lambda newest: newest.stepped([], [], gaps=1))
+
+    async def _match(self, matcher: Matcher, start: StreamCut, end: StreamCut) -> None:
+        """Match what lies between two cuts."""
         kept = time.monotonic()
         with closing(await self._manager.create_reader(self._scope, self._stream, start=start, end=end)) as reader:
             while True:
                 try:
                     given = await reader.next_block()
                 except (TruncatedError, DamagedDataError) as error:
-                    self._log.warning("a gap in the past of new queries: %s", error)
+                    await self._tell_gap(error)
                     continue
                 if given is None:
                     break
@@ -113,16 +175,20 @@ class Pasts:
                 name = segment_name(self._scope, self._stream, segment)
                 form = self._records.found.format
                 found = await REAL.in_thread(match, matcher, form, name, segment, [block])
-                await writers.write([found])
+                await self._writers.write([found])
                 if time.monotonic() - kept > _KEPT_S:
                     kept = time.monotonic()
-                    await self._records.set_past(group, Past(reader.position().as_text()))
-        await self._records.set_past(group, Past(end.as_text()))
-        return end
+                    await self._keep(reader.position())
+        await self._keep(end)
+
+    async def _keep(self, reached: StreamCut) -> None:
+        """OvertakenError if another leads the group."""
+        self._version = await self._records.set_past(self._group, Past(reached.as_text()), self._version)
+        self._reached = reached
 
 
 def _joined(progress: Progress, group: str) -> Progress | None:
-    return None if group in progress.groups else progress.joined(group, is_held=True)
+    return progress.joined(group, is_held=True) if group in progress.led else None
 
 
 async def sweep(records: Records, changes: Changes[Progress]) -> None:
@@ -131,8 +197,8 @@ async def sweep(records: Records, changes: Changes[Progress]) -> None:
     gone = {one for one, version in progress.removed.items() if version <= progress.least_version}
     if not gone:
         return
-    queries = await records.queries()
-    left = {one.group for one in queries if one.id not in gone}
-    await records.forget([one.name for one in queries if one.id in gone])
+    kept = await records.kept()
+    left = {one.query.group for one in kept if one.query.id not in gone}
+    await records.forget([one for one in kept if one.query.id in gone])
     empty = [group for group in progress.groups if group not in left and group not in progress.held]
     await changes.change(lambda newest: newest.forgotten(gone, empty))

@@ -8,9 +8,10 @@ exactly those places on where batches were begun with it.
 
 A segment is followed once what is older under its keys is done, so each key's hits come in order.
 
-New queries join as a group. Those that begin in the past are matched with what came before until the live stream is
-near; then they are *held*: they are in the version, nothing is begun until the last bit of their past is done, and then
-all go on.
+New queries join as a group. It is *added* by whoever was asked to, who first says so here: until then its queries count
+for nothing, and only what is said here decides whether they will. Those that begin in the past are *led* through what
+came before until the live stream is near; then they are *held*: they are in the version, nothing is begun until the
+last bit of their past is done, and then all go on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from nadi.errors import ConflictError
 from nadi.model.frontier import may_begin
 from nadi.model.segments import SegmentRange
 from nadi.search.shards.manifest import OvertakenError, Reach, cut_of
@@ -44,6 +46,9 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_begun(self) -> bool:
         return self.end > self.reached
+
+
+GIVEN_UP = -1  # the beat of a group that won't join
 
 
 class Batch(NamedTuple):
@@ -73,12 +78,15 @@ class HeldError(Exception):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """version: of the queries, it grows. groups: those that joined, and the first version with them. held: those whose
+    """version: of the queries, it grows. adding: groups that are being added, and a beat that grows meanwhile. led:
+    those that are in the past. groups: those that joined, and the first version with them. held: those of them whose
     past isn't done. removed: queries, and the first version without them. events, hits, unfit: so far, the
     last those that didn't parse; gaps: places where data was gone or damaged."""
 
     version: int = 0
     places: dict[int, Place] = {}
+    adding: dict[str, int] = {}
+    led: list[str] = []
     groups: dict[str, int] = {}
     held: list[str] = []
     removed: dict[str, int] = {}
@@ -98,12 +106,29 @@ class Progress(msgspec.Struct, frozen=True):
         """The stream cut before which all is matched, or begun."""
         return cut_of(Reach(one.segment_id, one.low, one.high, one.end, 0, one.is_done) for one in self.places.values())
 
+    def done_positions(self) -> dict[int, int]:
+        """The stream cut before which all is matched, and its hits are written."""
+        return cut_of(
+            Reach(one.segment_id, one.low, one.high, one.reached, 0, one.is_done) for one in self.places.values()
+        )
+
+    def has(self, group: str) -> bool:
+        """Whether a group was added."""
+        return group in self.groups or group in self.led
+
+    @property
+    def catching_up(self) -> list[str]:
+        """The groups whose past isn't done; first those that all wait for."""
+        return [*self.held, *self.led]
+
     @property
     def least_version(self) -> int:
         """Of the batches that are begun; the newest, if none is."""
         return min((place.version for place in self.places.values() if place.is_begun), default=self.version)
 
-    def stepped(self, done: Iterable[Batch], begun: Iterable[Batch], counts: Counts = NO_COUNTS) -> Progress:
+    def stepped(
+        self, done: Iterable[Batch], begun: Iterable[Batch], counts: Counts = NO_COUNTS, *, gaps: int = 0
+    ) -> Progress:
         """With some batches done and others begun. OvertakenError if others did that; HeldError."""
         places = dict(self.places)
         for one in done:
@@ -124,6 +149,7 @@ class Progress(msgspec.Struct, frozen=True):
             events=self.events + counts.events,
             hits=self.hits + counts.hits,
             unfit=self.unfit + counts.unfit,
+            gaps=self.gaps + gaps,
         )
 
     def jumped(self, segment_id: int, start: int, to: int) -> Progress:
@@ -145,11 +171,46 @@ class Progress(msgspec.Struct, frozen=True):
         }
         return replace(self, places=kept, gaps=self.gaps + gaps)
 
+    def announced(self, group: str) -> Progress:
+        """With a group that is being added."""
+        return replace(self, adding=self.adding | {group: 0})
+
+    def beaten(self, group: str) -> Progress:
+        """With a further sign that a group is being added. ConflictError if it was given up."""
+        self._check_adding(group)
+        return replace(self, adding=self.adding | {group: self.adding[group] + 1})
+
+    def added(self, group: str, *, is_led: bool) -> Progress:
+        """With a group of queries, all of which are stored: led through the past, or joined. ConflictError if it was
+        given up."""
+        self._check_adding(group)
+        adding = {one: beat for one, beat in self.adding.items() if one != group}
+        if is_led:
+            return replace(self, adding=adding, led=[*self.led, group])
+        return replace(self, adding=adding).joined(group, is_held=False)
+
+    def _check_adding(self, group: str) -> None:
+        if self.adding.get(group, GIVEN_UP) == GIVEN_UP:
+            raise ConflictError("adding these queries took so long that another took it for ended: add them again")
+
+    def given_up(self, group: str) -> Progress | None:
+        """With a group that is being added and won't be; None where that is said, or it was added."""
+        if self.adding.get(group, GIVEN_UP) == GIVEN_UP:
+            return None
+        return replace(self, adding=self.adding | {group: GIVEN_UP})
+
+    def cleared(self, group: str) -> Progress | None:
+        """Without a group that was given up, and of which nothing is left; None where that is so."""
+        if self.adding.get(group) != GIVEN_UP:
+            return None
+        return replace(self, adding={one: beat for one, beat in self.adding.items() if one != group})
+
     def joined(self, group: str, *, is_held: bool) -> Progress:
         """With a group of queries, for all that isn't begun yet."""
         version = self.version + 1
         held = [*self.held, group] if is_held else self.held
-        return replace(self, version=version, groups=self.groups | {group: version}, held=held)
+        led = [one for one in self.led if one != group]
+        return replace(self, version=version, groups=self.groups | {group: version}, held=held, led=led)
 
     def released(self, group: str) -> Progress:
         """With a group's past done."""

@@ -9,22 +9,27 @@ matcher/<stream>/<id>/<matcher>             a matcher that runs, see `sharing`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.table import ABSENT, value_or_none
-from nadi.errors import AlreadyExistsError, ConditionFailedError, NotFoundError, ProtocolError
+from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.tables.table import ABSENT, ANY_VERSION, value_or_none
+from nadi.errors import AlreadyExistsError, ConditionFailedError, ProtocolError, StreamRemadeError
 from nadi.limits import SEARCH_RECORDS_AT_ONCE
+from nadi.naming import segment_name
 from nadi.search.changes import Changes
 from nadi.search.definition import Definitions
 from nadi.search.fields import Field, Format
+from nadi.search.missing import NoStandingQueriesError
+from nadi.search.shards.manifest import OvertakenError
 from nadi.search.standing.progress import Progress
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
+from nadi.wire.fields import TableEntry, TableKey
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -59,6 +64,13 @@ class Past(msgspec.Struct, frozen=True):
     reached: str
 
 
+class Kept(NamedTuple):
+    """A query, and the version of its record."""
+
+    query: StandingQuery
+    version: int
+
+
 class Records:
     """Of one set."""
 
@@ -78,7 +90,7 @@ class Records:
         async def load() -> tuple[Progress, int]:
             held = await value_or_none(self.definitions.table, self._progress)
             if held is None:
-                raise NotFoundError(f"the standing queries of {self.found.stream} were dropped")
+                raise NoStandingQueriesError(self.definitions.scope, self.found.stream)
             return _decoded(held.value, Progress), held.version
 
         async def store(progress: Progress, version: int) -> int:
@@ -91,49 +103,83 @@ class Records:
         await self.definitions.table.put(self._progress, msgspec.msgpack.encode(progress), ABSENT)
 
     async def queries(self) -> list[StandingQuery]:
-        """All that are kept, in order of their names."""
+        """All that are kept, in order of their names; also such as aren't added yet, or won't be, or are removed."""
+        return [one.query for one in await self.kept()]
+
+    async def kept(self) -> list[Kept]:
+        """As `queries`."""
         prefix = f"standing-query/{self._own}/".encode()
-        return [_decoded(value, StandingQuery) async for _, value in self.definitions.entries(prefix)]
+        entries = self.definitions.versions(prefix)
+        return [Kept(_decoded(one.value, StandingQuery), one.version) async for one in entries]
 
-    async def add(self, queries: Sequence[StandingQuery]) -> None:
-        """AlreadyExistsError if one of the names is taken; then none of some hundreds is stored, but others may be."""
-        for first in range(0, len(queries), SEARCH_RECORDS_AT_ONCE):
-            some = queries[first : first + SEARCH_RECORDS_AT_ONCE]
-            entries = tuple(TableEntry(self._key(one.name), ABSENT, msgspec.msgpack.encode(one)) for one in some)
-            asked = wire.UpdateTableEntries(0, self.definitions.table.segment, "", entries)
+    async def put(self, queries: Sequence[StandingQuery]) -> None:
+        """Store some, `SEARCH_RECORDS_AT_ONCE` at most: all or none. AlreadyExistsError if a name is taken."""
+        entries = tuple(TableEntry(self._key(one.name), ABSENT, msgspec.msgpack.encode(one)) for one in queries)
+        asked = wire.UpdateTableEntries(0, self.definitions.table.segment, "", entries)
+        try:
+            await self._stores.ask(asked, wire.TableEntriesUpdated, repeat=False)
+        except ConditionFailedError:
+            known = {one.name for one in await self.queries()}
+            name = next((one.name for one in queries if one.name in known), queries[0].name)
+            raise AlreadyExistsError("a standing query", name) from None
+
+    async def forget(self, kept: Sequence[Kept]) -> None:
+        """Remove records, but none that another has put there instead."""
+        for first in range(0, len(kept), SEARCH_RECORDS_AT_ONCE):
+            some = kept[first : first + SEARCH_RECORDS_AT_ONCE]
             try:
-                await self._stores.ask(asked, wire.TableEntriesUpdated, repeat=False)
-            except ConditionFailedError:
-                known = {one.name for one in await self.queries()}
-                name = next((one.name for one in some if one.name in known), some[0].name)
-                raise AlreadyExistsError("a standing query", name) from None
+                await self._remove([TableKey(self._key(one.query.name), one.version) for one in some])
+            except ConditionFailedError:  # one is gone, or another's
+                for one in some:
+                    with suppress(ConditionFailedError):
+                        await self._remove([TableKey(self._key(one.query.name), one.version)])
 
-    async def forget(self, names: Iterable[str]) -> None:
-        for name in names:
-            await self.definitions.table.remove(self._key(name))
+    async def _remove(self, keys: Sequence[TableKey]) -> None:
+        asked = wire.RemoveTableKeys(0, self.definitions.table.segment, "", tuple(keys))
+        repeat = all(key.version == ANY_VERSION for key in keys)
+        await self._stores.ask(asked, wire.TableKeysRemoved, repeat=repeat)
 
-    async def past(self) -> dict[str, Past]:
-        """The groups that are on their way through the past."""
-        prefix = f"standing-past/{self._own}/".encode()
-        return {key.decode(): _decoded(value, Past) async for key, value in self.definitions.entries(prefix)}
+    async def past(self, group: str) -> tuple[Past, int] | None:
+        """How far a group is that is led through the past, and the version of that; None if it isn't, or no more."""
+        held = await value_or_none(self.definitions.table, self._past(group))
+        return None if held is None else (_decoded(held.value, Past), held.version)
 
-    async def set_past(self, group: str, past: Past | None) -> None:
-        key = f"standing-past/{self._own}/{group}".encode()
-        if past is None:
-            await self.definitions.table.remove(key)
-        else:
-            await self.definitions.table.put(key, msgspec.msgpack.encode(past))
+    async def set_past(self, group: str, past: Past, version: int = ABSENT) -> int:
+        """In place of that version; OvertakenError if another leads the group."""
+        try:
+            return await self.definitions.table.put(self._past(group), msgspec.msgpack.encode(past), version)
+        except ConditionFailedError:
+            raise OvertakenError("another matcher leads these queries through the past") from None
+
+    async def end_past(self, group: str) -> None:
+        await self.definitions.table.remove(self._past(group))
 
     async def drop(self) -> None:
         """Remove all but the set itself."""
-        await self.forget([one.name for one in await self.queries()])
-        for group in await self.past():
-            await self.set_past(group, None)
         await self.definitions.table.remove(self._progress)
+        for prefix in (f"standing-query/{self._own}/".encode(), f"standing-past/{self._own}/".encode()):
+            keys = [TableKey(prefix + one.key, ANY_VERSION) async for one in self.definitions.versions(prefix)]
+            for first in range(0, len(keys), SEARCH_RECORDS_AT_ONCE):
+                await self._remove(keys[first : first + SEARCH_RECORDS_AT_ONCE])
+
+    async def check_stream(self, progress: Progress) -> None:
+        """StreamRemadeError if the stream was deleted, and made anew under its name, since the set was made."""
+        scope, stream = self.definitions.scope, self.found.stream
+        error = await what_became_of(self._stores, segment_name(scope, stream, max(progress.places)))
+        if isinstance(error, StreamRemadeError):
+            raise StreamRemadeError(
+                scope,
+                stream,
+                f"its standing queries are the old one's. Drop them (`nadi search standing drop {scope} {stream}`; "
+                "their hits stay), and make a set for the new one",
+            )
 
     @property
     def _progress(self) -> bytes:
         return f"standing-progress/{self._own}".encode()
+
+    def _past(self, group: str) -> bytes:
+        return f"standing-past/{self._own}/{group}".encode()
 
     def _key(self, name: str) -> bytes:
         return f"standing-query/{self._own}/{name}".encode()

@@ -1,0 +1,110 @@
+"""Standing queries of a stream, in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from nadi.errors import TruncatedError
+from nadi.search import serve_matcher
+from nadi.search.changes import Changes
+from nadi.search.standing.catalog import StandingQueries
+from nadi.search.standing.progress import Progress
+from nadi.search.standing.records import Records
+from tests.search.support import Indexed, event
+
+FIELDS = "message:text,level:keyword,ms:long"
+
+
+class Standing:
+    def __init__(self, logs: Indexed) -> None:
+        self.logs, self.queries = logs, StandingQueries(logs.manager, logs.scope)
+
+    async def create(self, **options: Any) -> None:
+        await self.logs.manager.create_stream(self.logs.scope, "hits", 2)
+        await self.queries.create("logs", "hits", fields=FIELDS, **options)
+
+    def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
+        stop = asyncio.Event()
+        return stop, asyncio.create_task(
+            serve_matcher(self.logs.manager, self.logs.scope, "logs", stop=stop, **options)
+        )
+
+    @asynccontextmanager
+    async def running(self, count: int = 1) -> AsyncIterator[None]:
+        started = [self.start() for _ in range(count)]
+        try:
+            yield
+        finally:
+            for stop, _ in started:
+                stop.set()
+            ends = await asyncio.gather(*(task for _, task in started), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def matched(self) -> None:
+        """Wait until all that is in the stream now is matched, with all queries."""
+        tail = (await self.logs.manager.stream_info(self.logs.scope, "logs")).tail
+
+        async def is_matched() -> bool:
+            status = await self.queries.status("logs")
+            try:
+                order = await self.logs.manager.cuts(self.logs.scope, "logs").compare(status.reached, tail)
+            except TruncatedError:
+                return False  # where it is was truncated away: it goes on from the head
+            return order.is_at_or_after and not status.catching_up
+
+        await until_so(is_matched)
+
+    async def until_hits(self, least: int) -> None:
+        async with asyncio.timeout(60):
+            count = 0
+            while count < least:
+                count = len(await self.hits())
+                await asyncio.sleep(0.01)
+
+    async def stored(self) -> list[str]:
+        """The names of all queries that are kept, listed or not."""
+        return [one.name for one in await (await self.records()).queries()]
+
+    async def records(self) -> Records:
+        return Records(self.queries._definitions, await self.queries.get("logs"), self.logs.manager)
+
+    async def progress(self) -> Progress:
+        return await (await self.changes()).look()
+
+    async def changes(self) -> Changes[Progress]:
+        return (await self.records()).changes()
+
+    async def hits(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.logs.read_all("hits")]
+
+    async def found(self, query: str) -> list[int]:
+        return [one["event"]["ms"] for one in await self.hits() if one["query"] == query]
+
+
+def check(found: list[int], wanted: list[int], keys: int = 16) -> None:
+    """Each once, and those of a key in order."""
+    assert Counter(found) == Counter(wanted)
+    for key in range(keys):
+        of_key = [number for number in found if number % keys == key]
+        assert of_key == sorted(of_key)
+
+
+async def write(logs: Indexed, first: int, last: int) -> None:
+    numbers = range(first, last)
+    await logs.write(map(event, numbers), [f"k{number % 16}" for number in numbers])
+
+
+async def until_so(asked: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(60):
+        is_so = False
+        while not is_so:
+            is_so = bool(await asked())
+            await asyncio.sleep(0.01)

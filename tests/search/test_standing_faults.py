@@ -1,0 +1,337 @@
+"""Standing queries where things go wrong: two lead, one is killed, what is needed is gone, or another's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from nadi.client.reading import segment_range
+from nadi.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DamagedDataError,
+    NotFoundError,
+    StreamRemadeError,
+    UnavailableError,
+)
+from nadi.search.changes import Changes
+from nadi.search.sharing import Sharing
+from nadi.search.standing import adding, hits, matcher, past
+from nadi.search.standing.records import Records, StandingQuery
+from tests.search.standing import Standing, check, until_so, write
+from tests.support.waiting import until_async
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+LIMIT_S = 30
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    def crash(name: str) -> None:
+        if name == step:
+            raise ConnectionError("killed")
+
+    return crash
+
+
+async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = watched.logs
+    monkeypatch.setattr(Sharing, "is_first", True)
+    reached, go_on, calls = threading.Event(), threading.Event(), 0
+    match = hits.match
+
+    def slow_at_first(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            reached.set()
+            assert go_on.wait(LIMIT_S)
+        return match(*args)
+
+    monkeypatch.setattr(past, "match", slow_at_first)
+    await write(logs, 0, 100)
+    await watched.create()
+    await watched.queries.add("logs", {"head": "*"}, since="head")
+    async with watched.running():
+        await until_async(reached.is_set)
+        async with watched.running():
+            await watched.matched()  # by the second
+            await write(logs, 100, 200)
+            await watched.matched()
+        go_on.set()
+        await watched.queries.add("logs", {"next": "*"}, since="head")  # which the first does after that
+        await watched.matched()
+        await write(logs, 200, 220)
+        await watched.matched()
+    check(await watched.found("head"), list(range(220)))
+    check(await watched.found("next"), list(range(220)))
+
+
+async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {"one": "absent", "two": "*"})
+    records, changes = await watched.records(), await watched.changes()
+    (one, _) = await watched.queries.list("logs")
+    await changes.change(lambda newest: newest.without([one.id]))
+    forget, is_first = Records.forget, True
+
+    async def slow_at_first(self: Records, what: Any) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            await past.sweep(records, others)
+            await watched.queries.add("logs", {"one": "*"})
+        await forget(self, what)
+
+    others = await watched.changes()
+    await others.look()
+    monkeypatch.setattr(Records, "forget", slow_at_first)
+    await past.sweep(records, changes)
+    assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
+    async with watched.running():
+        await write(watched.logs, 0, 20)
+        await watched.matched()
+    check(await watched.found("one"), list(range(20)))
+
+
+async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    put = Records.put
+    with monkeypatch.context() as patched:
+
+        async def put_and_die(self: Records, queries: Sequence[StandingQuery]) -> None:
+            await put(self, queries)
+            raise Killed
+
+        patched.setattr(Records, "put", put_and_die)
+        for since in (None, "head"):
+            with pytest.raises(Killed):
+                await watched.queries.add("logs", {f"q{since}": "*"}, since=since)
+    assert await watched.stored() == ["qNone", "qhead"]
+    assert await watched.queries.list("logs") == []
+    assert (await watched.queries.status("logs")).queries == 0
+    with pytest.raises(NotFoundError):
+        await watched.queries.remove("logs", ["qNone"])
+    await watched.queries.add("logs", {"qNone": "*"})
+    monkeypatch.setattr(past, "_ABANDONED_S", 0.3)
+    async with watched.running():
+        await write(watched.logs, 0, 20)
+        await watched.matched()
+        await until_so(lambda: _none_are_added(watched))
+    assert await watched.stored() == ["qNone"]
+    check(await watched.found("qNone"), list(range(20)))
+    assert await watched.found("qhead") == []
+
+
+async def _none_are_added(watched: Standing) -> bool:
+    return not (await watched.progress()).adding
+
+
+async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    monkeypatch.setattr(adding, "SEARCH_RECORDS_AT_ONCE", 2)
+    put, calls = Records.put, 0
+
+    async def other_before_second(self: Records, queries: Sequence[StandingQuery]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            await watched.queries.add("logs", {"c": "*"})
+        await put(self, queries)
+
+    monkeypatch.setattr(Records, "put", other_before_second)
+    with pytest.raises(AlreadyExistsError, match="a standing query c"):
+        await watched.queries.add("logs", dict.fromkeys("abcd", "group3"))
+    assert await watched.stored() == ["c"]
+    assert (await watched.progress()).adding == {}
+    await watched.queries.add("logs", dict.fromkeys("abd", "group3"))
+    assert [one.name for one in await watched.queries.list("logs")] == ["a", "b", "c", "d"]
+
+
+async def test_one_who_adds_for_too_long_is_told(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    put, go_on, is_first = Records.put, asyncio.Event(), True
+
+    async def slow_at_first(self: Records, queries: Sequence[StandingQuery]) -> None:
+        nonlocal is_first
+        was_first, is_first = is_first, False
+        await put(self, queries[:1] if was_first else queries)
+        if was_first:
+            await go_on.wait()
+            await put(self, queries[1:])
+
+    monkeypatch.setattr(Records, "put", slow_at_first)
+    slow = asyncio.create_task(watched.queries.add("logs", {"a": "group3", "b": "group3"}))
+    await until_so(watched.stored)
+    await watched.queries.add("logs", {"a": "*"})
+    go_on.set()
+    with pytest.raises(ConflictError, match="add them again"):
+        await slow
+    assert [(one.name, one.text) for one in await watched.queries.list("logs")] == [("a", "*")]
+    assert await watched.stored() == ["a"]
+
+
+async def test_a_batch_that_was_begun_is_truncated(watched: Standing) -> None:
+    logs = watched.logs
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    await write(logs, 0, 50)
+    with pytest.raises(ConnectionError):
+        await watched.start(on_step=crash_at("begun"))[1]
+    info, cuts = await logs.manager.stream_info(logs.scope, "logs"), logs.manager.cuts(logs.scope, "logs")
+    status = await watched.queries.status("logs")
+    assert status.behind_bytes == await cuts.bytes_between(info.head, info.tail)
+    await logs.manager.truncate_stream(info.tail)
+    await write(logs, 50, 70)
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(50, 70)))
+    assert (await watched.queries.status("logs")).gaps >= 1
+
+
+async def test_a_batch_that_was_begun_is_damaged(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    await write(watched.logs, 0, 50)
+    with pytest.raises(ConnectionError):
+        await watched.start(on_step=crash_at("begun"))[1]
+    read = segment_range.read_segment_range
+
+    async def damaged(stores: Any, segment: str, start: int, end: int) -> Any:
+        async for block in read(stores, segment, start, end):
+            if start == 0:
+                raise DamagedDataError(segment, 0, int(block.offset) + int(block.starts[1]), "flipped")
+            yield block
+
+    monkeypatch.setattr(matcher, "read_segment_range", damaged)
+    begun = sum(place.is_begun for place in (await watched.progress()).places.values())
+    async with watched.running():
+        await watched.matched()
+    found = await watched.found("all")
+    assert len(found) == len(set(found)) == 50 - begun
+    assert (await watched.queries.status("logs")).gaps == begun
+
+
+async def test_a_start_that_is_forgotten_is_no_other_groups_business(watched: Standing) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await watched.create(start="head")
+    await write(logs, 0, 50)
+    await watched.queries.add("logs", {"early": "*"}, since="head")
+    for count in (3, 2, 3, 2):
+        current = await manager.current_segments(scope, "logs")
+        ranges = [(number / count, (number + 1) / count) for number in range(count)]
+        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
+        await write(logs, 50, 100)
+    await manager.truncate_stream((await manager.stream_info(scope, "logs")).tail)
+    await write(logs, 100, 120)
+    await watched.queries.add("logs", {"late": "*"}, since="head")
+    async with watched.running():
+        await watched.matched()
+        await write(logs, 120, 140)
+        await watched.matched()
+    for name in ("early", "late"):
+        check(await watched.found(name), list(range(100, 140)))
+    assert (await watched.queries.status("logs")).gaps >= 1
+
+
+async def test_a_group_that_fails_holds_up_no_other(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await write(watched.logs, 0, 20)
+    await watched.create()
+    await watched.queries.add("logs", {"bad": "*"}, since="head")
+    (bad,) = (await watched.progress()).led
+    of = Records.past
+
+    async def failing(self: Records, group: str) -> Any:
+        if group == bad:
+            raise UnavailableError("not now")
+        return await of(self, group)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Records, "past", failing)
+        async with watched.running():
+            await watched.queries.add("logs", {"good": "*"}, since="head")
+            await watched.until_hits(20)
+    check(await watched.found("good"), list(range(20)))
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("bad"), list(range(20)))
+
+
+async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    await write(logs, 0, 20)
+    _, task = watched.start()
+    await watched.matched()
+    await manager.seal_stream(scope, "logs")
+    await asyncio.wait_for(task, LIMIT_S)
+    await watched.queries.status("logs")
+    await manager.delete_stream(scope, "logs")
+    await manager.create_stream(scope, "logs", 2)
+    await write(logs, 20, 40)
+    for refused in (watched.start()[1], watched.queries.status("logs"), watched.queries.add("logs", {"more": "*"})):
+        with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+            await asyncio.wait_for(refused, LIMIT_S)
+    await watched.queries.drop("logs")
+    await watched.queries.create("logs", "hits", fields="ms:long", start="head")
+    await watched.queries.add("logs", {"all": "*"})
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(40)))
+
+
+async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    _, task = watched.start()
+    await write(logs, 0, 20)
+    await watched.matched()
+    await manager.seal_stream(scope, "hits")
+    await manager.delete_stream(scope, "hits")
+    await write(logs, 20, 40)
+    for matching in (task, watched.start()[1]):
+        with pytest.raises(NotFoundError, match=f"the stream for hits, {scope}/hits, is gone"):
+            await asyncio.wait_for(matching, LIMIT_S)
+    await manager.create_stream(scope, "hits", 1)
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(20, 40)))
+
+
+async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    monkeypatch.setattr(matcher, "SEARCH_STOP_S", 0.3)
+    is_away = False
+    change = Changes.change
+
+    async def changed(self: Any, *args: Any) -> Any:
+        if is_away:
+            await asyncio.Event().wait()  # it tries again and again
+        return await change(self, *args)
+
+    def go_away(step: str) -> None:
+        nonlocal is_away
+        is_away = step == "written"
+
+    monkeypatch.setattr(Changes, "change", changed)
+    stop, task = watched.start(on_step=go_away)
+    await write(watched.logs, 0, 20)
+    await until_async(lambda: is_away)
+    stop.set()
+    await asyncio.wait_for(task, LIMIT_S)
+    is_away = False
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(20)))
