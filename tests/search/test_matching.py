@@ -25,6 +25,7 @@ tantivy = pytest.importorskip("tantivy", reason="search needs tantivy")
 ALL = fields_of(FIELDS)
 WORDS = ["alpha", "Beta", "gamma", "delta", "a1", "x-y", "naïve"]
 CLOSE = ["alpha", "beta", "gamma", "y", "naïve"]
+ZEROS = [0, 0.0, -0.0]
 LEVELS = ["error", "err or", "E*", "info"]
 
 
@@ -133,3 +134,21 @@ def test_the_rarest_word_is_the_anchor() -> None:
     for event in events:
         matcher.matched(matcher.subject(event))
     assert asked == 100
+
+
+@pytest.mark.parametrize(
+    ("query", "value", "is_found"),
+    [
+        *((f"load:{asked}", load, True) for asked in ("0", "-0", ">=0", "[0 TO 1]", "[-1 TO -0]") for load in ZEROS),
+        *((f"load:{asked}", load, False) for asked in (">0", "<0", "{0 TO 1}") for load in ZEROS),
+        ('path:"/a\\\\b"', "/a\\b", True),
+        ('path:"/a\\\\b"', "/a\\b/c", True),
+        ('path:"/a\\\\b"', "/ab", False),
+        ("path:/ab", "/a\\b", False),
+        ("path:/a", "/a\\/b", False),
+    ],
+)  # fmt: skip
+def test_values_that_are_easily_mistaken(query: str, value: object, is_found: bool) -> None:
+    event = {query.partition(":")[0]: value}
+    matcher = Matcher({"q": Query(bind(parse(query).node, ALL))}, "json", ALL)
+    assert matcher.matched(matcher.subject(msgspec.json.encode(event))) == ["q"] * is_found
