@@ -266,6 +266,58 @@ async def test_a_group_that_fails_holds_up_no_other(watched: Standing, monkeypat
     check(await watched.found("bad"), list(range(20)))
 
 
+async def test_all_is_truncated_while_all_wait_for_a_group(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await write(logs, 0, 20)
+    await watched.create()
+    await watched.queries.add("logs", {"live": "*"})
+    await watched.queries.add("logs", {"late": "*"}, since="head")
+    group, changes = (await watched.progress()).led[0], await watched.changes()
+    await write(logs, 20, 40)
+    await changes.change(lambda newest: newest.joined(group, is_held=True))  # and killed
+    current = await manager.current_segments(scope, "logs")
+    for count in (3, 2, 3):
+        ranges = [(number / count, (number + 1) / count) for number in range(count)]
+        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
+        current = await manager.current_segments(scope, "logs")
+    await manager.truncate_stream((await manager.stream_info(scope, "logs")).tail)
+    async with watched.running():
+        await write(logs, 40, 60)
+        await watched.matched()
+    for name in ("live", "late"):
+        check(await watched.found(name), list(range(40, 60)))
+
+
+async def test_of_two_who_did_a_batch_the_slower_one_ends_well(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watched.create()
+    await watched.queries.add("logs", {"all": "*"})
+    finish = matcher.LiveMatcher._finish
+    others = await watched.changes()
+    overtaken = 0
+
+    async def finish_late(self: Any) -> None:
+        nonlocal overtaken
+        if done := list(self._done):
+            await others.change(lambda newest: newest.stepped(done, []))
+            overtaken += 1
+        await finish(self)
+
+    def go_on(step: str) -> None:
+        if step == "written":
+            stop.set()
+
+    monkeypatch.setattr(matcher.LiveMatcher, "_finish", finish_late)
+    stop, task = watched.start(on_step=go_on)
+    await write(watched.logs, 0, 20)
+    await asyncio.wait_for(task, LIMIT_S)
+    assert overtaken == 1
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(20)))
+
+
 async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
     await watched.create()

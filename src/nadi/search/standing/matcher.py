@@ -67,12 +67,16 @@ class LiveMatcher:
 
         StreamRemadeError if the stream isn't the one that the set was made for; NotFoundError if that for hits is gone.
         """
-        await self._records.check_stream(await self._changes.look())
-        await self._say()
-        work = asyncio.create_task(self._work(stop))
-        beside = [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._pasts.run(stop))]
+        work = asyncio.create_task(self._start())
         waiting = asyncio.create_task(stop.wait())
+        beside: list[asyncio.Task[None]] = []
         try:
+            await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return
+            await work
+            work = asyncio.create_task(self._work(stop))
+            beside += [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._pasts.run(stop))]
             done, _ = await asyncio.wait([work, waiting, *beside], return_when=asyncio.FIRST_COMPLETED)
             stop.set()
             for task in done:
@@ -91,8 +95,12 @@ class LiveMatcher:
             self._follower.close()
             self._writers.close()
             with suppress(NadiError, TimeoutError):  # the others find out
-                async with asyncio.timeout(SEARCH_STOP_S):
+                async with asyncio.timeout(SEARCH_BEAT_S):
                     await self._sharing.leave()
+
+    async def _start(self) -> None:
+        await self._records.check_stream(await self._changes.look())
+        await self._say()
 
     async def _ended(self, work: asyncio.Task[None]) -> None:
         """Wait for the end of the work, but not longer than a server may take that is there."""
@@ -130,7 +138,8 @@ class LiveMatcher:
                 if isinstance(error, UnavailableError):
                     self._error = str(error)
                     await backoff.pause()
-        await self._finish()
+        with suppress(OvertakenError):  # another did it, too
+            await self._finish()
 
     async def _follow(self) -> None:
         """Follow what is mine and may be matched; first what one who was killed had begun."""

@@ -161,6 +161,9 @@ class _Lead:
 
     async def _match(self, matcher: Matcher, start: StreamCut, end: StreamCut) -> None:
         """Match what lies between two cuts."""
+        if start == end:
+            await self._keep(end)
+            return
         kept = time.monotonic()
         with closing(await self._manager.create_reader(self._scope, self._stream, start=start, end=end)) as reader:
             while True:
