@@ -143,7 +143,7 @@ def test_a_connection_with_other_appends_under_way_is_not_lent(manager: StreamMa
         lent(writer)
         session = next(iter(writer._core._sender.outputs.values()))._session
         assert session is not None
-        busy = session.connection.add_session(AppendSession(print, print, lambda: False))
+        busy = session.connection.add_session(AppendSession(print, print, lambda: False), b"another")
         manager._thread.result(session.connection.take_back)
         for _ in range(100):
             writer.write_event(b"x").result(10)

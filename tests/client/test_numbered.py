@@ -9,12 +9,15 @@ from uuid import uuid4
 
 import pytest
 
+import nadi
+from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
 from nadi.errors import ConflictError, EventTooLargeError, RequestTimeoutError, StreamSealedError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.keyspace import equal_ranges, key_position
+from nadi.wire.fields import NO_VERSION
 
 from .fake_server import Chaos
 from .world import World, world
@@ -88,6 +91,26 @@ async def test_two_at_a_time_lose_and_double_nothing() -> None:
 
         await asyncio.gather(write(random.Random(1)), write(random.Random(2)))
         assert _by_key(here.all_stored()) == _by_key([event.data for event in EVENTS])
+
+
+async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standalone.EmbeddedServer) -> None:
+    """To the server they are one writer, which may say the same number twice."""
+    async with StreamManager(server.controller_uri) as manager:
+        await manager.create_scope("two")
+        await manager.create_stream("two", "st", 1)
+        for number in range(20):
+            writer_id = uuid4().bytes
+            writers = [NumberedWriter(StreamShape(stores_of(manager), "two", "st"), writer_id) for _ in range(3)]
+            assert [await one.last_number(0.5) for one in writers] == [NO_VERSION] * 3
+            events = [NumberedEvent(at, 0.5, b"%d %d" % (number, at)) for at in range(3)]
+            await asyncio.gather(*(writer.write([event], 20) for event in events[:1] for writer in writers))
+            await asyncio.gather(*(writer.write(events, 20) for writer in writers))
+            for one in writers:
+                one.close()
+        found = [
+            event.data async for event in manager.read_events("two", "st", end=await manager.cuts("two", "st").tail())
+        ]
+        assert sorted(found) == sorted(b"%d %d" % (number, at) for number in range(20) for at in range(3))
 
 
 async def test_what_another_has_written_since_is_left_out() -> None:

@@ -90,6 +90,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._ids = itertools.count(1 if traces.active is None else secrets.randbits(48))  # they name traces of reads
         self._asked: dict[int, _Asked] = {}
         self._sessions: dict[int, AppendSession] = {}
+        self._session_of: dict[bytes, int] = {}  # the newest, by writer
         self._error: NadiError | None = None
         self.takes_reports = False  # of its writers' keys
         self.locates_chunks = self.lists_moments = self.lists_event_sizes = False
@@ -188,16 +189,25 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         ):
             return await self.submit(command, *answers)
 
-    def add_session(self, session: AppendSession) -> int:
-        """The id of a new session, which is the request id of its appends."""
-        session_id = next(self._ids)
+    def add_session(self, session: AppendSession, writer_id: bytes) -> int:
+        """The id of a new session, which is the request id of its appends. One that the writer has here is lost: to the
+        server both would be one, which takes what both append twice."""
+        before = self._session_of.get(writer_id)
+        session_id = self._session_of[writer_id] = next(self._ids)
         self._sessions[session_id] = session
+        if before is not None and (replaced := self._sessions.pop(before, None)) is not None:
+            replaced.on_lost(UnavailableError("another session of the same writer was begun"))
         return session_id
 
-    def remove_session(self, session_id: int) -> None:
+    def has_session(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def remove_session(self, session_id: int, writer_id: bytes) -> None:
         """Drop replies that still arrive for the session."""
         self.take_back()
         self._sessions.pop(session_id, None)
+        if self._session_of.get(writer_id) == session_id:
+            del self._session_of[writer_id]
 
     def answered_alone(self) -> None:
         """A session's only append was answered, and a thread waits for just that."""
@@ -298,7 +308,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             if not asked.future.done():
                 asked.future.set_exception(error)
         self._asked.clear()
-        sessions, self._sessions = self._sessions, {}
+        sessions, self._sessions, self._session_of = self._sessions, {}, {}
         for session in sessions.values():
             session.on_lost(error)
 

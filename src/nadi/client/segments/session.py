@@ -30,6 +30,7 @@ class Session:
     connection: SegmentStoreConnection
     session_id: int
     last_event_number: int
+    _writer_id: bytes
     _renew_at: float  # on the monotonic clock
 
     @property
@@ -60,7 +61,7 @@ class Session:
 
     def drop(self) -> None:
         """Ignore replies that still arrive for it."""
-        self.connection.remove_session(self.session_id)
+        self.connection.remove_session(self.session_id, self._writer_id)
 
 
 async def open_session(
@@ -82,15 +83,15 @@ async def open_session(
         try:
             connection = await stores.connection(segment, purpose)
             token = await stores.tokens.held(segment, wire.SetupAppend)
-            session_id = connection.add_session(session)
+            session_id = connection.add_session(session, writer_id)
             try:
                 last_event_number = await set_up(connection, segment, writer_id, token.text)
-                if not connection.is_open:
-                    raise UnavailableError("the connection was lost")
+                if not connection.has_session(session_id):
+                    raise UnavailableError("the connection was lost, or another session of the same writer was begun")
             except BaseException:
-                connection.remove_session(session_id)
+                connection.remove_session(session_id, writer_id)
                 raise
-            return Session(connection, session_id, last_event_number, token.renew_at)
+            return Session(connection, session_id, last_event_number, writer_id, token.renew_at)
         except ClosedError:
             raise
         except UnavailableError as error:
