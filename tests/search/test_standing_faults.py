@@ -20,7 +20,7 @@ from nadi.errors import (
 )
 from nadi.search.changes import Changes
 from nadi.search.sharing import Sharing
-from nadi.search.standing import adding, hits, matcher, past
+from nadi.search.standing import adding, hits, matcher, past, removing
 from nadi.search.standing.records import Records, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
 from tests.support.waiting import until_async
@@ -86,19 +86,43 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
         nonlocal is_first
         if is_first:
             is_first = False
-            await past.sweep(records, others)
+            await removing.sweep(records, others)
             await watched.queries.add("logs", {"one": "*"})
         await forget(self, what)
 
     others = await watched.changes()
     await others.look()
     monkeypatch.setattr(Records, "forget", slow_at_first)
-    await past.sweep(records, changes)
+    await removing.sweep(records, changes)
     assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
     async with watched.running():
         await write(watched.logs, 0, 20)
         await watched.matched()
     check(await watched.found("one"), list(range(20)))
+
+
+async def test_a_name_is_free_once_no_batch_needs_what_had_it(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.search.standing.catalog._SWEEP_S", 0.0)
+    await watched.create()
+    await watched.queries.add("logs", {"one": "group3"})
+    await write(watched.logs, 0, 50)
+    with pytest.raises(ConnectionError):
+        await watched.start(on_step=crash_at("begun"))[1]
+    await watched.queries.remove("logs", ["one"])
+    with monkeypatch.context() as patched:
+        patched.setattr(adding, "_REMOVED_S", 0.3)
+        with pytest.raises(ConflictError, match="start a matcher"):
+            await watched.queries.add("logs", {"one": "*"})
+    again = asyncio.create_task(watched.queries.add("logs", {"one": "*"}))
+    async with watched.running():
+        await asyncio.wait_for(again, LIMIT_S)
+        await write(watched.logs, 50, 70)
+        await watched.matched()
+    found = await watched.found("one")
+    check(found, [*(number for number in found if number < 50), *range(50, 70)])
+    assert {number % 10 for number in found if number < 50} == {3}
 
 
 async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:

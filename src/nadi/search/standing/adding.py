@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from nadi.errors import AlreadyExistsError, InvalidArgumentError, NadiError
+from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NadiError
 from nadi.limits import SEARCH_GONE_S, SEARCH_RECORDS_AT_ONCE, SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
 from nadi.search.changes import Changes
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Past, Records, StandingQuery
+from nadi.search.standing.removing import sweep
 
 _PAUSE_S = 0.1
+_REMOVED_S = 3 * SEARCH_GONE_S  # until another has done what a matcher that was killed has begun
 
 
 class Beats:
@@ -79,22 +81,30 @@ async def give_up(records: Records, changes: Changes[Progress], group: str) -> N
 
 
 async def _make_room(records: Records, changes: Changes[Progress], names: set[str]) -> None:
-    """Remove what is nobody's, and wait for others that add queries of these names. AlreadyExistsError."""
-    beats = Beats()
+    """Remove what is nobody's; wait for others that add queries of these names, and for what has such a name and was
+    removed, but a batch needs it. AlreadyExistsError, ConflictError."""
+    beats, until = Beats(), time.monotonic() + _REMOVED_S
     while True:
         kept = await records.kept()
         progress = await changes.look()  # after that: each group of what was stored then is in it, or is nobody's
         added = [one for one in kept if progress.has(one.query.group)]
         if len(added) + len(names) > SEARCH_STANDING_QUERIES:
             raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
-        taken = next((one.query.name for one in added if one.query.name in names), None)
+        alike = [one.query for one in added if one.query.name in names]
+        taken = next((one.name for one in alike if one.id not in progress.removed), None)
         if taken is not None:
             raise AlreadyExistsError("a standing query", taken)
+        if alike and time.monotonic() > until:
+            raise ConflictError(
+                f"the standing query {alike[0].name} was removed, but a batch that was begun with it isn't done: start "
+                "a matcher, if none runs, and add it again"
+            )
         others = [one for one in kept if not progress.has(one.query.group)]
         await records.forget([one for one in others if one.query.group not in progress.adding])
         waited = {one.query.group for one in others if one.query.name in names} & progress.adding.keys()
-        if not waited:
+        if not waited and not alike:
             return
+        await sweep(records, changes)
         for group in waited.intersection(beats.silent_for(progress, SEARCH_GONE_S)):
             await give_up(records, changes, group)
         await asyncio.sleep(_PAUSE_S)

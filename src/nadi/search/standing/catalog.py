@@ -34,9 +34,9 @@ from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
 from nadi.search.sharing import Told, all_told
 from nadi.search.standing.adding import add_group
-from nadi.search.standing.past import sweep
 from nadi.search.standing.progress import Place, Progress
 from nadi.search.standing.records import Past, QuerySet, Records, StandingQuery, set_key, set_of
+from nadi.search.standing.removing import sweep
 
 _SWEEP_S = 2.0  # how long a removal waits for batches that are begun
 _PAUSE_S = 0.05

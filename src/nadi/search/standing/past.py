@@ -28,6 +28,7 @@ from nadi.search.standing.hits import HitWriters, match
 from nadi.search.standing.matching import Matcher
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Past, Records, set_of
+from nadi.search.standing.removing import sweep
 from nadi.search.standing.versions import Versions
 
 _KEPT_S = 1.0  # how often a position is stored
@@ -192,16 +193,3 @@ class _Lead:
 
 def _joined(progress: Progress, group: str) -> Progress | None:
     return progress.joined(group, is_held=True) if group in progress.led else None
-
-
-async def sweep(records: Records, changes: Changes[Progress]) -> None:
-    """Delete the records of queries that were removed, once no batch needs them."""
-    progress = changes.newest
-    gone = {one for one, version in progress.removed.items() if version <= progress.least_version}
-    if not gone:
-        return
-    kept = await records.kept()
-    left = {one.query.group for one in kept if one.query.id not in gone}
-    await records.forget([one for one in kept if one.query.id in gone])
-    empty = [group for group in progress.groups if group not in left and group not in progress.held]
-    await changes.change(lambda newest: newest.forgotten(gone, empty))
