@@ -267,15 +267,19 @@ async def test_a_start_that_is_forgotten_is_no_other_groups_business(watched: St
     assert (await watched.queries.status("logs")).gaps >= 1
 
 
-async def test_a_group_that_fails_holds_up_no_other(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_fails_holds_up_no_other(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     await write(watched.logs, 0, 20)
     await watched.create()
     await watched.queries.add("logs", {"bad": "*"}, since="head")
     (bad,) = (await watched.progress()).led
-    of = Records.past
+    of, failed = Records.past, 0
 
     async def failing(self: Records, group: str) -> Any:
+        nonlocal failed
         if group == bad:
+            failed += 1
             raise UnavailableError("not now")
         return await of(self, group)
 
@@ -284,7 +288,9 @@ async def test_a_group_that_fails_holds_up_no_other(watched: Standing, monkeypat
         async with watched.running():
             await watched.queries.add("logs", {"good": "*"}, since="head")
             await watched.until_hits(20)
+            await until_async(lambda: failed > 2)
     check(await watched.found("good"), list(range(20)))
+    assert caplog.text.count("have to wait: not now") == 1
     async with watched.running():
         await watched.matched()
     check(await watched.found("bad"), list(range(20)))
@@ -364,6 +370,23 @@ async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     async with watched.running():
         await watched.matched()
     check(await watched.found("all"), list(range(40)))
+
+
+async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    await watched.create()
+    await write(logs, 0, 20)
+    start = matcher.LiveMatcher._start
+
+    async def start_and_lose(self: Any) -> None:
+        await start(self)
+        await manager.seal_stream(scope, "logs")
+        await manager.delete_stream(scope, "logs")
+        await manager.create_stream(scope, "logs", 2)
+
+    monkeypatch.setattr(matcher.LiveMatcher, "_start", start_and_lose)
+    with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+        await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
 
 async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:

@@ -50,6 +50,7 @@ class Pasts:
         self._sharing, self._versions, self._log = sharing, versions, logger
         self._scope, self._stream = records.definitions.scope, records.found.stream
         self._beats = Beats()
+        self._told: dict[str, str] = {}  # the last error of each group, which is a warning once
 
     async def is_stopped(self) -> bool:
         """Whether the set was stopped; NotFoundError if it was dropped."""
@@ -82,10 +83,13 @@ class Pasts:
             held = await self._records.past(group)
             if held is not None:
                 await _Lead(self, group, *held).run()
+            self._told.pop(group, None)
         except NotFoundError:
             raise
         except (NadiError, OvertakenError) as error:
-            self._log.warning("queries that begin in the past have to wait: %s", error)
+            level = logging.DEBUG if self._told.get(group) == str(error) else logging.WARNING
+            self._told[group] = str(error)
+            self._log.log(level, "queries that begin in the past have to wait: %s", error)
 
 
 class _Lead:
