@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import pickle
+import subprocess
+import sys
 from collections import Counter
 
 import msgspec
@@ -122,3 +125,23 @@ async def test_a_sealed_stream_at_the_prompt(logs: Indexed, nadi_server: Restart
     assert Counter(numbers(await all_hits(await logs.search()))) == Counter(range(100))
     await asyncio.wait_for(logs.start()[1], 60)  # it finds that all is done
     assert (await logs.status()).behind_bytes == 0
+
+
+async def test_one_that_is_told_to_end_begins_no_other_part(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await logs.create()
+    await logs.write(map(event, range(2_000)))
+    limits = {"NADI_CONTROLLER": nadi_server.controller_uri, "NADI_LIMITS": "search_batch_bytes=1000"}
+    command = [sys.executable, "-m", "nadi", "search", "past", logs.scope, "logs"]
+    past = await asyncio.to_thread(subprocess.Popen, command, env=os.environ | limits, stderr=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            indexed = 0
+            while not indexed:
+                await asyncio.sleep(0.05)
+                indexed = (await logs.status()).indexed
+        past.terminate()
+        assert await asyncio.to_thread(past.wait, 30) == 143
+    finally:
+        past.kill()
+        past.wait()
+    assert (await logs.status()).past_bytes > 0

@@ -35,7 +35,8 @@ class Status(Displayed):
     """How far an index is. indexed: events that can be found, those that retention has deleted since included; unfit:
     that didn't parse; gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut
     before which all is indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the
-    past that is indexed by many; indexers: what those say who said something lately."""
+    past that is indexed by many; indexers: what those say who said something in the last ten
+    seconds, by this machine's clock."""
 
     definition: Definition
     indexed: int

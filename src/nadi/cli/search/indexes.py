@@ -105,13 +105,17 @@ def index_past(
     parts = past_parts(manager, scope, stream)
     total, done, told = sum(part.size_bytes for part in parts), 0, 0
     with ProcessPoolExecutor(min(processes, len(parts) or 1), multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(part.index): part.size_bytes for part in parts}
-        for one in as_completed(running):
-            one.result()
-            done += running[one]
-            if (percent := done * 10 // max(total, 1) * 10) > told:
-                told = percent
-                warn(f"{percent} % of {total:,} bytes")
+        try:
+            running = {pool.submit(part.index): part.size_bytes for part in parts}
+            for one in as_completed(running):
+                one.result()
+                done += running[one]
+                if (percent := done * 10 // max(total, 1) * 10) > told:
+                    told = percent
+                    warn(f"{percent} % of {total:,} bytes")
+        except BaseException:  # Ctrl-C, too: only what is begun is finished
+            pool.shutdown(cancel_futures=True)
+            raise
     say(f"indexed {total:,} bytes of {scope}/{stream} in {len(parts):,} parts")
 
 
