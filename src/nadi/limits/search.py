@@ -49,3 +49,5 @@ SEARCH_STANDING_GROUPS = 1_000  # in which they were added, each at once
 SEARCH_RECORDS_AT_ONCE = 500  # queries stored in one request
 SEARCH_NEAR_BYTES = 4 * _MIB  # of the live stream, where new queries that come from the past join it
 SEARCH_CACHED_S = 3600.0  # an unused shard stays so long in a query's local cache
+SEARCH_CACHED_INDEX_S = 86_400.0  # and all shards of an index that nobody opens
+SEARCH_MANIFEST_BYTES = 64 * _MIB  # of a manifest, unpacked: a longer one isn't one that nadi wrote

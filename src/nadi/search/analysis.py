@@ -13,7 +13,7 @@ from nadi.limits import SEARCH_TOKEN_BYTES
 from nadi.search.fields import Field
 
 if TYPE_CHECKING:
-    from tantivy import Index, Schema, TextAnalyzer
+    from tantivy import Facet, Index, Schema, TextAnalyzer
 
 ORDER, SEGMENT, OFFSET, SIZE = "_order", "_segment", "_offset", "_size"
 _ANALYZER = "nadi"
@@ -66,6 +66,13 @@ def schema_of(fields: tuple[Field, ...]) -> Schema:
         else:
             builder.add_facet_field(name)
     return builder.build()
+
+
+def facet_of(path: str) -> Facet:
+    """A facet's path as events have it: to tantivy a backslash makes the next character plain."""
+    from tantivy import Facet
+
+    return Facet.from_string(path.replace("\\", "\\\\"))
 
 
 def name_of(number: int) -> str:

@@ -135,7 +135,7 @@ class Indexes:
 
     async def _delete_shards(self, definition: Definition) -> None:
         try:
-            shards = await open_shards(definition.url, definition.id)
+            shards = await open_shards(definition.url, self._definitions.scope, definition.stream, definition.id)
             try:
                 await shards.delete(await shards.names())
             finally:

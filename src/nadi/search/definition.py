@@ -8,7 +8,6 @@ indexer/<stream>/<id>       an indexer that runs, see `sharing`
 from __future__ import annotations
 
 import time
-import uuid
 import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -33,7 +32,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from nadi.limits import TABLE_PAGE_MAX_ENTRIES, TABLE_VALUE_MAX_BYTES
+from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_PAGE_MAX_ENTRIES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
@@ -42,6 +41,7 @@ from nadi.search.changes import Changes
 from nadi.search.fields import Field, Format, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Reach, started
+from nadi.search.shards.names import IndexId, new_index
 from nadi.search.shards.objects import open_shards, url_of
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry
@@ -53,7 +53,7 @@ class Definition(msgspec.Struct, frozen=True):
     is_dropped: so do they, and what is left of it is being deleted."""
 
     stream: str
-    id: str
+    id: IndexId
     format: Format
     fields: tuple[Field, ...]
     url: str
@@ -95,8 +95,8 @@ class Definitions:
         if letters is not None:
             await self._manager.stream_info(*letters.split("/"))
         now_ms = time.time_ns() // 1_000_000
-        found = Definition(stream, uuid.uuid4().hex, checked, made, url, cut.as_text(), now_ms, letters)
-        shards = await open_shards(found.url, found.id)
+        found = Definition(stream, new_index(), checked, made, url, cut.as_text(), now_ms, letters)
+        shards = await open_shards(found.url, self.scope, stream, found.id)
         try:
             await shards.names()  # or its error: nothing would ever be indexed there
         finally:
@@ -139,18 +139,18 @@ class Definitions:
         held = await value_or_none(self.table, _key(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
-        return _definition(held.value)
+        return _definition(stream, held.value)
 
     async def all(self) -> list[Definition]:
-        return [_definition(value) async for _, value in self.entries(b"index/")]
+        return [_definition(key.decode(), value) async for key, value in self.entries(b"index/")]
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
         """Have its indexers end, or let them run again."""
 
         async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None or _definition(held).is_dropped:
+            if held is None or _definition(stream, held).is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(_definition(held), is_stopped=is_stopped)
+            found = replace(_definition(stream, held), is_stopped=is_stopped)
             return msgspec.json.encode(found), found
 
         return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
@@ -161,7 +161,7 @@ class Definitions:
         async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
             if held is None:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(_definition(held), is_dropped=True)
+            found = replace(_definition(stream, held), is_dropped=True)
             return msgspec.json.encode(found), found
 
         found = await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
@@ -171,7 +171,7 @@ class Definitions:
     async def remove(self, definition: Definition) -> None:
         """Forget one that is marked, if it isn't another by now."""
         held = await value_or_none(self.table, _key(definition.stream))
-        if held is not None and _definition(held.value).id == definition.id:
+        if held is not None and _definition(definition.stream, held.value).id == definition.id:
             with suppress(ConditionFailedError):  # another has dropped it, too
                 await self.table.remove(_key(definition.stream), held.version)
 
@@ -181,8 +181,9 @@ class Definitions:
         if held is None:
             raise IndexNotFoundError(self.scope, definition.stream)
         try:
-            return msgspec.msgpack.decode(zlib.decompress(held.value), type=Manifest), held.version
-        except (msgspec.MsgspecError, zlib.error) as error:
+            unpacked = zlib.decompressobj().decompress(held.value, SEARCH_MANIFEST_BYTES)
+            return msgspec.msgpack.decode(unpacked, type=Manifest), held.version
+        except (msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
             raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
 
     def changes(self, definition: Definition) -> Changes[Manifest]:
@@ -268,11 +269,14 @@ def _packed(manifest: Manifest) -> bytes:
     return value
 
 
-def _definition(value: bytes) -> Definition:
+def _definition(stream: str, value: bytes) -> Definition:
     try:
-        return msgspec.json.decode(value, type=Definition)
-    except msgspec.MsgspecError as error:
+        found = msgspec.json.decode(value, type=Definition)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the index's definition can't be read ({error}): use the nadi that wrote it") from error
+    if found.stream != stream:
+        raise ProtocolError(f"the index of {stream!r:.60} says that it is of {found.stream!r:.60}: who wrote that?")
+    return found
 
 
 def full_name(scope: str, stream: str) -> str:

@@ -169,7 +169,7 @@ def _double(value: object) -> float:
         found = math.inf
     if not math.isfinite(found):
         raise ValueError("a number out of a double's range")
-    return found
+    return found + 0.0  # which makes -0.0 what it equals: tantivy has it apart
 
 
 def _date(value: object) -> int:

@@ -112,7 +112,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.
     if definition.is_stopped:
         definition = await definitions.stop(stream, is_stopped=False)
     await REAL.in_thread(clean_work_folders)
-    shards = await open_shards(definition.url, definition.id)
+    shards = await open_shards(definition.url, scope, stream, definition.id)
     try:
         indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)
         await indexer.run(stop)

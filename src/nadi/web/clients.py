@@ -31,6 +31,9 @@ class _Open:
     ends: asyncio.TimerHandle | None = None
 
 
+ENDED: list[Callable[[StreamManager], None]] = []  # called with each client that ends, by who keeps something of it
+
+
 class Clients:
     """`async with clients.of(call) as manager`. door: None until this server's doors are open."""
 
@@ -87,6 +90,8 @@ class Clients:
         held = self._open.pop(authorization)
         if held.ends is not None:
             held.ends.cancel()
+        for ended in ENDED:
+            ended(held.manager)
         task = asyncio.create_task(held.manager.close(), name="close a client of the page")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from starlette.responses import Response
 
@@ -18,7 +20,7 @@ from nadi.controller.rest.replies import reply
 from nadi.errors import InvalidArgumentError, PermissionDeniedError
 from nadi.limits import REST_SEARCHES
 from nadi.web import bodies
-from nadi.web.clients import through_client
+from nadi.web.clients import ENDED, through_client
 from nadi.web.places import STREAM
 
 if TYPE_CHECKING:
@@ -40,7 +42,23 @@ _CODES = {
     403: f"Not allowed; or the server may not open the index's store: see {ALLOWED}.",
     404: "There is no such stream, or it has no search index.",
 }
-_open: WeakKeyDictionary[StreamManager, OrderedDict[tuple[str, str], Search]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """asked: how many are asking just now. It is closed once it `is_gone` and nobody does."""
+
+    search: Search
+    asked: int = 0
+    is_gone: bool = False
+
+    def close_if_idle(self) -> None:
+        if self.is_gone and not self.asked:
+            self.search.close()
+
+
+_Known = OrderedDict[tuple[str, str], _Kept]
+_known: dict[StreamManager, _Known] = {}
 
 
 @through_client(
@@ -61,20 +79,20 @@ _open: WeakKeyDictionary[StreamManager, OrderedDict[tuple[str, str], Search]] = 
 )
 async def search(call: Call, manager: StreamManager) -> Response:
     """Find events in a stream's search index, a page of them."""
-    found = await _search(call, manager)
     most = None if call.asked("eventBytes") is None else _number(call, "eventBytes", 0)
     if most == 0:
         raise InvalidArgumentError("eventBytes is at least 1")
-    page = await found.query(
-        call.asked("query") or "",
-        order=call.asked("order") or "newest",  # type: ignore[arg-type]
-        limit=_number(call, "limit", 20),
-        after=call.asked("after"),
-        since=call.asked("since"),
-        until=call.asked("until"),
-        keys=_keys(call),
-        wait_for=call.asked("waitFor"),
-    )
+    async with _asking(call, manager) as found:
+        page = await found.query(
+            call.asked("query") or "",
+            order=call.asked("order") or "newest",  # type: ignore[arg-type]
+            limit=_number(call, "limit", 20),
+            after=call.asked("after"),
+            since=call.asked("since"),
+            until=call.asked("until"),
+            keys=_keys(call),
+            wait_for=call.asked("waitFor"),
+        )
     return reply(bodies.SearchPage(page.count, page.next, [_seen(hit, most) for hit in page.hits]))
 
 
@@ -93,55 +111,80 @@ async def search(call: Call, manager: StreamManager) -> Response:
 )
 async def counts(call: Call, manager: StreamManager) -> Response:
     """Count the events that fit a query, by a field or by time."""
-    found = await _search(call, manager)
     interval = call.asked("interval")
     try:
         interval_s = None if interval is None else float(interval)
     except ValueError:
         raise InvalidArgumentError(f"interval is a number, not {interval!r:.60}") from None
-    counted = await found.count(
-        call.asked("query") or "",
-        by=call.asked("by") or "",
-        interval_s=interval_s,
-        limit=_number(call, "limit", 20),
-        since=call.asked("since"),
-        until=call.asked("until"),
-        keys=_keys(call),
-        wait_for=call.asked("waitFor"),
-    )
+    async with _asking(call, manager) as found:
+        counted = await found.count(
+            call.asked("query") or "",
+            by=call.asked("by") or "",
+            interval_s=interval_s,
+            limit=_number(call, "limit", 20),
+            since=call.asked("since"),
+            until=call.asked("until"),
+            keys=_keys(call),
+            wait_for=call.asked("waitFor"),
+        )
     return reply([bodies.SearchCount(_text(value), count) for value, count in counted.items()])
 
 
 BOUND = (search, counts)
 
 
-async def _search(call: Call, manager: StreamManager) -> Search:
+@asynccontextmanager
+async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
     """The index of the stream, opened once for each client."""
-    from nadi.search.asking.searching import opened
+    kept = await _opened(call, manager)
+    kept.asked += 1
+    try:
+        yield kept.search
+    finally:
+        kept.asked -= 1
+        kept.close_if_idle()
+
+
+async def _opened(call: Call, manager: StreamManager) -> _Kept:
+    from nadi.search.asking.searching import search_of
     from nadi.search.definition import Definitions
     from nadi.search.missing import IndexNotFoundError
 
     scope, stream = call.stream
-    known = _open.setdefault(manager, OrderedDict())
+    definitions = Definitions(manager, scope)
+    known = _known.setdefault(manager, OrderedDict())
     try:
-        definition = await Definitions(manager, scope).get(stream)
+        definition = await definitions.get(stream)
     except IndexNotFoundError:
-        _forget(known, scope, stream)
+        if (gone := known.get((scope, stream))) is not None:
+            await gone.search.discard()
+            _forget(known, scope, stream)
+        await manager.stream_info(scope, stream)  # which may be why
         raise
-    found = known.get((scope, stream))
-    if found is None or found.definition.id != definition.id:
+    _check_allowed(definition.url)
+    kept = known.get((scope, stream))
+    if kept is None or (kept.search.definition.id, kept.search.definition.url) != (definition.id, definition.url):
         _forget(known, scope, stream)
-        _check_allowed(definition.url)
-        found = known[scope, stream] = await opened(manager, scope, stream)
+        kept = known[scope, stream] = _Kept(search_of(manager, definitions, definition))
         while len(known) > REST_SEARCHES:
             _forget(known, *next(iter(known)))
     known.move_to_end((scope, stream))
-    return found
+    return kept
 
 
-def _forget(known: OrderedDict[tuple[str, str], Search], scope: str, stream: str) -> None:
-    if (found := known.pop((scope, stream), None)) is not None:
-        found.close()
+def _forget(known: _Known, scope: str, stream: str) -> None:
+    if (kept := known.pop((scope, stream), None)) is not None:
+        kept.is_gone = True
+        kept.close_if_idle()
+
+
+def _forget_all(manager: StreamManager) -> None:
+    known = _known.pop(manager, OrderedDict())
+    for scope, stream in list(known):
+        _forget(known, scope, stream)
+
+
+ENDED.append(_forget_all)
 
 
 def _check_allowed(url: str) -> None:

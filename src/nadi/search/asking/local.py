@@ -1,18 +1,13 @@
 """The shards of an index on this machine, as one index of tantivy's that follows the manifest.
 
-A shard is fetched once, and unpacked into a cache that all processes of a user share: a folder for each, made whole
-before it gets its name. Each process links the files of the shards that the manifest names into a folder of its own, so
-that all count together: words' weights, orders and counts are those of the whole index.
+A shard is fetched once, into a cache, see `cached`. Each process links the files of the shards that the manifest names
+into a folder of its own, so that all count together: words' weights, orders and counts are those of the whole index.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import tempfile
-import time
-import uuid
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,19 +16,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nadi.limits import SEARCH_CACHED_S
+from nadi.errors import ClosedError, NadiError, StoreError
 from nadi.runtime import REAL
 from nadi.search.analysis import prepared
+from nadi.search.asking.cached import Cached, DamagedCacheError, cache_folder
 from nadi.search.definition import Definition, Definitions
+from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Shard
 from nadi.search.shards.merging import make_empty
-from nadi.search.shards.objects import Shards
-from nadi.search.shards.packing import META, files_in, unpack, write_meta
+from nadi.search.shards.names import folder_of_index
+from nadi.search.shards.objects import Shards, open_shards
+from nadi.search.shards.packing import META, write_meta
+from nadi.search.shards.tantivys import errors_told
 
 if TYPE_CHECKING:
     from tantivy import Index, Searcher
 
-_LIST = ".segments"  # of a shard in the cache: what tantivy's list has of it
 _FETCHED_AT_ONCE = 4
 _TRIES = 20
 
@@ -46,137 +44,154 @@ class Opened:
     searcher: Searcher
 
 
-def cache_folder() -> Path:
-    """Where shards are kept between queries: `NADI_SEARCH_CACHE`, or the user's cache."""
-    given = os.environ.get("NADI_SEARCH_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(given).expanduser() if given else Path(home).expanduser() / "nadi" / "search"
-
-
 class LocalIndex:
     """One definition's, for one process."""
 
-    def __init__(
-        self, definitions: Definitions, definition: Definition, shards: Shards, cache: Path | None = None
-    ) -> None:
-        self._definitions, self._definition, self._shards = definitions, definition, shards
-        self._cache = (cache or cache_folder()) / definition.id
+    def __init__(self, definitions: Definitions, definition: Definition, cache: Path | None = None) -> None:
+        self._definitions, self._definition = definitions, definition
+        self._place = (definitions.scope, definition.stream, definition.id)
+        folder = folder_of_index(definition.url, *self._place)  # another store's objects are others
+        self._cached = Cached(cache or cache_folder(), folder)
+        self._shards: Shards | None = None
         self._folder: Path | None = None
         self._index: Index | None = None
         self._linked: dict[str, list[msgspec.Raw]] = {}
         self._opened: Opened | None = None
+        self._is_closed = False
         self._lock = asyncio.Lock()
 
     async def newest(self) -> Opened:
-        """The index as the newest manifest has it."""
+        """The index as the newest manifest has it. StoreError: a shard is missing in the store, or damaged, or
+        the cache can't be used."""
+        try:
+            return await self._newest()
+        except OSError as error:
+            if isinstance(error, NadiError):
+                raise
+            raise StoreError(self._told(f"its cache can't be used ({error}): see NADI_SEARCH_CACHE")) from error
+        except StoreError:
+            self.check_open()  # which may be why
+            raise
+
+    async def _newest(self) -> Opened:
         async with self._lock:
+            missing: set[str] = set()
+            damaged: set[str] = set()
             for _ in range(_TRIES):
-                manifest, _ = await self._definitions.manifest(self._definition)
+                self.check_open()
+                manifest = await self._manifest()
                 if self._opened is not None and self._opened.manifest.generation == manifest.generation:
                     return self._opened
-                if not await self._fetch(manifest):
+                lost = await self._fetch(manifest)
+                if again := lost & missing:  # the newest manifest names it, and so nobody has deleted it
+                    raise StoreError(self._told(f"the object {min(again)} is missing in {self._definition.url}"))
+                missing |= lost
+                if lost:
                     continue
                 try:
                     searcher = await REAL.in_thread(self._open, manifest)
-                except FileNotFoundError:  # a process that knows a newer manifest has removed a shard from the cache
+                except FileNotFoundError:  # another process has removed a shard from the cache, or our folder
+                    self._begin_again()
+                    continue
+                except DamagedCacheError as error:
+                    if error.shard in damaged:
+                        raise StoreError(
+                            self._told(f"{error.shard} is damaged again in the cache: see its disk")
+                        ) from None
+                    damaged.add(error.shard)
+                    await REAL.in_thread(self._cached.remove, error.shard)
+                    continue
+                if self._is_closed:  # meanwhile
+                    self.close()
                     continue
                 self._opened = Opened(manifest, searcher)
                 return self._opened
-            raise AssertionError("shards are deleted faster than they can be fetched, though they are kept for minutes")
+            raise StoreError(self._told("its shards go faster than they can be fetched: ask again"))
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the index of {'/'.join(self._place[:2])} was closed: open it again")
 
     def close(self) -> None:
+        self._is_closed = True
+        self._shards = None
+        self._begin_again()
+
+    async def discard(self) -> None:
+        """Remove what the cache has of it."""
+        await REAL.in_thread(self._cached.discard)
+
+    def _begin_again(self) -> None:
         self._index = self._opened = None
+        self._linked = {}
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    async def _fetch(self, manifest: Manifest) -> bool:
-        """Whether all shards are in the cache now; else some of them are gone, and the manifest isn't the newest."""
+    def _told(self, what: str) -> str:
+        return f"the search index of {'/'.join(self._place[:2])}: {what}; if that stays, drop it and create it anew"
+
+    async def _manifest(self) -> Manifest:
+        try:
+            return (await self._definitions.manifest(self._definition))[0]
+        except IndexNotFoundError:
+            self._begin_again()
+            await self.discard()
+            raise
+
+    async def _fetch(self, manifest: Manifest) -> set[str]:
+        """Have all shards in the cache; those that the store doesn't have."""
+        wanted = [one for one in manifest.shards if one.id not in self._linked and not self._cached.has(one.id)]
+        if not wanted:
+            return set()
+        shards = self._shards or await open_shards(self._definition.url, *self._place)
         turns = asyncio.Semaphore(_FETCHED_AT_ONCE)
 
-        async def fetch(shard: Shard) -> bool:
+        async def fetch(shard: Shard) -> str | None:
             async with turns:
-                if shard.id in self._linked or (self._cache / shard.id).is_dir():
-                    return True
-                data = await self._shards.get(shard.id)
-                if data is not None:
-                    await REAL.in_thread(self._unpack, shard, data)
-                return data is not None
+                data = await shards.get(shard.id)
+                if data is None:
+                    return shard.id
+                with suppress(FileNotFoundError):  # its folder was just removed, which linking finds out
+                    await REAL.in_thread(self._cached.keep, shard.id, data)
+                return None
 
-        return all(await asyncio.gather(*map(fetch, manifest.shards)))
-
-    def _unpack(self, shard: Shard, data: memoryview) -> None:
-        self._cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self._cache))
         try:
-            segments = unpack(data, folder, shard.id)
-            (folder / _LIST).write_bytes(msgspec.json.encode(segments))
-            with suppress(OSError):  # another process was faster
-                folder.rename(self._cache / shard.id)
+            found = await asyncio.gather(*map(fetch, wanted), return_exceptions=True)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if shards.is_folder:
+                await shards.close()
+            else:
+                self._shards = shards
+        if error := next((one for one in found if isinstance(one, BaseException)), None):
+            raise error
+        return {one for one in found if isinstance(one, str)}
 
     def _open(self, manifest: Manifest) -> Searcher:
-        from tantivy import Index
-
-        if self._folder is None:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            self._clean(manifest)
-            self._folder = Path(tempfile.mkdtemp(prefix=f".open-{os.getpid()}-", dir=self._cache))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            make_empty(self._folder, self._definition.fields)
-            self._like = (self._folder / META).read_bytes()
         wanted = {shard.id for shard in manifest.shards}
+        folder = self._folder
+        if folder is None:
+            folder = self._folder = self._cached.own_folder()
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            make_empty(folder, self._definition.fields)
+            self._like = (folder / META).read_bytes()
+            self._cached.clean(wanted)
         for shard in wanted - self._linked.keys():
-            cached = self._cache / shard
-            for path in files_in(cached):
-                with suppress(FileExistsError):
-                    os.link(path, self._folder / path.name)
-            self._linked[shard] = msgspec.json.decode((cached / _LIST).read_bytes(), type=list[msgspec.Raw])
+            self._linked[shard] = self._cached.link(shard, folder)
         gone = {shard: self._linked.pop(shard) for shard in self._linked.keys() - wanted}
         segments = [segment for shard in sorted(wanted) for segment in self._linked[shard]]
-        write_meta(self._folder, self._like, segments)
-        if self._index is None:
-            self._index = prepared(Index.open(str(self._folder)))
-            self._index.config_reader("manual")
-        self._index.reload()
-        searcher = self._index.searcher()
-        for shard in gone:  # what is open stays readable
-            self._unlink(self._folder, shard)
+        write_meta(folder, self._like, segments)
+        with errors_told(self._told("a shard can't be read")):
+            searcher = self._searcher(folder)
+        for shard in gone:
+            self._cached.unlink(shard, folder)
         return searcher
 
-    def _unlink(self, folder: Path, shard: str) -> None:
-        cached = self._cache / shard
-        with suppress(FileNotFoundError):
-            for path in files_in(cached):
-                (folder / path.name).unlink(missing_ok=True)
-        self._remove(cached)
+    def _searcher(self, folder: Path) -> Searcher:
+        from tantivy import Index
 
-    def _clean(self, manifest: Manifest) -> None:
-        """Remove shards of the cache that nobody has used for long, and folders of processes that are gone."""
-        wanted = {shard.id for shard in manifest.shards}
-        for path in self._cache.iterdir():
-            with suppress(OSError, ValueError):
-                if path.name.startswith(".open-"):
-                    if not _runs(int(path.name.split("-")[1])):
-                        shutil.rmtree(path, ignore_errors=True)
-                elif path.name not in wanted and path.stat().st_mtime < time.time() - SEARCH_CACHED_S:
-                    self._remove(path)
-
-    def _remove(self, cached: Path) -> None:
-        """At once, for those who link its files just now: they find all of them or miss the list, which they read
-        last."""
-        gone = self._cache / f".gone-{uuid.uuid4().hex}"
-        with suppress(OSError):  # another has removed it
-            cached.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        if self._index is None:
+            self._index = prepared(Index.open(str(folder)))
+            self._index.config_reader("manual")
+        self._index.reload()
+        return self._index.searcher()

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import several_texts
 from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.errors import InvalidArgumentError, RequestTimeoutError
+from nadi.errors import InvalidArgumentError, PermissionDeniedError, RequestTimeoutError
 from nadi.limits import SEARCH_HITS, SEARCH_KEPT, SEARCH_LOOK_S
 from nadi.model.frontier import Bound as CutBound
 from nadi.model.streamcut import StreamCut
@@ -31,12 +32,12 @@ from nadi.search.asking.ordered import Placed, best, listed
 from nadi.search.asking.pages import After, after_of
 from nadi.search.definition import Definition, Definitions
 from nadi.search.fields import UnfitError, reader_of
+from nadi.search.missing import IndexNotFoundError
 from nadi.search.query.bound import Bound, bind
 from nadi.search.query.parser import parse
 from nadi.search.query.translation import outside, translated
 from nadi.search.remade import check_same
 from nadi.search.shards.manifest import Manifest, unfinished
-from nadi.search.shards.objects import open_shards
 
 if TYPE_CHECKING:
     from tantivy import Query
@@ -110,6 +111,7 @@ class Search:
         have others, too. wait_for: answer once all that lies before that cut is indexed; RequestTimeoutError after
         `timeout` seconds.
         """
+        self._local.check_open()
         if order not in _ORDERINGS:
             raise InvalidArgumentError(f"hits are listed {', '.join(_ORDERINGS)} first, not {order!r}")
         if not isinstance(limit, int) or not 0 < limit <= SEARCH_HITS:
@@ -144,6 +146,7 @@ class Search:
 
         since, until, keys, wait_for, timeout: as in `query`.
         """
+        self._local.check_open()
         question = await self._question(text, since, until, keys)
         await self._wait(wait_for, timeout)
         opened = await self._local.newest()
@@ -171,6 +174,11 @@ class Search:
         """Let go of its files."""
         self._kept.clear()
         self._local.close()
+
+    async def discard(self) -> None:
+        """Remove what this machine has of an index that was dropped."""
+        self.close()
+        await self._local.discard()
 
     # --- what is asked ------------------------------------------------------------------------
 
@@ -331,9 +339,20 @@ async def opened(manager: StreamManager, scope: str, stream: str, *, cache: str 
     """What queries the index of a stream. cache: the folder for its shards, see `local.cache_folder`."""
     check_installed()
     definitions = Definitions(manager, scope)
-    definition = await definitions.get(stream)
-    shards = await open_shards(definition.url, definition.id)
-    local = LocalIndex(definitions, definition, shards, None if cache is None else Path(cache))
+    try:
+        definition = await definitions.get(stream)
+    except IndexNotFoundError:
+        with suppress(PermissionDeniedError):
+            await manager.stream_info(scope, stream)  # there may be no such stream
+        raise
+    return search_of(manager, definitions, definition, cache)
+
+
+def search_of(
+    manager: StreamManager, definitions: Definitions, definition: Definition, cache: str | Path | None = None
+) -> Search:
+    """What queries that index; nothing is asked yet."""
+    local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
     return Search(manager, definitions, definition, local)
 
 

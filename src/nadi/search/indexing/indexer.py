@@ -50,7 +50,8 @@ from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same, remade
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, Step
-from nadi.search.shards.objects import Shards, new_name
+from nadi.search.shards.names import new_name
+from nadi.search.shards.objects import Shards
 from nadi.search.sharing import Sharing
 
 _RATE_S = 10.0

@@ -39,7 +39,8 @@ from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
-from nadi.search.shards.objects import Shards, new_name, open_shards
+from nadi.search.shards.names import new_name
+from nadi.search.shards.objects import Shards, open_shards
 
 _TRIES = 10
 
@@ -152,7 +153,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     run = part_from(span[1]) if origin is None else followed_since(origin)
     built = await _built(manager, scope, definition, span)
     letters = Letters(manager, scope, definition)
-    shards, name = await open_shards(definition.url, definition.id), new_name()
+    shards, name = await open_shards(definition.url, scope, stream, definition.id), new_name()
     try:
         shard = None if built is None else await _stored(shards, built, name)
         unfit = [] if built is None else built.unfit

@@ -24,7 +24,9 @@ from nadi.search.definition import Definition, Definitions
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, joined, to_merge
 from nadi.search.shards.merging import merge
-from nadi.search.shards.objects import Shards, made_ms, new_name
+from nadi.search.shards.names import made_ms, new_name
+from nadi.search.shards.objects import Shards
+from nadi.search.shards.packing import check
 from nadi.search.sharing import Sharing
 
 _LEAST_MERGED = 8  # as tantivy has it
@@ -45,6 +47,7 @@ class Upkeep:
     ) -> None:
         self._manager, self._definitions, self._definition = manager, definitions, definition
         self._shards, self._changes, self._sharing, self._log = shards, changes, sharing, logger
+        self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
         self.news = asyncio.Event()
         self.loose: str | None = None
 
@@ -70,26 +73,38 @@ class Upkeep:
 
     async def _merge(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            shards = self._changes.newest.shards
+            shards = [shard for shard in self._changes.newest.shards if shard.id not in self._lost]
             groups = to_merge(shards, _LEAST_MERGED, SEARCH_MERGE_SHARDS, SEARCH_MERGE_DOCS)
             if not groups:
                 return
-            await self._merge_all(groups[-1])
+            objects = [await self._object(shard.id) for shard in groups[-1]]
+            if all(data is not None for data in objects):
+                await self._merge_all(groups[-1], [data for data in objects if data is not None])
 
-    async def _merge_all(self, group: list[Shard]) -> None:
-        objects = []
-        for shard in group:
-            data = await self._shards.get(shard.id)
-            if data is None:
-                await self._changes.look()
-                raise OvertakenError(f"another has merged or deleted shard {shard.id}")
-            objects.append((shard.id, data))
-        parts = await REAL.in_thread(merge, objects, self._definition.fields)
+    async def _object(self, shard: str) -> memoryview | None:
+        """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
+        data = await self._shards.get(shard)
+        if data is None:
+            if all(one.id != shard for one in (await self._changes.look()).shards):
+                raise OvertakenError(f"another has merged or deleted shard {shard}")
+            problem = f"the object {shard} of the index is missing in {self._definition.url}"
+        else:
+            try:
+                await REAL.in_thread(check, data, shard)
+                return data
+            except StoreError as error:
+                problem = str(error)
+        self._lost.add(shard)
+        self._log.error("a shard can't be merged, nor be found in: %s", problem)
+        return None
+
+    async def _merge_all(self, group: list[Shard], objects: list[memoryview]) -> None:
+        names = [shard.id for shard in group]
+        parts = await REAL.in_thread(merge, list(zip(names, objects, strict=True)), self._definition.fields)
         spans = joined(span for shard in group for span in shard.spans)
         made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
         self.loose = made.id
         await self._shards.put(made.id, parts)
-        names = [shard.id for shard in group]
         await self._changes.change(
             lambda manifest: manifest.merged(names, made, REAL.now_ms()),
             lambda manifest: any(one.id == made.id for one in manifest.shards),

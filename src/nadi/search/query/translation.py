@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nadi.search.analysis import OFFSET, SEGMENT, name_of, schema_of
+from nadi.search.analysis import OFFSET, SEGMENT, facet_of, name_of, schema_of
 from nadi.search.fields import Field
 from nadi.search.query.bound import All, Any, Between, Bound, Close, Follow, Has, Starts, Without
 
@@ -17,7 +17,7 @@ _SPECIAL = re.compile(r"[][.*+?(){}|^$\\&~#-]")  # of tantivy's regular expressi
 
 def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
     """The query for shards with these fields."""
-    from tantivy import Facet, FieldType, Occur, Query
+    from tantivy import FieldType, Occur, Query
 
     schema = schema_of(fields)
     types = {"long": FieldType.Integer, "date": FieldType.Integer, "double": FieldType.Float}
@@ -51,7 +51,7 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
                 borders = (with_low or low is None, with_high or high is None)  # tantivy wants no bound to be included
                 return Query.range_query(schema, name_of(number), kind, low, high, *borders)
             case Has(number, value):
-                meant = Facet.from_string(str(value)) if fields[number].kind == "facet" else value
+                meant = facet_of(str(value)) if fields[number].kind == "facet" else value
                 return Query.term_query(schema, name_of(number), meant)
 
     return of(bound)

@@ -23,7 +23,7 @@ import numpy as np
 from nadi.limits import SEARCH_REASON_CHARS, SEARCH_WRITER_BYTES
 from nadi.model.event import EventBlock
 from nadi.naming import segment_number
-from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, name_of, prepared, schema_of
+from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, facet_of, name_of, prepared, schema_of
 from nadi.search.fields import Field, Format, UnfitError, reader_of
 from nadi.search.shards.manifest import Shard, Span, Step
 from nadi.search.shards.packing import packed
@@ -157,10 +157,10 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
 
 def _documents(form: Format, fields: tuple[Field, ...]) -> Callable[[Stretch, _Numbers], Iterator[Document | Unfit]]:
     """What makes a stretch's events what tantivy takes, given their orders."""
-    from tantivy import Document, Facet
+    from tantivy import Document
 
     def add_facet(document: Document, name: str, value: str) -> None:
-        document.add_facet(name, Facet.from_string(value))
+        document.add_facet(name, facet_of(value))
 
     kinds: dict[str, Any] = {
         "text": Document.add_text,

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from nadi.model.frontier import WAITING
 from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
+from nadi.search.shards.names import ShardId
 
 Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
 
@@ -61,7 +62,7 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
 class Shard(msgspec.Struct, frozen=True, array_like=True):
     """docs: events in it; size_bytes: of the object; spans: where the events are, in order."""
 
-    id: str
+    id: ShardId
     docs: int
     size_bytes: int
     spans: list[Span]
@@ -94,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: dict[int, Reach] = {}
     shards: list[Shard] = []
     past: list[Span] = []
-    retired: dict[str, int] = {}
+    retired: dict[ShardId, int] = {}
     indexed: int = 0
     unfit: int = 0
     gaps: int = 0

@@ -1,10 +1,8 @@
-"""Where the shards of an index are: objects of a store, under the index's id."""
+"""Where the shards of an index are: objects of a store, in a folder of that index alone."""
 
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +13,7 @@ from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
 from nadi.runtime import REAL
+from nadi.search.shards.names import folder_of_index
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger("nadi.search")
@@ -23,10 +22,12 @@ _FOLDER = "search"
 
 
 class Shards:
-    """The objects of the index with that id, in the store at a URL."""
+    """The objects of one index. is_folder: the store is one of files, and holds a lock and threads until it is closed;
+    others hold nothing."""
 
-    def __init__(self, engine: LogEngine, index_id: str) -> None:
-        self._engine, self._prefix = engine, f"{_FOLDER}/{index_id}/"
+    def __init__(self, engine: LogEngine, folder: str, *, is_folder: bool) -> None:
+        self._engine, self._prefix = engine, f"{_FOLDER}/{folder}/"
+        self.is_folder = is_folder
 
     async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
         """Store a shard whose name nobody else has; wait while the store is away, or full."""
@@ -44,7 +45,7 @@ class Shards:
                 await backoff.pause()
 
     async def get(self, shard: str) -> memoryview | None:
-        """None: it was deleted, and the manifest that named it is no longer the newest."""
+        """None: it was deleted, and the manifest that named it is no longer the newest; or the store has lost it."""
         return await self._engine.get(self._prefix + shard)
 
     async def names(self) -> list[str]:
@@ -60,10 +61,10 @@ class Shards:
         await self._engine.close()
 
 
-async def open_shards(url: str, index_id: str) -> Shards:
-    """Errors: see `open_engines`."""
+async def open_shards(url: str, scope: str, stream: str, index_id: str) -> Shards:
+    """Those of the index with that id, of that stream. Errors: see `open_engines`."""
     engine, _ = await open_engines(url, REAL)
-    return Shards(engine, index_id)
+    return Shards(engine, folder_of_index(scope, stream, index_id), is_folder=folder_of(url) is not None)
 
 
 def url_of(where: str) -> str:
@@ -80,14 +81,3 @@ def url_of(where: str) -> str:
     if urlsplit(where).scheme == "memory":
         raise InvalidArgumentError("what is in memory is gone when its process ends: give a folder or another store")
     return where
-
-
-def new_name() -> str:
-    """Of a shard, which nobody else has. It begins with when it was made."""
-    return f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex}"
-
-
-def made_ms(shard: str) -> int | None:
-    """When a shard's name was made, in ms since 1970; None for a name that isn't a shard's."""
-    digits, _, rest = shard.partition("-")
-    return int(digits) if digits.isdecimal() and len(rest) == 32 else None

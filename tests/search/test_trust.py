@@ -1,0 +1,249 @@
+"""Whatever a table, a store or a cache holds: a query answers rightly, or tells what is wrong, and nothing of others is
+told or removed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+import nadi
+from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundError
+from nadi.search import IndexNotFoundError, indexes, run
+from nadi.search.asking.cached import Cached
+from nadi.search.definition import Definitions, _packed
+from nadi.search.shards.names import folder_of_index, new_index, new_name
+from tests.search.support import Indexed, event, numbers
+from tests.web.support import error_of
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def objects(logs: Indexed) -> list[Path]:
+    return files_of(logs.folder / "shards" / "search")
+
+
+async def some(logs: Indexed, count: int = 20, batches: int = 1) -> None:
+    await logs.create()
+    async with logs.running():
+        for first in range(0, count, count // batches):
+            await logs.write(map(event, range(first, first + count // batches)))
+            await logs.caught_up()
+
+
+async def rewritten(logs: Indexed, **changes: object) -> None:
+    table = logs.manager.table(logs.scope, "_search")
+    held = await table.get(b"index/logs")
+    assert held is not None
+    changed = msgspec.json.decode(held.value) | changes
+    await table.put(b"index/logs", msgspec.json.encode(changed))
+
+
+async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
+    await some(logs)
+    definitions = Definitions(logs.manager, logs.scope)
+    known = await definitions.get("logs")
+    manifest, _ = await definitions.manifest(known)
+    precious = logs.folder / "precious"
+    precious.mkdir()
+    (precious / "old").write_text("mine")
+    os.utime(precious / "old", (1, 1))
+    for wrong in (str(precious), "../precious", known.id + "\n", known.id.upper() + "A", ""):
+        await rewritten(logs, id=wrong)
+        with pytest.raises(ProtocolError, match="definition can't be read"):
+            await logs.search()
+    await rewritten(logs, id=known.id, stream="unfit")
+    with pytest.raises(ProtocolError, match="who wrote that"):
+        await logs.search()
+    await rewritten(logs, id=known.id, stream="logs")
+    (shard,) = manifest.shards
+    for made in (
+        msgspec.structs.replace(manifest, shards=[msgspec.structs.replace(shard, id="../../precious")]),
+        msgspec.structs.replace(manifest, retired={str(precious): 0}),
+    ):
+        await definitions.changes(known).change(lambda _, made=made: made)  # type: ignore[misc]
+        with pytest.raises(ProtocolError, match="manifest can't be read"):
+            await (await logs.search()).query("")
+        table = logs.manager.table(logs.scope, "_search")
+        await table.remove(f"manifest/logs/{known.id}".encode())
+        await table.put(f"manifest/logs/{known.id}".encode(), _packed(manifest))
+    assert (precious / "old").read_text() == "mine"
+
+
+async def test_the_id_of_anothers_index_leads_to_nothing_of_it(logs: Indexed) -> None:
+    await some(logs)
+    await logs.search()
+    await logs.manager.create_stream(logs.scope, "mine")
+    definitions = Definitions(logs.manager, logs.scope)
+    known = await definitions.get("logs")
+    table = logs.manager.table(logs.scope, "_search")
+    manifest = await table.get(f"manifest/logs/{known.id}".encode())
+    assert manifest is not None
+    stolen = msgspec.json.encode(msgspec.structs.replace(known, stream="mine"))
+    await table.put(b"index/mine", stolen)
+    await table.put(f"manifest/mine/{known.id}".encode(), manifest.value)
+    cache = logs.folder / "cache"
+    ours = await logs.indexes.open("logs", cache=cache)
+    assert await ours.count(by="level") == {"info": 20}
+    theirs = await logs.indexes.open("mine", cache=cache)
+    with pytest.raises(StoreError, match="is missing in file:"):
+        await theirs.count(by="level")
+    theirs.close()
+    await logs.indexes.drop("mine")
+    assert objects(logs)
+    assert await ours.count(by="level") == {"info": 20}
+    ours.close()
+
+
+def test_only_what_nadi_made_is_removed(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    ours, other = (folder_of_index("home", "logs", new_index()) for _ in range(2))
+    old_shard, young_shard = f"{1:013d}-{'a' * 32}", new_name()
+    kept = [f"{ours}/{young_shard}/x", f"{ours}/notes/x", f"{ours}/.open-1-ab/x", "photos/x", f"{other}/notes/x"]
+    gone = [f"{ours}/{old_shard}/x", f"{ours}/.new-abc/x", f"{ours}/.open-999999999-ab/x", f"{other}/{young_shard}/x"]
+    for name in (*kept, *gone):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("")
+    (root / ours / f"{2:013d}-{'b' * 32}").symlink_to(outside)
+    for folder in [*root.rglob("*"), root]:
+        if (folder.is_dir() and folder.name != young_shard) or folder == root / other / young_shard:
+            os.utime(folder, (1, 1), follow_symlinks=False)
+    Cached(root, ours).clean([])
+    assert [name for name in (*kept, *gone) if (root / name).exists()] == kept
+    assert (outside / "x").exists()
+    Cached(root, ours).discard()
+    assert (root / ours / "notes" / "x").exists()
+    assert not (root / ours / young_shard).exists()
+
+
+async def test_a_damaged_cache_is_made_anew(logs: Indexed) -> None:
+    await some(logs, 200)
+    cache = logs.folder / "own"
+
+    async def found() -> list[int]:
+        search = await logs.indexes.open("logs", cache=cache)
+        try:
+            return numbers((await search.query("group3", limit=100)).hits)
+        finally:
+            search.close()
+
+    right = await found()
+    assert len(right) == 20
+    for number, path in enumerate(files_of(cache)):
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        if flipped:
+            flipped[len(flipped) * number // 11 % len(flipped)] ^= 1 << number % 8
+        for damaged in (bytes(flipped) or b"x", whole[:-1], None):
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            assert await found() == right, path.name
+            assert path.read_bytes() == whole
+
+
+async def test_what_the_store_has_lost_is_told(logs: Indexed) -> None:
+    await some(logs)
+    (shard,) = objects(logs)
+    data = shard.read_bytes()
+    for damaged in (b"", data[:5], data[:16], data[:40], data[:-1], data[:30] + b"!" + data[31:]):
+        shard.write_bytes(damaged)
+        with pytest.raises(StoreError, match=r"damaged|not a shard"):
+            await (await logs.search()).query("")
+    shard.unlink()
+    search = await logs.search()
+    with pytest.raises(StoreError, match="is missing in file:"):
+        await search.query("")
+    shard.write_bytes(data)
+    assert (await search.query("")).count == 20
+
+
+async def test_shards_that_can_not_be_merged_are_left_out(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.search.indexing.upkeep._LEAST_MERGED", 100)
+    await some(logs, 8, 8)
+    monkeypatch.undo()
+    gone, damaged, *_ = objects(logs)
+    gone.unlink()
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    async with logs.running():
+        for number in range(8, 12):
+            await logs.write([event(number)])
+            await (await logs.search()).wait("tail", 60.0)
+        await logs.until_shards(3, 3 + 4)
+    with pytest.raises(StoreError):
+        await (await logs.search()).query("")
+
+
+async def test_nothing_is_left_open(logs: Indexed) -> None:
+    await some(logs)
+    before = len(os.listdir("/proc/self/fd"))
+    cache = logs.folder / "own"
+    for _ in range(10):
+        search = await logs.indexes.open("logs", cache=cache)
+        assert (await search.query("")).count == 20
+        search.close()
+        for use in (search.query(""), search.count("")):
+            with pytest.raises(ClosedError, match="was closed: open it again"):
+                await use
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    held = [path for path in (logs.folder / "shards" / ".nadi").iterdir() if path.is_dir() and path.name != "locks"]
+    assert held == []
+    search = await logs.indexes.open("logs", cache=cache)
+    await search.query("")
+    await logs.indexes.drop("logs")
+    with pytest.raises(IndexNotFoundError):
+        await search.query("")
+    assert files_of(cache) == []
+    with pytest.raises(IndexNotFoundError):
+        await logs.search()
+    with pytest.raises(StreamNotFoundError):
+        await logs.indexes.open("nothing")
+
+
+def test_a_server_keeps_to_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "old").write_text("mine")
+    os.utime(victim / "old", (1, 1))
+    environment = {"NADI_REST_SEARCH": f"{tmp_path}/allowed", "NADI_SEARCH_CACHE": str(tmp_path / "cache")}
+    with (
+        nadi.embedded(tmp_path / "data", rest_port=0, environment=environment) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+        httpx.Client(base_url=server.rest_uri, timeout=30) as rest,
+    ):
+        manager.create_scope("home")
+        manager.create_stream("home", "logs")
+        with manager.create_writer("home", "logs") as writer:
+            writer.write_event(event(1))
+        manager.seal_stream("home", "logs")
+        found = indexes(manager, "home")
+        made = found.create("logs", "message:text,level:keyword", where=str(tmp_path / "allowed"))
+        run("home", "logs", server.controller_uri)
+        path = "/v1/data/home/streams/logs/search"
+        assert rest.get(path).json()["count"] == 1
+        assert files_of(tmp_path / "cache")
+        table = manager.table("home", "_search")
+        held, manifest = table.get(b"index/logs"), table.get(f"manifest/logs/{made.id}".encode())
+        assert held is not None
+        assert manifest is not None
+        table.put(b"index/logs", held.value.replace(made.id.encode(), str(victim).encode()))
+        table.put(f"manifest/logs/{victim}".encode(), manifest.value)
+        assert rest.get(path).status_code >= 400
+        assert (victim / "old").read_text() == "mine"
+        table.put(b"index/logs", held.value)
+        assert rest.get(path).json()["count"] == 1
+        found.drop("logs")
+        assert "no search index" in error_of(rest.get(path), 404)
+        assert files_of(tmp_path / "cache") == []
+        assert "no search index" not in error_of(rest.get(path.replace("logs", "nothing")), 404)
