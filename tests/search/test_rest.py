@@ -53,6 +53,9 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         by_key = rest.get(path, params=[("key", "k"), ("key", "l")]).json()
         assert by_key["count"] == rest.get(path).json()["count"]  # of one segment
         error_of(rest.get(path, params={"eventBytes": "0"}), 400)
+        for wrong, where in (("wait_for", path), ("by", path), ("order", f"{path}/counts")):
+            fitting = {"by": "level"} if where != path else {}
+            assert repr(wrong) in error_of(rest.get(where, params={wrong: "tail"} | fitting), 400)
         for name, value in (("query", "("), ("limit", "x"), ("limit", "0"), ("order", "worst"), ("after", "x")):
             error_of(rest.get(path, params={name: value}), 400)
         error_of(rest.get(path, params={"since": "nobookmark"}), 404)

@@ -25,6 +25,7 @@ NUMBERS = ("long", "double", "date")
 _NAME = re.compile(r"[A-Za-z@][A-Za-z0-9_@-]*(\.[A-Za-z0-9_@-]+)*")
 _LONG = 1 << 63
 _US = 1_000_000
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_800_000  # of the years 1 to 9999
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -176,7 +177,9 @@ def _date(value: object) -> int:
     """In microseconds since 1970: of a text in ISO 8601, in UTC where it has no zone, or of a number of
     milliseconds."""
     if type(value) is int:
-        return _long(value * 1_000)
+        if not _FIRST_MS <= value < _LAST_MS:
+            raise ValueError(f"{str(value)[:30]}, which as milliseconds since 1970 isn't in the years 1 to 9999")
+        return value * 1_000
     if type(value) is not str:
         raise ValueError(f"no date, but {_kind_of(value)}")
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +36,23 @@ _BOUNDS = (
     Parameter("since", "Only events from that place on: see the bodies of bookmarks.", _PLACE),
     Parameter("until", "Only events up to that place.", _PLACE),
     Parameter("waitFor", "Answer once all up to that place is indexed.", _PLACE),
+)
+_SEARCH = (
+    *_BOUNDS,
+    Parameter("order", "Which come first.", {"type": "string", "enum": ["newest", "oldest", "best"]}),
+    Parameter(
+        "limit",
+        "Hits of a page; it has fewer, and a `next`, where its events have more than 16 MiB.",
+        {"type": "integer", "minimum": 1, "maximum": 1000},
+    ),
+    Parameter("after", "The page that begins there: `next` of the one before.", _PLACE),
+    Parameter("eventBytes", "Of each event at most so many; all if it is left out.", {"type": "integer", "minimum": 1}),
+)
+_COUNTS = (
+    *_BOUNDS,
+    Parameter("by", "Count by that field, or by _came.", _PLACE, required=True),
+    Parameter("interval", "Of a count by time, or of numbers: in seconds.", {"type": "number", "minimum": 0}),
+    Parameter("limit", "The most frequent so many.", {"type": "integer", "minimum": 1, "maximum": 10000}),
 )
 _CODES = {
     400: "The query, or a place, can't be one; or the index has no such field.",
@@ -66,19 +83,12 @@ _known: dict[StreamManager, _Known] = {}
     STREAM + "/search",
     on_stream(Act.READ),
     bodies.SearchPage,
-    query=(
-        *_BOUNDS,
-        Parameter("order", "Which come first.", {"type": "string", "enum": ["newest", "oldest", "best"]}),
-        Parameter("limit", "Hits of a page.", {"type": "integer", "minimum": 1, "maximum": 1000}),
-        Parameter("after", "The page that begins there: `next` of the one before.", _PLACE),
-        Parameter(
-            "eventBytes", "Of each event at most so many; all if it is left out.", {"type": "integer", "minimum": 1}
-        ),
-    ),
+    query=_SEARCH,
     codes=_CODES,
 )
 async def search(call: Call, manager: StreamManager) -> Response:
     """Find events in a stream's search index, a page of them."""
+    _check_asked(call, _SEARCH)
     most = None if call.asked("eventBytes") is None else _number(call, "eventBytes", 0)
     if most == 0:
         raise InvalidArgumentError("eventBytes is at least 1")
@@ -101,16 +111,12 @@ async def search(call: Call, manager: StreamManager) -> Response:
     STREAM + "/search/counts",
     on_stream(Act.READ),
     list[bodies.SearchCount],
-    query=(
-        *_BOUNDS,
-        Parameter("by", "Count by that field, or by _came.", _PLACE, required=True),
-        Parameter("interval", "Of a count by time, or of numbers: in seconds.", {"type": "number", "minimum": 0}),
-        Parameter("limit", "The most frequent so many.", {"type": "integer", "minimum": 1, "maximum": 10000}),
-    ),
+    query=_COUNTS,
     codes=_CODES,
 )
 async def counts(call: Call, manager: StreamManager) -> Response:
     """Count the events that fit a query, by a field or by time."""
+    _check_asked(call, _COUNTS)
     interval = call.asked("interval")
     try:
         interval_s = None if interval is None else float(interval)
@@ -203,6 +209,13 @@ def _check_allowed(url: str) -> None:
     raise PermissionDeniedError(
         f"this server may not open {url}: start it with {ALLOWED} set to what it may open, or query with a client"
     )
+
+
+def _check_asked(call: Call, known: Sequence[Parameter]) -> None:
+    """InvalidArgumentError for what would have no effect."""
+    names = {one.name for one in known}
+    if unknown := next((name for name in call.request.query_params if name not in names), None):
+        raise InvalidArgumentError(f"there is no parameter {unknown[:60]!r}, only {', '.join(sorted(names))}")
 
 
 def _number(call: Call, name: str, usual: int) -> int:

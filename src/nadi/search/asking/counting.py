@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 CAME = "_came"
 _US = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALL = (1 << 32) - 1  # values of a segment of tantivy
 
 
 def counted(
@@ -44,14 +46,17 @@ def counted(
         raise InvalidArgumentError(f"{by} is a time: say by which interval it counts")
     if interval_s is None:
         return _by_value(searcher, asked, name, kind, limit)
-    if kind in ("keyword", "bool") or not interval_s > 0:
-        raise InvalidArgumentError(f"an interval is a number above 0, of a time or a number: not {interval_s} of {by}")
+    if kind in ("keyword", "bool") or not 0 < interval_s < math.inf:
+        raise InvalidArgumentError(
+            f"an interval is a finite number above 0, of a time or a number: not {interval_s} of {by}"
+        )
     return _by_interval(searcher, asked, name, kind, interval_s, unit)
 
 
 def _by_value(searcher: Searcher, asked: Query, name: str, kind: str, limit: int) -> dict[Any, int]:
-    terms = {"terms": {"field": name, "size": limit, "segment_size": SEARCH_BUCKETS}}
-    buckets = searcher.aggregate(asked, {"by": terms})["by"]["buckets"]
+    """Of each segment of tantivy's all values are taken: the most frequent of all may be rare in each."""
+    terms = {"terms": {"field": name, "size": limit, "segment_size": _ALL}}
+    buckets = _buckets(searcher, asked, terms, "ask for fewer events")
     made = {"bool": bool, "long": int, "double": float, "keyword": str}[kind]
     return {made(bucket["key"]): bucket["doc_count"] for bucket in buckets}
 
@@ -59,14 +64,31 @@ def _by_value(searcher: Searcher, asked: Query, name: str, kind: str, limit: int
 def _by_interval(searcher: Searcher, asked: Query, name: str, kind: str, interval: float, unit: int) -> dict[Any, int]:
     step = float(interval * unit) if kind == "date" else float(interval)
     histogram = {"histogram": {"field": name, "interval": step, "min_doc_count": 1}}
-    try:
-        buckets = searcher.aggregate(asked, {"by": histogram})["by"]["buckets"]
-    except ValueError as error:
+    buckets = _buckets(searcher, asked, histogram, "take a longer interval")
+    if len(buckets) > SEARCH_BUCKETS:
         raise InvalidArgumentError(
-            f"the count has more than {SEARCH_BUCKETS:,} buckets: take a longer interval ({error})"
-        ) from error
+            f"the count has {len(buckets):,} buckets, and {SEARCH_BUCKETS:,} are the most: take a longer interval"
+        )
     if kind != "date":
         return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
-    return {
-        _EPOCH + timedelta(microseconds=round(bucket["key"] / unit * _US)): bucket["doc_count"] for bucket in buckets
-    }
+    counts: dict[Any, int] = {}
+    for bucket in buckets:
+        begins = _moment(bucket["key"] / unit)
+        counts[begins] = counts.get(begins, 0) + bucket["doc_count"]
+    return counts
+
+
+def _buckets(searcher: Searcher, asked: Query, what: dict[str, Any], hint: str) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = searcher.aggregate(asked, {"by": what})["by"]["buckets"]
+    except ValueError as error:  # it is given so much memory
+        raise InvalidArgumentError(f"the count has too many buckets: {hint} ({error})") from error
+    return found
+
+
+def _moment(seconds: float) -> datetime:
+    """A bucket may begin before the first datetime there is, though its events don't."""
+    low, high = ((one.replace(tzinfo=UTC) - _EPOCH).total_seconds() for one in (datetime.min, datetime.max))
+    if not low < seconds < high:
+        return (datetime.min if seconds <= low else datetime.max).replace(tzinfo=UTC)
+    return _EPOCH + timedelta(microseconds=round(seconds * _US))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from nadi.limits import SEARCH_BEST_HITS, SEARCH_BUCKETS
 from nadi.search.analysis import OFFSET, ORDER, SEGMENT, SIZE, schema_of
-from nadi.search.asking.pages import After
+from nadi.search.asking.pages import After, Placed
 from nadi.search.fields import Field
 
 if TYPE_CHECKING:
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
     from tantivy import DocAddress, Query, Searcher
 
 _LARGEST = (1 << 63) - 1
-
-
-class Placed(NamedTuple):
-    """Where an event is, and where it ends; order: see `shards.building`."""
-
-    order: int
-    segment: int
-    offset: int
-    end: int
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.segment, self.offset
 
 
 def listed(
@@ -39,55 +27,54 @@ def listed(
     """
     count = searcher.search(asked, 1).count
     found: list[Placed] = []
-    rest = asked
+    low, high = 0, _LARGEST
     if after is not None:
-        same = _same(searcher, asked, fields, after.order)
-        found = [one for one in same if one.place > (after.segment, after.offset)][:most]
-        low, high = (None, after.order - 1) if newest else (after.order + 1, None)
-        rest = _within(asked, fields, low, high)
+        same = _same(searcher, asked, fields, after.order, newest)
+        place = (after.segment, after.offset)
+        found = [one for one in same if (one.place < place if newest else one.place > place)][:most]
+        low, high = (0, after.order - 1) if newest else (after.order + 1, _LARGEST)
     left = most - len(found)
-    if left:
+    if left and low <= high:
+        rest = asked if after is None else _within(asked, fields, low, high)
         some = _placed(searcher, _addresses(searcher, rest, left, newest))
         if len(some) == left:  # the last may be some of those with one order
             last = some[-1].order
-            some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last)
-        found += sorted(some, key=lambda one: (-one.order if newest else one.order, one.place))[:left]
+            some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last, newest)
+        found += sorted(some, reverse=newest)[:left]
     return found, count
 
 
-def best(
-    searcher: Searcher, asked: Query, first: int, most: int
-) -> tuple[list[tuple[Placed, float | None]], int, bool]:
-    """`most` of the hits that fit best, from the one with number `first` on, the newest first of those that do so
-    alike; how many there are; and whether there are more to be had."""
+def best(searcher: Searcher, asked: Query, after: After | None) -> tuple[list[tuple[Placed, float]], int]:
+    """The hits that fit best, the newest first of those that do so alike, behind where a page ended; and how many fit.
+
+    Where the index has changed meanwhile, so may have the scores: they go on behind the event that was the last.
+    """
     result = searcher.search(asked, SEARCH_BEST_HITS)
-    addresses = [address for _, address in result.hits]
-    orders = searcher.fast_field_values(ORDER, addresses) if addresses else []
-    ranked = sorted(
-        (
-            (round(float(score), 4), int(order), address)
-            for (score, address), order in zip(result.hits, orders, strict=True)
-        ),
-        key=lambda one: (-one[0], -one[1]),
-    )
-    page = ranked[first : first + most]
-    placed = _placed(searcher, [address for _, _, address in page])
-    pairs: list[tuple[Placed, float | None]] = [(one, score) for one, (score, _, _) in zip(placed, page, strict=True)]
-    return pairs, result.count, len(ranked) > first + most
+    placed = _placed(searcher, [address for _, address in result.hits])
+    scores = [round(float(score), 4) for score, _ in result.hits]
+    ranked = sorted(zip(placed, scores, strict=True), key=_rank)
+    if after is None:
+        return ranked, result.count
+    last = (Placed(after.order, after.segment, after.offset, 0), after.score)
+    at = next((number + 1 for number, (one, _) in enumerate(ranked) if one.place == last[0].place), None)
+    return ranked[bisect_right(ranked, _rank(last), key=_rank) if at is None else at :], result.count
 
 
-def _same(searcher: Searcher, asked: Query, fields: tuple[Field, ...], order: int) -> list[Placed]:
-    """All with that order, by their places."""
+def _rank(one: tuple[Placed, float]) -> tuple[float, int, int, int]:
+    placed, score = one
+    return -score, -placed.order, -placed.segment, -placed.offset
+
+
+def _same(searcher: Searcher, asked: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[Placed]:
+    """All with that order, by their places; as a segment has them, or the other way round."""
     hits = searcher.search(_within(asked, fields, order, order), SEARCH_BUCKETS, count=False).hits
-    return sorted(_placed(searcher, [address for _, address in hits]), key=lambda one: one.place)
+    return sorted(_placed(searcher, [address for _, address in hits]), reverse=newest)
 
 
-def _within(asked: Query, fields: tuple[Field, ...], low: int | None, high: int | None) -> Query:
+def _within(asked: Query, fields: tuple[Field, ...], low: int, high: int) -> Query:
     from tantivy import FieldType, Occur, Query
 
-    orders = Query.range_query(
-        schema_of(fields), ORDER, FieldType.Unsigned, low or 0, _LARGEST if high is None else high
-    )
+    orders = Query.range_query(schema_of(fields), ORDER, FieldType.Unsigned, low, high)
     return Query.boolean_query([(Occur.Must, asked), (Occur.Must, Query.const_score_query(orders, 0.0))])
 
 

@@ -15,27 +15,30 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachetools import LRUCache
 
 from nadi.client.aio import StreamManager
-from nadi.client.control.arguments import several_texts
+from nadi.client.control.arguments import checked, several_texts
 from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import check_cut
 from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError, PermissionDeniedError, RequestTimeoutError
 from nadi.limits import SEARCH_HITS, SEARCH_KEPT, SEARCH_LOOK_S
 from nadi.model.frontier import Bound as CutBound
+from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch
 from nadi.search.analysis import ORDER_BITS, check_installed
+from nadi.search.asking.bounds import within
 from nadi.search.asking.counting import counted
 from nadi.search.asking.events import events_at
 from nadi.search.asking.excerpts import Excerpt, Words
 from nadi.search.asking.local import LocalIndex, Opened
-from nadi.search.asking.ordered import Placed, best, listed
-from nadi.search.asking.pages import After, after_of
+from nadi.search.asking.ordered import best, listed
+from nadi.search.asking.pages import After, Placed, after_of, fitting
 from nadi.search.definition import Definition, Definitions
 from nadi.search.fields import UnfitError, reader_of
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.query.bound import Bound, bind
-from nadi.search.query.parser import parse
-from nadi.search.query.translation import outside, translated
+from nadi.search.query.parser import check_text, parse
+from nadi.search.query.translation import translated
 from nadi.search.remade import check_same
 from nadi.search.shards.manifest import Manifest, unfinished
 
@@ -78,6 +81,7 @@ class _Question:
     keys: tuple[str, ...] | None
 
 
+@checked()
 class Search:
     """Queries of one stream's index; `opened` makes one."""
 
@@ -118,7 +122,7 @@ class Search:
             raise InvalidArgumentError(f"a page has 1 to {SEARCH_HITS:,} hits, not {limit}")
         digest = _digest(text, order, since, until, keys)
         begin = None if after is None else after_of(after, digest)
-        if order == "best" and until is None:
+        if order == "best" and until is None and parse(text).until is None:
             until = await self._as_of(begin)
         question = await self._question(text, since, until, keys)
         await self._wait(wait_for, timeout)
@@ -134,7 +138,7 @@ class Search:
         text: str = "",
         *,
         by: str | None = None,
-        interval_s: float | None = None,
+        interval_s: int | float | None = None,
         limit: int = 20,
         since: StreamCut | str | None = None,
         until: StreamCut | str | None = None,
@@ -163,12 +167,24 @@ class Search:
         return self._reached(manifest)
 
     async def hit_cut(self, hit: Hit) -> StreamCut:
-        """A cut that stands at a hit's event, and at the start of the segments that had the other keys then."""
+        """A cut that stands at a hit's event, and at the start of the segments that had the other keys then, or of what
+        is left of these keys."""
         epoch = segment_epoch(hit.segment_id)
-        segments = await self._stores.controller.epoch_segments(self._scope, self._stream, epoch)
+        beside = await self._stores.controller.epoch_segments(self._scope, self._stream, epoch)
         head = await self._cuts.head()
-        starts = {one.segment_id: max(head.positions.get(one.segment_id, 0), 0) for one in segments}
-        return StreamCut(self._scope, self._stream, starts | {hit.segment_id: hit.offset})
+        ranges = [one for one in await self._definitions.ranges(head) if one.segment_id != hit.segment_id]
+        positions = {hit.segment_id: hit.offset}
+        for one in beside:
+            if one.segment_id == hit.segment_id:
+                continue
+            later = [left for left in ranges if left.segment_id >= one.segment_id and share_keys(left, one)]
+            if later and later[0].segment_id != one.segment_id:
+                positions |= {left.segment_id: head.positions[left.segment_id] for left in later}
+            elif later:
+                positions[one.segment_id] = max(head.positions[one.segment_id], 0)
+            else:
+                positions[one.segment_id] = 0
+        return StreamCut(self._scope, self._stream, positions)
 
     def close(self) -> None:
         """Let go of its files."""
@@ -188,7 +204,9 @@ class Search:
     async def _as_of(self, begin: After | None) -> StreamCut | None:
         """The cut as of which the best are listed; None where all of a sealed stream is indexed."""
         if begin is not None:
-            return StreamCut.from_text(begin.as_of) if begin.as_of else None
+            found = StreamCut.from_text(begin.as_of) if begin.as_of else None
+            check_cut(found, self._scope, self._stream)
+            return found
         manifest, _ = await self._definitions.manifest(self.definition)
         return self._reached(manifest) if manifest.positions() else None
 
@@ -204,6 +222,8 @@ class Search:
             if given is not None and said is not None:
                 raise InvalidArgumentError(f"the query says _{name}: already: leave one out")
         found = tuple(several_texts(keys, "routing keys")) if keys is not None else None
+        for key in found or ():
+            check_text(key, "a routing key")
         return _Question(
             bind(parsed.node, self.definition.fields),
             await self._cut(since if since is not None else parsed.since),
@@ -212,45 +232,20 @@ class Search:
         )
 
     async def _cut(self, given: StreamCut | str | None) -> StreamCut | None:
-        return await self._cuts.named(given) if isinstance(given, str) else given
+        if isinstance(given, str):
+            check_text(given, "a place")
+            return await self._cuts.named(given)
+        check_cut(given, self._scope, self._stream)
+        return given
 
     async def _asked(self, question: _Question, manifest: Manifest) -> Query:
         """The question to tantivy: what fits, less what lies outside of the bounds, or before the stream's head."""
-        from tantivy import Occur, Query
-
         head = await self._cuts.head()
         await self._check_same(head, manifest)
         lows = [await self._limits(cut) for cut in (head, question.since) if cut is not None]
-        highs = None if question.until is None else await self._limits(question.until)
-        excluded: dict[int, list[tuple[int | None, int | None]]] = {}
-        spans: dict[int, tuple[int, int]] = {}
-        for shard in manifest.shards:
-            for segment, start, end in shard.spans:
-                low, high = spans.get(segment, (start, end))
-                spans[segment] = (min(low, start), max(high, end))
-        for segment, (start, end) in spans.items():
-            reach = manifest.segments[segment]
-            runs: list[tuple[int | None, int | None]] = []
-            low = max(
-                (end if limit is None else limit for limit in (one.limit(reach.range) for one in lows)), default=0
-            )
-            high = end
-            if highs is not None and (limit := highs.limit(reach.range)) is not None:
-                high = limit
-            if question.keys is not None and not reach.range.takes_any(question.keys):
-                high = start
-            if low >= end or high <= start:
-                runs = [(None, None)]
-            else:
-                runs += [(None, low)] if low > start else []
-                runs += [(high, None)] if high < end else []
-            if runs:
-                excluded[segment] = runs
+        high = None if question.until is None else await self._limits(question.until)
         fields = self.definition.fields
-        asked = translated(question.bound, fields)
-        if not excluded:
-            return asked
-        return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in outside(excluded, fields))])
+        return within(translated(question.bound, fields), fields, manifest, lows, high, question.keys)
 
     async def _check_same(self, cut: StreamCut, manifest: Manifest) -> None:
         """StreamRemadeError, if the index is that of an earlier stream of that name; which has none of the segments."""
@@ -296,33 +291,41 @@ class Search:
         found, count = await asyncio.to_thread(
             listed, opened.searcher, asked, self.definition.fields, limit + 1, begin, newest
         )
-        hits = await self._hits(question, [(one, None) for one in found[:limit]])
-        last = found[limit - 1] if len(found) > limit else None
+        placed: list[tuple[Placed, float | None]] = [(one, None) for one in found[:limit]]
+        shown = fitting(placed)
+        hits = await self._hits(question, shown)
+        last = shown[-1][0] if len(found) > len(shown) else None
         told = None if last is None else After(digest, last.order, last.segment, last.offset).as_text()
         return Page(tuple(hits), count, told)
 
     async def _best(
         self, question: _Question, opened: Opened, asked: Query, limit: int, begin: After | None, digest: str
     ) -> Page:
-        shown = 0 if begin is None else begin.count
-        found, count, more = await asyncio.to_thread(best, opened.searcher, asked, shown, limit)
-        hits = await self._hits(question, found)
-        if not more:
+        found, count = await asyncio.to_thread(best, opened.searcher, asked, begin)
+        shown = fitting(found[:limit])
+        hits = await self._hits(question, shown)
+        if len(found) == len(shown):
             return Page(tuple(hits), count, None)
         as_of = "" if question.until is None else question.until.as_text()
         generation = opened.manifest.generation
         self._kept[generation] = opened
-        return Page(tuple(hits), count, After(digest, 0, 0, 0, shown + limit, as_of, generation).as_text())
+        last, score = shown[-1]
+        told = After(digest, last.order, last.segment, last.offset, score or 0.0, as_of, generation)
+        return Page(tuple(hits), count, told.as_text())
 
     async def _hits(self, question: _Question, found: Sequence[tuple[Placed, float | None]]) -> list[Hit]:
         """With their events; those that were truncated away meanwhile left out."""
         places = [(one.segment, one.offset, one.end) for one, _ in found]
         events = await events_at(self._stores, self._scope, self._stream, places)
-        return [
-            Hit(data, one.segment, one.offset, _came(one.order), score, self._excerpt(question.bound, data))
-            for (one, score), data in zip(found, events, strict=True)
-            if data is not None
-        ]
+
+        def made() -> list[Hit]:
+            return [
+                Hit(data, one.segment, one.offset, _came(one.order), score, self._excerpt(question.bound, data))
+                for (one, score), data in zip(found, events, strict=True)
+                if data is not None
+            ]
+
+        return await asyncio.to_thread(made)
 
     def _excerpt(self, bound: Bound, data: bytes) -> Excerpt | None:
         """Of the first text that has one of the words, or of the first text."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nadi.errors import InvalidArgumentError
-from nadi.limits import SEARCH_QUERY_PARTS
+from nadi.limits import SEARCH_PREFIX_BYTES, SEARCH_QUERY_PARTS, SEARCH_TOKEN_BYTES
 from nadi.search.analysis import words_in
 from nadi.search.fields import NUMBERS, Field, Value, value_of
 from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
@@ -147,7 +147,7 @@ class _Binding:
                 raise InvalidArgumentError(
                     f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}"
                 )
-            return Starts(number, node.text)
+            return _starts(number, node.text)
         return Has(number, self._value(field, node.text))
 
     def _range(self, node: Range) -> Bound:
@@ -165,8 +165,18 @@ class _Binding:
             raise InvalidArgumentError(f"what the query says of {field.name} is {error}") from None
 
 
+def _starts(number: int, prefix: str) -> Starts:
+    if len(prefix.encode()) > SEARCH_PREFIX_BYTES:
+        raise InvalidArgumentError(f"{prefix[:40]!r}… has more than {SEARCH_PREFIX_BYTES} bytes: say less of the start")
+    return Starts(number, prefix)
+
+
 def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> Bound:
     words = words_in(node.text)
+    if not words and any(char.isalnum() for char in node.text):
+        raise InvalidArgumentError(
+            f"{node.text[:60]!r}… is longer than the {SEARCH_TOKEN_BYTES} bytes that a word of {field.name} may have"
+        )
     if not words:
         raise InvalidArgumentError(f"{node.text[:60]!r} has no letter and no digit: {field.name} is found by its words")
     if isinstance(node, Near):
@@ -176,5 +186,5 @@ def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> 
     if isinstance(node, Prefix):
         if len(words) > 1:
             raise InvalidArgumentError(f"{node.text[:60]!r} is several words: what begins with them can't be asked for")
-        return Starts(number, words[0])
+        return _starts(number, words[0])
     return Has(number, words[0]) if len(words) == 1 else Follow(number, tuple(words))

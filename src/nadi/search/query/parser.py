@@ -33,7 +33,16 @@ def parse(text: str) -> Parsed:
         raise InvalidArgumentError(f"a query is a text, not {type(text).__name__}")
     if len(text) > SEARCH_QUERY_CHARS:
         raise InvalidArgumentError(f"a query has at most {SEARCH_QUERY_CHARS:,} characters, not {len(text):,}")
+    check_text(text, "a query")
     return _Parser(words_of(text)).parsed()
+
+
+def check_text(text: str, what: str) -> None:
+    """InvalidArgumentError for one with half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{what} can't be sent: its character {error.start + 1} is half of one") from None
 
 
 class _Parser:
@@ -174,7 +183,7 @@ class _Parser:
 
     def _value_of(self, sign: Word) -> Word:
         word = self._next()
-        if word is None or word.kind == "sign" or not word.is_glued or not word.text:
+        if word is None or word.kind == "sign" or not word.is_glued:
             raise InvalidArgumentError(f"{sign.text!r} at character {sign.at + 1} lacks a value right behind it")
         self._at += 1
         return word
