@@ -6,16 +6,20 @@ import asyncio
 import base64
 import os
 import pickle
+import random
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import msgspec
+import numpy as np
 import pytest
 
 import nadi
 from nadi.errors import InvalidArgumentError
 from nadi.search import Part, past_parts
+from nadi.search.shards.manifest import PastOrders, past_micros
 from nadi.search.shards.objects import Shards
 from nadi.testing import RestartableServer
 from tests.cli.test_streams import Shell
@@ -98,6 +102,60 @@ async def test_letters_that_an_indexer_began_are_written_once(logs: Indexed, nad
     letters = [base64.b64decode(msgspec.json.decode(one)["data"]) for one in await logs.read_all("unfit")]
     assert sorted(letters) == sorted(bad.values())
     assert (await logs.status()).unfit == len(bad)
+
+
+async def test_the_past_lies_in_order(logs: Indexed, nadi_server: RestartableServer) -> None:
+    """Before, within and behind it, whoever indexes which part when."""
+    await logs.create()
+    await logs.write(map(event, range(50)))
+    async with logs.running():
+        await logs.caught_up()
+    for first in range(50, 1_050, 250):
+        await logs.write(map(event, range(first, first + 250)))
+    parts = await parts_of(logs, nadi_server.controller_uri, 8_000)
+    assert len(parts) > 8
+    async with logs.running():
+        for number in range(1_050, 1_450, 100):
+            await logs.write(map(event, range(number, number + 100)))
+            await (await logs.search()).query("")
+        for part in random.Random(3).sample(parts, len(parts)):
+            await asyncio.to_thread(part.index)
+        search = await logs.caught_up()
+    newest = await all_hits(search, limit=77)
+    assert sorted(numbers(newest)) == list(range(1_450))
+    assert await all_hits(search, limit=501, order="oldest") == newest[::-1]
+    for segment in {hit.segment_id for hit in newest}:
+        offsets = [hit.offset for hit in newest if hit.segment_id == segment]
+        assert offsets == sorted(offsets, reverse=True)
+    moments = [hit.came.timestamp() for hit in newest]
+    assert max(moments) - min(moments) < 120
+    assert abs(max(moments) - time.time()) < 120
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_of_a_past_lie_as_its_events(seed: int) -> None:
+    chance = random.Random(seed)
+    offsets = np.cumsum([chance.choice((9, 100, 5_000, 200_000)) for _ in range(2_000)])
+    end = int(offsets[-1]) + 50
+    moments = np.cumsum([chance.choice((1_000, 10_000)) for _ in range(40)]) + 1_000_000
+    borders = np.sort(np.array(chance.sample(offsets.tolist(), 40)))
+    came_ms = int(moments[30]) if seed % 3 else -1
+    before = chance.choice((0, int(moments[5]) * 1_000, int(moments[-1]) * 1_001))
+    known = PastOrders(int(offsets[0]), before, end, came_ms)
+    found = []
+    for some in np.array_split(offsets, 13):
+        there = chance.randrange(31, 41)  # how many entries the time index had when this part was indexed
+        places = np.searchsorted(borders[:there], some, side="right")
+        later = int(moments[there - 1]) + chance.randrange(100)
+        times = np.append(moments[:there], later)[places]
+        ends = np.append(borders[:there], end)[places]
+        unknown = some < borders[seed % 4]
+        micros = past_micros(known, some, np.where(unknown, -1, times), np.where(unknown, 0, ends))
+        found += micros.tolist()
+    assert found == sorted(found)
+    assert before < found[0]
+    assert found[-1] <= known.last
+    assert max(Counter(found).values()) <= 4_096 // 9 + 1
 
 
 async def test_parts_that_are_truncated_meanwhile(logs: Indexed, nadi_server: RestartableServer) -> None:

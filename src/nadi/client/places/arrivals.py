@@ -19,7 +19,14 @@ UNKNOWN = -1
 async def came_by(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> Numbers:
     """The time in ms since 1970 by which each event had come, of events in offset order before `end`; UNKNOWN where
     the index doesn't reach, and of a server that has none."""
+    return (await came_within(stores, segment, offsets, end))[0]
+
+
+async def came_within(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> tuple[Numbers, Numbers]:
+    """`came_by`, and where the bytes end of which the index says no more than that they had come by then: `end` behind
+    its last entry, 0 where nothing is known."""
     found = np.full(len(offsets), UNKNOWN, np.int64)
+    ends = np.zeros(len(offsets), np.int64)
     low = 0
     while low < len(offsets):
         page = await list_moments(stores, segment, int(offsets[low]), end)
@@ -29,7 +36,10 @@ async def came_by(stores: SegmentStores, segment: str, offsets: Numbers, end: in
         high = len(offsets) if is_behind_all else int(np.searchsorted(offsets, page.offsets[-1]))
         some = offsets[low:high]
         moments = np.append(page.moments, page.appended_ms + 1) - 1
-        times = moments[np.searchsorted(page.offsets, some, side="right")]
-        found[low:high] = np.where((some < page.start) | (times <= 0), UNKNOWN, times)
+        places = np.searchsorted(page.offsets, some, side="right")
+        times = moments[places]
+        is_unknown = (some < page.start) | (times <= 0)
+        found[low:high] = np.where(is_unknown, UNKNOWN, times)
+        ends[low:high] = np.where(is_unknown, 0, np.append(page.offsets, end)[places])
         low = high
-    return found
+    return found, ends

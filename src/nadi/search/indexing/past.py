@@ -8,18 +8,19 @@ followed from the tail at which the past was divided.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
 from nadi.client.blocking import manager as blocking
 from nadi.client.blocking.face import inside
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.arrivals import came_by
+from nadi.client.places.arrivals import UNKNOWN, came_by, came_within
 from nadi.client.places.cuts import slices_between
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import SKIP
@@ -38,7 +39,7 @@ from nadi.search.indexing.letters import Letters, followed_since, part_from
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
-from nadi.search.shards.manifest import Manifest, OvertakenError, Reach, Shard, Span
+from nadi.search.shards.manifest import Manifest, OvertakenError, PastOrders, Reach, Shard, Span, past_micros
 from nadi.search.shards.names import new_name
 from nadi.search.shards.objects import Shards, open_shards
 
@@ -96,18 +97,51 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
         spans = await _spans(manager, scope, known, tail, max_bytes)
         if not spans:
             return []
-        reaches = [*await _ranges(manager, scope, stream, spans), *await definitions.reaches(tail)]
+        orders = await _orders(manager, scope, stream, known, spans)
+        reaches = [*await _ranges(manager, scope, stream, spans), *await _followed(definitions, known, tail, orders)]
         try:
-            return (await changes.change(partial(_divided, known, spans, reaches))).past
+            return (await changes.change(partial(_divided, known, spans, reaches, orders))).past
         except OvertakenError:
             continue
     raise ContentionError(f"the index of {scope}/{stream}", _TRIES)
 
 
-def _divided(known: Manifest, spans: list[Span], reaches: list[Reach], newest: Manifest) -> Manifest:
+def _divided(
+    known: Manifest, spans: list[Span], reaches: list[Reach], orders: dict[int, PastOrders], newest: Manifest
+) -> Manifest:
     if newest.segments != known.segments or newest.lettering != known.lettering or newest.past:
         raise OvertakenError("indexers have gone on meanwhile")
-    return newest.divided(spans, reaches)
+    return newest.divided(spans, reaches, orders)
+
+
+async def _orders(
+    manager: StreamManager, scope: str, stream: str, known: Manifest, spans: Sequence[Span]
+) -> dict[int, PastOrders]:
+    found = {}
+    for segment in {span[0] for span in spans}:
+        start = min(span[1] for span in spans if span[0] == segment)
+        end = max(span[2] for span in spans if span[0] == segment)
+        before = known.segments[segment].order if segment in known.segments else 0
+        try:
+            name = segment_name(scope, stream, segment)
+            came = await came_by(stores_of(manager), name, np.array([end - 1], np.int64), end)
+        except SegmentNotFoundError:  # truncated away meanwhile
+            came = np.array([UNKNOWN])
+        found[segment] = PastOrders(start, before, end, int(came[0]))
+    return found
+
+
+async def _followed(
+    definitions: Definitions, known: Manifest, tail: StreamCut, orders: dict[int, PastOrders]
+) -> list[Reach]:
+    """The tail's segments, whose orders go on behind those of the past."""
+
+    def before(segment: int) -> int:
+        if segment in orders:
+            return orders[segment].last
+        return known.segments[segment].order if segment in known.segments else 0
+
+    return [replace(one, order=before(one.segment_id)) for one in await definitions.reaches(tail)]
 
 
 async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
@@ -151,7 +185,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
         return False
     origin = known.letters_of(span)
     run = part_from(span[1]) if origin is None else followed_since(origin)
-    built = await _built(manager, scope, definition, span)
+    built = await _built(manager, scope, definition, span, known.orders[span[0]])
     letters = Letters(manager, scope, definition)
     shards, name = await open_shards(definition.url, scope, stream, definition.id), new_name()
     try:
@@ -182,7 +216,9 @@ async def _stored(shards: Shards, built: Built, name: str) -> Shard | None:
     return shard
 
 
-async def _built(manager: StreamManager, scope: str, definition: Definition, span: Span) -> Built | None:
+async def _built(
+    manager: StreamManager, scope: str, definition: Definition, span: Span, orders: PastOrders
+) -> Built | None:
     """None where nothing is left of it in the stream."""
     segment, start, end = span
     stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
@@ -196,6 +232,7 @@ async def _built(manager: StreamManager, scope: str, definition: Definition, spa
         return None
     if not blocks:
         return None
-    came = await came_by(stores, name, np.concatenate([block.offsets() for block in blocks]), end)
-    stretch = Stretch(segment, blocks, came, 0)
+    offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
+    came, ends = await came_within(stores, name, offsets, end)
+    stretch = Stretch(segment, blocks, came, 0, past_micros(orders, offsets, came, ends))
     return await REAL.in_thread(build, [stretch], definition.format, definition.fields)

@@ -1,8 +1,8 @@
 """Makes a shard of events: what they say to tantivy, and what doesn't parse to the dead letters.
 
 Each event has an *order*, by which the newest come first: when the server took it, in microseconds, with its segment's
-number in the low bits; and more than the one before it in its segment. So no two events have the same, whatever clock
-says, and a page of hits can end behind any of them.
+number in the low bits; and more than the one before it in its segment. Of a past that is indexed by many it is no less
+than that, and few share one, which are listed by their places. So a page of hits can end behind any of them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Events of one segment that follow each other. came_ms: when each was taken, -1 where that is unknown. order: of
-    the event before, in microseconds."""
+    the event before, in microseconds. micros: their orders, where they don't follow from these."""
 
     segment_id: int
     blocks: Sequence[EventBlock]
     came_ms: _Numbers
     order: int
+    micros: _Numbers | None = None
 
     @property
     def start(self) -> int:
@@ -140,7 +141,7 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
     made = Built()
     documents = _documents(form, fields)
     for stretch in stretches:
-        micros = orders(stretch.came_ms, stretch.order)
+        micros = orders(stretch.came_ms, stretch.order) if stretch.micros is None else stretch.micros
         events = documents(stretch, (micros << ORDER_BITS) | (segment_number(stretch.segment_id) & _NUMBER_MASK))
         for found in events:
             if isinstance(found, Unfit):

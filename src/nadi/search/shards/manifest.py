@@ -29,12 +29,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from nadi.model.frontier import WAITING
 from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.search.shards.names import ShardId
+from nadi.wire.moments import Numbers
 
+_APART_BYTES = 4096  # of a past: events so far apart have different orders, whatever is known of when they came
 Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
 
 
@@ -68,6 +71,21 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
     spans: list[Span]
 
 
+class PastOrders(msgspec.Struct, frozen=True, array_like=True):
+    """Between which orders those of a segment's past lie, from `start` up to `end`. before: that of the event before
+    it, in microseconds. came_ms: by when all of it had come, -1 where that is unknown."""
+
+    start: int
+    before: int
+    end: int
+    came_ms: int
+
+    @property
+    def last(self) -> int:
+        """None is higher, and those of what follows are."""
+        return max(self.came_ms * 1000, self.before + 1 + (self.end - self.start) // _APART_BYTES)
+
+
 class Step(NamedTuple):
     """A segment is indexed from `start` up to `end`. order: as in `Reach`."""
 
@@ -88,14 +106,15 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
-    1970. indexed, unfit: events so far, the latter those that didn't parse; gaps: places where data was gone or
-    damaged."""
+    1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; gaps:
+    places where data was gone or damaged."""
 
     generation: int = 0
     segments: dict[int, Reach] = {}
     shards: list[Shard] = []
     past: list[Span] = []
     retired: dict[ShardId, int] = {}
+    orders: dict[int, PastOrders] = {}
     indexed: int = 0
     unfit: int = 0
     gaps: int = 0
@@ -182,13 +201,16 @@ class Manifest(msgspec.Struct, frozen=True):
             segments.setdefault(piece.segment_id, Reach(piece.segment_id, piece.low, piece.high))
         return replace(self._with(segments, self.shards), gaps=self.gaps + gaps)
 
-    def divided(self, past: Sequence[Span], tail: Iterable[Reach]) -> Manifest:
+    def divided(
+        self, past: Sequence[Span], tail: Iterable[Reach], orders: Mapping[int, PastOrders] | None = None
+    ) -> Manifest:
         """With what lies up to the stream's tail as the past, to be indexed by many. tail: its segments, which are
-        followed from there, after those of the past that aren't known yet."""
+        followed from there, after those of the past that aren't known yet. orders: of the past's segments."""
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
         for reach in tail:
             segments[reach.segment_id] = replace(reach, origin=reach.reached)
-        return self._with(segments, self.shards, [*self.past, *past])
+        made = self._with(segments, self.shards, [*self.past, *past])
+        return replace(made, orders={**made.orders, **(orders or {})})
 
     def filled(self, span: Span, shard: Shard | None, *, indexed: int, unfit: int) -> Manifest:
         """With a part of the past indexed. OvertakenError if it is already."""
@@ -253,10 +275,36 @@ class Manifest(msgspec.Struct, frozen=True):
             for segment_id, reach in segments.items()
             if not reach.is_done or segment_id in held or first_open is None or first_open < segment_id
         }
+        left = {span[0] for span in past}
+        orders = {segment_id: one for segment_id, one in self.orders.items() if segment_id in left}
         lettering = [one for one in self.lettering if one.segment_id in kept]
         return replace(
-            self, generation=self.generation + 1, segments=kept, shards=shards, past=past, lettering=lettering
+            self,
+            generation=self.generation + 1,
+            segments=kept,
+            shards=shards,
+            past=past,
+            orders=orders,
+            lettering=lettering,
         )
+
+
+def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Numbers) -> Numbers:
+    """The microseconds of the orders of events of a past: whoever indexes which part of it when, they lie as the events
+    do. Within the bytes that came by one moment, as the time index has it, they go back from there. ends: see
+    `came_within`.
+
+    >>> one = PastOrders(0, 0, 3 << 20, 70)
+    >>> offsets, came, ends = np.array([0, 8, 1 << 20, 2 << 20]), np.array([50, 50, 50, 90]), np.array([2 << 20] * 4)
+    >>> past_micros(one, offsets, came, ends).tolist()
+    [49488, 49489, 49744, 69744]
+    """
+    is_last = came_ms >= max(orders.came_ms, 0)  # the index may have said more since the past was divided
+    times = np.where(is_last, max(orders.came_ms, 0), came_ms) * 1000
+    micros = times - (np.where(is_last, orders.end, ends) - offsets) // _APART_BYTES
+    least = orders.before + 1 + (offsets - orders.start) // _APART_BYTES
+    found: Numbers = np.maximum.accumulate(np.maximum(micros, least))
+    return found
 
 
 def started(reaches: Iterable[Reach]) -> Manifest:

@@ -25,6 +25,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
   const data = path`/v1/data/${scope}/streams/${stream}`;
   let asked = { query: told.get("query") ?? "", order: told.get("order") ?? "newest", key: told.get("key") ?? "", since: numberOf(told.get("since")), until: numberOf(told.get("until")) };
   let pages = [null]; // where each begins, as far as is known
+  let firsts = [1]; // and with which number
   let round = null;
   signal.addEventListener("abort", () => round?.abort());
 
@@ -93,6 +94,7 @@ export function searchView(main, { scope, stream, query: told, signal }) {
 
   async function begin() {
     pages = [null];
+    firsts = [1];
     if (await show(0)) recount();
   }
 
@@ -108,7 +110,8 @@ export function searchView(main, { scope, stream, query: told, signal }) {
       pages = [...pages.slice(0, number + 1), page.next];
       trouble.hidden = true;
       found.hidden = false;
-      const first = number * PAGE + 1;
+      const first = firsts[number];
+      firsts[number + 1] = first + page.hits.length;
       fill(shown, page.hits.length ? `${count(first)} to ${count(first + page.hits.length - 1)} of ${count(page.count)} events` : page.count ? "These are gone from the stream." : "Nothing found.");
       fill(hits, page.hits.map((hit) => hitNode(hit, scope, stream)));
       back.disabled = number === 0;
