@@ -5,6 +5,7 @@ that its operator allows: `NADI_REST_SEARCH` lists folders and URLs, with spaces
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -12,12 +13,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nadi.access.names import Act
 from nadi.controller.rest.endpoint import Call, Parameter, on_stream
 from nadi.controller.rest.replies import reply
-from nadi.errors import InvalidArgumentError, PermissionDeniedError
+from nadi.errors import InvalidArgumentError, PermissionDeniedError, ProtocolError, StoreError
 from nadi.limits import REST_SEARCHES
 from nadi.web import bodies
 from nadi.web.clients import ENDED, through_client
@@ -26,6 +28,8 @@ from nadi.web.places import STREAM
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
     from nadi.search.asking.searching import Hit, Search
+
+log = logging.getLogger(__name__)
 
 ALLOWED = "NADI_REST_SEARCH"
 _TEXT = {"type": "string"}
@@ -58,6 +62,7 @@ _CODES = {
     400: "The query, or a place, can't be one; or the index has no such field.",
     403: f"Not allowed; or the server may not open the index's store: see {ALLOWED}.",
     404: "There is no such stream, or it has no search index.",
+    500: "The index can't be read: its records or its shards are damaged, or the server's cache can't be used.",
 }
 
 
@@ -141,14 +146,19 @@ BOUND = (search, counts)
 
 @asynccontextmanager
 async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
-    """The index of the stream, opened once for each client."""
-    kept = await _opened(call, manager)
-    kept.asked += 1
+    """The index of the stream, opened once for each client. Its records and its shards are others' to write: what is
+    wrong with them is told to who asks."""
     try:
-        yield kept.search
-    finally:
-        kept.asked -= 1
-        kept.close_if_idle()
+        kept = await _opened(call, manager)
+        kept.asked += 1
+        try:
+            yield kept.search
+        finally:
+            kept.asked -= 1
+            kept.close_if_idle()
+    except (StoreError, ProtocolError) as error:
+        log.warning("the index of %s/%s can't be asked: %s", *call.stream, error)
+        raise HTTPException(500, str(error)) from error
 
 
 async def _opened(call: Call, manager: StreamManager) -> _Kept:
