@@ -4,6 +4,7 @@ told or removed."""
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ from nadi.search import IndexNotFoundError, indexes, run
 from nadi.search.asking.cached import Cached
 from nadi.search.definition import Definitions, _packed
 from nadi.search.shards.names import folder_of_index, new_index, new_name
+from nadi.web.searching import _forget, _Kept
 from tests.search.support import Indexed, event, numbers
 from tests.web.support import error_of
 
@@ -67,14 +69,19 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
     for made in (
         msgspec.structs.replace(manifest, shards=[msgspec.structs.replace(shard, id="../../precious")]),
         msgspec.structs.replace(manifest, retired={str(precious): 0}),
+        msgspec.structs.replace(manifest, segments={}),
+        msgspec.structs.replace(manifest, past=[(7, 0, 5)]),
     ):
         await definitions.changes(known).change(lambda _, made=made: made)  # type: ignore[misc]
-        with pytest.raises(ProtocolError, match="manifest can't be read"):
+        with pytest.raises(ProtocolError, match=r"the manifest (can't be read|names segments)"):
             await (await logs.search()).query("")
         table = logs.manager.table(logs.scope, "_search")
         await table.remove(f"manifest/logs/{known.id}".encode())
         await table.put(f"manifest/logs/{known.id}".encode(), _packed(manifest))
     assert (precious / "old").read_text() == "mine"
+    await logs.manager.table(logs.scope, "_search").put(b"index/logs", b'{"stream": "\xff"}')
+    with pytest.raises(ProtocolError, match="definition can't be read"):
+        await logs.search()
 
 
 async def test_the_id_of_anothers_index_leads_to_nothing_of_it(logs: Indexed) -> None:
@@ -209,6 +216,23 @@ async def test_nothing_is_left_open(logs: Indexed) -> None:
         await logs.search()
     with pytest.raises(StreamNotFoundError):
         await logs.indexes.open("nothing")
+
+
+def test_an_index_is_closed_once_nobody_asks_it() -> None:
+    closed = []
+
+    class Asked:
+        def close(self) -> None:
+            closed.append(self)
+
+    busy, idle = _Kept(Asked(), 1), _Kept(Asked())  # type: ignore[arg-type]
+    known = OrderedDict({("home", "busy"): busy, ("home", "idle"): idle})
+    _forget(known, "home", "busy")
+    _forget(known, "home", "idle")
+    assert (closed, known) == ([idle.search], {})
+    busy.asked -= 1
+    busy.close_if_idle()
+    assert closed == [idle.search, busy.search]
 
 
 def test_a_server_keeps_to_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

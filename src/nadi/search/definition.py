@@ -182,9 +182,12 @@ class Definitions:
             raise IndexNotFoundError(self.scope, definition.stream)
         try:
             unpacked = zlib.decompressobj().decompress(held.value, SEARCH_MANIFEST_BYTES)
-            return msgspec.msgpack.decode(unpacked, type=Manifest), held.version
+            found = msgspec.msgpack.decode(unpacked, type=Manifest)
         except (msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
             raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
+        if not found.is_whole:
+            raise ProtocolError("the manifest names segments that it doesn't know: who wrote it?")
+        return found, held.version
 
     def changes(self, definition: Definition) -> Changes[Manifest]:
         """Of the manifest."""

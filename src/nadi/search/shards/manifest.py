@@ -133,6 +133,13 @@ class Manifest(msgspec.Struct, frozen=True):
             found[segment_id] = replace(found[segment_id], reached=start, is_done=False)
         return list(found.values())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it knows the segments of its shards and of its past."""
+        past = {span[0] for span in self.past}
+        held = past.union(span[0] for shard in self.shards for span in shard.spans)
+        return held <= self.segments.keys() and past <= self.orders.keys()
+
     def positions(self) -> dict[int, int]:
         """The stream cut before which all events are indexed; some behind it may be, too."""
         return cut_of(self.known)
