@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from nadi.limits import SEARCH_BEST_HITS, SEARCH_BUCKETS
@@ -44,20 +44,39 @@ def listed(
     return found, count
 
 
-def best(searcher: Searcher, asked: Query, after: After | None) -> tuple[list[tuple[Placed, float]], int]:
-    """The hits that fit best, the newest first of those that do so alike, behind where a page ended; and how many fit.
+def best(searcher: Searcher, asked: Query, most: int, after: After | None) -> tuple[list[tuple[Placed, float]], int]:
+    """`most` of the hits that fit best, the newest first of those that do so alike, behind where a page ended; and how
+    many fit.
 
     Where the index has changed meanwhile, so may have the scores: they go on behind the event that was the last.
     """
     result = searcher.search(asked, SEARCH_BEST_HITS)
-    placed = _placed(searcher, [address for _, address in result.hits])
-    scores = [round(float(score), 4) for score, _ in result.hits]
-    ranked = sorted(zip(placed, scores, strict=True), key=_rank)
+    addresses = [address for _, address in result.hits]
+    orders = searcher.fast_field_values(ORDER, addresses) if addresses else []
+    ranked = sorted(
+        (-round(float(score), 4), -int(order), number)
+        for number, ((score, _), order) in enumerate(zip(result.hits, orders, strict=True))
+    )
+
+    def placed(low: int, high: int) -> list[tuple[Placed, float]]:
+        """With all that share score and order with the first or the last of these, which are ranked by their places."""
+        low = bisect_left(ranked, ranked[low][:2]) if low < len(ranked) else low
+        high = bisect_left(ranked, (ranked[high - 1][0], ranked[high - 1][1] + 1)) if high > low else low
+        some = _placed(searcher, [addresses[number] for _, _, number in ranked[low:high]])
+        return sorted(zip(some, [-score for score, _, _ in ranked[low:high]], strict=True), key=_rank)
+
     if after is None:
-        return ranked, result.count
-    last = (Placed(after.order, after.segment, after.offset, 0), after.score)
-    at = next((number + 1 for number, (one, _) in enumerate(ranked) if one.place == last[0].place), None)
-    return ranked[bisect_right(ranked, _rank(last), key=_rank) if at is None else at :], result.count
+        return placed(0, min(most, len(ranked)))[:most], result.count
+    last = _rank((Placed(after.order, after.segment, after.offset, 0), after.score))
+    alike = {rank[:2]: number for number, rank in enumerate(ranked) if -rank[1] == after.order}
+    for number in alike.values():
+        for one in placed(number, number + 1):
+            if one[0].place == (after.segment, after.offset):
+                last = _rank(one)
+    low = bisect_left(ranked, last[:2])
+    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # at most: those alike
+    found = [one for one in placed(low, min(low + shown + most, len(ranked))) if _rank(one) > last]
+    return found[:most], result.count
 
 
 def _rank(one: tuple[Placed, float]) -> tuple[float, int, int, int]:

@@ -301,7 +301,7 @@ class Search:
     async def _best(
         self, question: _Question, opened: Opened, asked: Query, limit: int, begin: After | None, digest: str
     ) -> Page:
-        found, count = await asyncio.to_thread(best, opened.searcher, asked, begin)
+        found, count = await asyncio.to_thread(best, opened.searcher, asked, limit + 1, begin)
         shown = fitting(found[:limit])
         hits = await self._hits(question, shown)
         if len(found) == len(shown):
