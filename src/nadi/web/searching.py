@@ -19,7 +19,7 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.controller.rest.endpoint import Call, Parameter, on_stream
 from nadi.controller.rest.replies import reply
-from nadi.errors import InvalidArgumentError, PermissionDeniedError, ProtocolError, StoreError
+from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, StoreError
 from nadi.limits import REST_SEARCHES
 from nadi.web import bodies
 from nadi.web.clients import ENDED, through_client
@@ -164,18 +164,17 @@ async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
 async def _opened(call: Call, manager: StreamManager) -> _Kept:
     from nadi.search.asking.searching import search_of
     from nadi.search.definition import Definitions
-    from nadi.search.missing import IndexNotFoundError
 
     scope, stream = call.stream
     definitions = Definitions(manager, scope)
     known = _known.setdefault(manager, OrderedDict())
     try:
-        definition = await definitions.get(stream)
-    except IndexNotFoundError:
+        async with definitions.named(stream):
+            definition = await definitions.get(stream)
+    except NotFoundError:
         if (gone := known.get((scope, stream))) is not None:
             await gone.search.discard()
             _forget(known, scope, stream)
-        await manager.stream_info(scope, stream)  # which may be why
         raise
     _check_allowed(definition.url)
     kept = known.get((scope, stream))

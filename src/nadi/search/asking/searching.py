@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from nadi.client.control.arguments import checked, several_texts
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import check_cut
 from nadi.display import Displayed
-from nadi.errors import InvalidArgumentError, PermissionDeniedError, RequestTimeoutError
+from nadi.errors import InvalidArgumentError, RequestTimeoutError
 from nadi.limits import SEARCH_HITS, SEARCH_KEPT, SEARCH_LOOK_S
 from nadi.model.frontier import Bound as CutBound
 from nadi.model.segments import share_keys
@@ -35,7 +34,6 @@ from nadi.search.asking.ordered import best, listed
 from nadi.search.asking.pages import After, Placed, after_of, fitting
 from nadi.search.definition import Definition, Definitions
 from nadi.search.fields import UnfitError, reader_of
-from nadi.search.missing import IndexNotFoundError
 from nadi.search.query.bound import Bound, bind
 from nadi.search.query.parser import check_text, parse
 from nadi.search.query.translation import translated
@@ -342,13 +340,7 @@ async def opened(manager: StreamManager, scope: str, stream: str, *, cache: str 
     """What queries the index of a stream. cache: the folder for its shards, see `local.cache_folder`."""
     check_installed()
     definitions = Definitions(manager, scope)
-    try:
-        definition = await definitions.get(stream)
-    except IndexNotFoundError:
-        with suppress(PermissionDeniedError):
-            await manager.stream_info(scope, stream)  # there may be no such stream
-        raise
-    return search_of(manager, definitions, definition, cache)
+    return search_of(manager, definitions, await definitions.get(stream), cache)
 
 
 def search_of(
