@@ -137,14 +137,18 @@ async def test_rings_leave_no_ports_behind() -> None:
             await reader.read()
         writer.close()
 
+    async def kept(port: int) -> set[str]:
+        """Whose connections to the port are kept."""
+        rows = (line.split() for line in (await asyncio.to_thread(Path("/proc/net/tcp").read_text)).splitlines()[1:])
+        return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "06"}  # TIME_WAIT
+
     server = await asyncio.start_server(until_it_ends, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
+    before = await kept(address[1])  # of another server that had it
     for _ in range(50):
         assert await takes_connections(address)
     server.close()
-    port = f":{address[1]:04X}"
-    rows = (line.split() for line in (await asyncio.to_thread(Path("/proc/net/tcp").read_text)).splitlines()[1:])
-    assert not [row for row in rows if row[2].endswith(port) and row[3] == "06"]  # TIME_WAIT
+    assert await kept(address[1]) <= before
 
 
 async def test_a_port_is_rung_again_once_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

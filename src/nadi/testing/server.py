@@ -6,6 +6,8 @@ server is back, so a test can write, kill, restart, and check whether its progra
 
 from __future__ import annotations
 
+import random
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,9 @@ from pathlib import Path
 
 from nadi.errors import ConflictError, UnavailableError
 from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, embedded
+
+_PORTS = range(20_000, 30_000)  # below those that a system gives to whoever connects, also while a server is down
+_TRIES = 5
 
 
 class RestartableServer:
@@ -33,7 +38,7 @@ class RestartableServer:
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
         self._environment, self._timeout_s = dict(environment or {}), timeout_s
         self._running: EmbeddedServer | None = None
-        self._port = 0  # any, the first time
+        self._port = 0  # one that is free, the first time
         self.start()
 
     @property
@@ -54,8 +59,20 @@ class RestartableServer:
         """Start the server on its data; it accepts clients when this returns. ConflictError if it is running."""
         if self._running is not None:
             raise ConflictError("the server runs already: kill() or stop() it first")
-        self._running = embedded(self.folder, port=self._port, environment=self._environment, timeout_s=self._timeout_s)
-        self._port = int(self._running.controller_uri.rpartition(":")[2])
+        if self._port:
+            self._running = self._started(self._port)
+            return
+        for left in reversed(range(_TRIES)):
+            port = _free_port()
+            try:
+                self._running, self._port = self._started(port), port
+                return
+            except UnavailableError:
+                if not left or _is_free(port):  # nobody else was faster: it is something else
+                    raise
+
+    def _started(self, port: int) -> EmbeddedServer:
+        return embedded(self.folder, port=port, environment=self._environment, timeout_s=self._timeout_s)
 
     def kill(self) -> None:
         """Kill the server with SIGKILL, as in a crash."""
@@ -105,3 +122,18 @@ class RestartableServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _free_port() -> int:
+    while not _is_free(port := random.SystemRandom().choice(_PORTS)):
+        pass
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
