@@ -22,6 +22,7 @@ from nadi.cli.app import app
 from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from tests.support.small_disk import small_disk
 
 T = TypeVar("T")
 DISK_MB = 64
@@ -32,20 +33,10 @@ PAGE_BYTES = 4096  # in which tmpfs counts
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own, with a ballast file on it that can be deleted to make room."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "nadi-test", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=20, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
-    try:
+    """With a ballast file on it that can be deleted to make room."""
+    with small_disk(tmp_path / "disk", DISK_MB) as folder:
         (folder / "ballast").write_bytes(bytes(BALLAST_MB << 20))
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
 
 
 def event(number: int) -> bytes:

@@ -1,0 +1,39 @@
+"""A small file system of its own, which a test fills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
+    """Of so many MiB, at that folder, which is made. Skips the test where it can't be."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "nadi-test", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=20, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on its disk; the file to delete to make some."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return ballast
+    raise AssertionError("the disk takes nothing, and doesn't say why")
