@@ -45,7 +45,7 @@ def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, o
     made, before = Pace(deque(), under_way, range(outputs)), batch()
     made.sent(before)
     clock.now += took_s
-    made.acknowledged(before)
+    made.acknowledged(before, clock.now)
     for one in under_way:
         made.sent(one)
     return made

@@ -41,8 +41,8 @@ class Pace:
     def sent(self, batch: Batch) -> None:
         batch.sent_at = self._sent_at = time.monotonic()
 
-    def acknowledged(self, batch: Batch) -> None:
-        self._took_s = time.monotonic() - batch.sent_at
+    def acknowledged(self, batch: Batch, now: float) -> None:
+        self._took_s = now - batch.sent_at
 
     def may_send(self, current: Batch) -> bool:
         """Whether what waits, or else the growing batch, may be sent now."""
@@ -56,13 +56,13 @@ class Pace:
             return False
         if len(self._in_flight) == 1 and current.size >= SECOND_APPEND_BYTES:
             return True
-        return self._wait_s(current.size) == 0
+        return self._took_s >= SLOW_S and self._wait_s(current.size) == 0
 
     def next_notice(self, current: Batch, send: Callable[[], None]) -> int | None:
         """The size of the growing batch at which it may be sent beside what is in flight, if it may; or `send` is
         called, when so much time has passed that a small one may."""
         wait_s = None
-        if not self._waiting and self._in_flight and not self._in_flight[0].is_large:
+        if self._took_s >= SLOW_S and not self._waiting and self._in_flight and not self._in_flight[0].is_large:
             wait_s = self._wait_s(current.size)
             if wait_s == 0 and not current.entries:
                 return 1

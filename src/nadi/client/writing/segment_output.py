@@ -317,7 +317,7 @@ class SegmentOutput:
             self.in_flight.popleft()
         if done:
             self.progress_at = time.monotonic()
-            self._pace.acknowledged(done[-1])
+            self._pace.acknowledged(done[-1], self.progress_at)
             if traces.active is not None:
                 stored(traces.active, self.segment, self._writer_id, done)
         if self.has_pending:
