@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from pathlib import Path
 
 import msgspec
 
 import nadi
-from bench.events import percentile
 from bench.measure import Figure
-from bench.process import cpu_seconds
-from bench.searching import QUERIES, SCOPE, running
+from bench.searching import QUERIES, SCOPE, indexed
 from examples.plays.scanning import words
 from examples.plays.speeches import Speech
 from examples.plays.speeches import plays as speeches
 from nadi.client.aio import StreamManager
-from nadi.search.catalog import Indexes
 
 STREAM = "speeches"
 FIELDS = "text:text,play:keyword,speaker:keyword,act:keyword,scene:text"
@@ -42,29 +38,14 @@ async def _plays(folder: Path, known: list[tuple[str, Speech]]) -> list[Figure]:
             for _ in range(EDITIONS):
                 await writer.write_many(events, keys)
             await writer.flush()
-            indexes = Indexes(manager, SCOPE)
-            await indexes.create(STREAM, FIELDS, where=str(folder / "shards"))
-            with running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
-                found = await indexes.open(STREAM, cache=folder / "cache")
-                began = time.perf_counter()
-                await found.wait("tail", 3_600)
-                took, spent = time.perf_counter() - began, cpu_seconds(process.pid)
-                size = (await indexes.status(STREAM)).size_bytes
-                await found.query("nothing")
-                waits = []
-                for number, text in enumerate(_about(known)):
-                    began = time.perf_counter()
-                    await found.query(text, order=("newest", "best")[number % 2], limit=10)
-                    waits.append(time.perf_counter() - began)
-                found.close()
-    waits.sort()
+            async with indexed(manager, server.controller_uri, folder, STREAM, FIELDS, _about(known)) as found:
+                pass
     return [
-        Figure("speeches indexed", count / took, "a second"),
-        Figure("speeches indexed, by what the indexer spent", count / spent, "a second of a core"),
-        Figure("index size, of a speech", size / count, "bytes"),
+        Figure("speeches indexed", count / found.took_s, "a second"),
+        Figure("speeches indexed, by what the indexer spent", count / found.spent_s, "a second of a core"),
+        Figure("index size, of a speech", found.size_bytes / count, "bytes"),
         Figure("speech size", sum(map(len, events)) / len(events), "bytes"),
-        Figure("query with ten hits' events, p50", percentile(waits, 50), "ms"),
-        Figure("query with ten hits' events, p99", percentile(waits, 99), "ms"),
+        *found.waits(),
     ]
 
 

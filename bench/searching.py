@@ -10,6 +10,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -23,6 +26,7 @@ from nadi.client.aio import StreamManager
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.search.analysis import prepared, schema_of
+from nadi.search.asking.searching import Search
 from nadi.search.catalog import Indexes
 from nadi.search.fields import fields_of
 from nadi.search.query.bound import bind
@@ -128,34 +132,58 @@ async def _search(folder: Path) -> list[Figure]:
     with nadi.embedded(folder / "data") as server:
         async with StreamManager(server.controller_uri) as manager:
             size = await _filled(manager, log, EVENTS)
-            indexes = Indexes(manager, SCOPE)
-            await indexes.create(STREAM, FIELDS, where=str(folder / "shards"))
-            with running(server.controller_uri, "search", "start", SCOPE, STREAM) as process:
-                found = await indexes.open(STREAM, cache=folder / "cache")
-                began = time.perf_counter()
-                await found.wait("tail", 3_600)
-                took, spent = time.perf_counter() - began, cpu_seconds(process.pid)
-                status = await indexes.status(STREAM)
-                await found.query("nothing")
-                waits = []
-                for number in range(QUERIES):
-                    text, order = log.query(number), ("newest", "best")[number % 2]
-                    began = time.perf_counter()
-                    await found.query(text, order=order, limit=10)  # type: ignore[arg-type]
-                    waits.append(time.perf_counter() - began)
-                fresh = await _freshness(manager, log, found)
-                found.close()
-    waits.sort()
+            queries = [log.query(number) for number in range(QUERIES)]
+            async with indexed(manager, server.controller_uri, folder, STREAM, FIELDS, queries) as found:
+                fresh = await _freshness(manager, log, found.search)
     return [
-        Figure("events indexed", EVENTS / took, "a second"),
-        Figure("events indexed, by what the indexer spent", EVENTS / spent, "a second of a core"),
-        Figure("index size, of an event", status.size_bytes / EVENTS, "bytes"),
+        Figure("events indexed", EVENTS / found.took_s, "a second"),
+        Figure("events indexed, by what the indexer spent", EVENTS / found.spent_s, "a second of a core"),
+        Figure("index size, of an event", found.size_bytes / EVENTS, "bytes"),
         Figure("event size", size / EVENTS, "bytes"),
-        Figure("query with ten hits' events, p50", percentile(waits, 50), "ms"),
-        Figure("query with ten hits' events, p99", percentile(waits, 99), "ms"),
+        *found.waits(),
         Figure("from acknowledged to found, p50", percentile(fresh, 50), "ms", 1_000, at_most=True),
         Figure("from acknowledged to found, p99", percentile(fresh, 99), "ms", 2_000, at_most=True),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedStream:
+    """What an index of a whole stream took, in seconds and of the indexer's core, and queries of it, sorted."""
+
+    search: Search
+    took_s: float
+    spent_s: float
+    size_bytes: int
+    waits_s: list[float]
+
+    def waits(self) -> list[Figure]:
+        return [
+            Figure("query with ten hits' events, p50", percentile(self.waits_s, 50), "ms"),
+            Figure("query with ten hits' events, p99", percentile(self.waits_s, 99), "ms"),
+        ]
+
+
+@asynccontextmanager
+async def indexed(
+    manager: StreamManager, uri: str, folder: Path, stream: str, fields: str, queries: Sequence[str]
+) -> AsyncIterator[IndexedStream]:
+    """Index a stream, then ask each query, with an indexer that goes on until the block's end."""
+    indexes = Indexes(manager, SCOPE)
+    await indexes.create(stream, fields, where=str(folder / "shards"))
+    with running(uri, "search", "start", SCOPE, stream) as process:
+        found = await indexes.open(stream, cache=folder / "cache")
+        began = time.perf_counter()
+        await found.wait("tail", 3_600)
+        took, spent = time.perf_counter() - began, cpu_seconds(process.pid)
+        size = (await indexes.status(stream)).size_bytes
+        await found.query("nothing")
+        waits = []
+        for number, text in enumerate(queries):
+            began = time.perf_counter()
+            await found.query(text, order="best" if number % 2 else "newest", limit=10)
+            waits.append(time.perf_counter() - began)
+        yield IndexedStream(found, took, spent, size, sorted(waits))
+        found.close()
 
 
 async def _filled(manager: StreamManager, log: Log, count: int) -> int:
@@ -171,11 +199,8 @@ async def _filled(manager: StreamManager, log: Log, count: int) -> int:
     return size
 
 
-async def _freshness(manager: StreamManager, log: Log, found: object) -> list[float]:
+async def _freshness(manager: StreamManager, log: Log, found: Search) -> list[float]:
     """Seconds from the acknowledgement of an event until a query finds it, while `RATE` others come a second."""
-    from nadi.search.asking.searching import Search
-
-    assert isinstance(found, Search)
     writer = await manager.create_writer(SCOPE, STREAM)
     stop = asyncio.Event()
 
