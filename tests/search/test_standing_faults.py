@@ -411,7 +411,7 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
 async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr(matcher, "SEARCH_STOP_S", 0.3)
+    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.3)
     is_away = False
     change = Changes.change
 

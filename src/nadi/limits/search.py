@@ -45,7 +45,6 @@ SEARCH_REASON_CHARS = 500  # of why an event can't be indexed
 SEARCH_MATCH_S = 0.05  # how long what came waits for more, before standing queries are matched with it
 SEARCH_MATCH_BYTES = 4 * _MIB  # of events that are matched at once
 SEARCH_HIT_BYTES = 4 * _MIB  # of an event, in all its hits together; beyond it they only say where it is
-SEARCH_STOP_S = 5.0  # for the last batch of a matcher that is told to stop; then it is left to who goes on
 SEARCH_STANDING_QUERIES = 100_000  # of a stream
 SEARCH_STANDING_GROUPS = 1_000  # in which they were added, each at once
 SEARCH_RECORDS_AT_ONCE = 500  # queries stored in one request

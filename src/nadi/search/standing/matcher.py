@@ -23,7 +23,7 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S, SEARCH_STOP_S
+from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.runtime import REAL
@@ -67,21 +67,15 @@ class LiveMatcher:
 
         StreamRemadeError if the stream isn't the one that the set was made for; NotFoundError if that for hits is gone.
         """
-        work = asyncio.create_task(self._start())
-        waiting = asyncio.create_task(stop.wait())
-        beside: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
         try:
-            await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                return
-            await work
-            work = asyncio.create_task(self._work(stop))
-            beside += [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._pasts.run(stop))]
-            done, _ = await asyncio.wait([work, waiting, *beside], return_when=asyncio.FIRST_COMPLETED)
+            await self._start()
+            tasks += map(asyncio.create_task, (self._work(stop), self._beat(stop), self._pasts.run(stop), _set(stop)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             stop.set()
             for task in done:
                 await task
-            await self._ended(work)
+            await tasks[0]  # the last batch
         except NoStandingQueriesError as error:
             self._log.info("its matcher ends: %s", error)
         except StreamRemadeError:
@@ -89,9 +83,9 @@ class LiveMatcher:
             raise
         finally:
             stop.set()
-            for one in (work, waiting, *beside):
+            for one in tasks:
                 one.cancel()
-            await asyncio.gather(work, waiting, *beside, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._follower.close()
             self._writers.close()
             with suppress(NadiError, TimeoutError):  # the others find out
@@ -101,14 +95,6 @@ class LiveMatcher:
     async def _start(self) -> None:
         await self._records.check_stream(await self._changes.look())
         await self._say()
-
-    async def _ended(self, work: asyncio.Task[None]) -> None:
-        """Wait for the end of the work, but not longer than a server may take that is there."""
-        await asyncio.wait([work], timeout=SEARCH_STOP_S)
-        if work.done():
-            await work
-        else:
-            self._log.warning("the server is away, or slow: who matches on does the last batch again")
 
     async def _work(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
@@ -301,3 +287,7 @@ class LiveMatcher:
         mine = len(self._sharing.mine(place.segment_id for place in self._changes.newest.followed))
         await self._sharing.say(self._events, round(rate, 1), mine, self._error)
         await self._sharing.look()
+
+
+async def _set(stop: asyncio.Event) -> None:
+    await stop.wait()
