@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 _LAST_LINES = 20  # of what a failed program said
 END_TIMEOUT_S = 180.0  # for a job to take in what there is, and end
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _BRIEF = "-XX:TieredStopAtLevel=1"  # compiles less: Java takes 12 s of CPU for a job of a minute, otherwise 20
 _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -144,12 +143,12 @@ def spark_session(name: str, folder: Path, *, is_brief: bool = True) -> Iterator
     """A local Spark with the settings that make small batches quick; it ends with the block. is_brief: for a minute."""
     from pyspark.sql import SparkSession
 
-    from nadi.spark import TUNED, tuned
+    from nadi.spark import tuned
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    builder = tuned(SparkSession.builder.master("local[2]").appName(name))
+    java_options = f"{_QUIET} {_BRIEF}" if is_brief else _QUIET
+    builder = tuned(SparkSession.builder.master("local[2]").appName(name), java_options=java_options)
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder))
-    builder = builder.config(_JAVA_OPTIONS, f"{TUNED[_JAVA_OPTIONS]} {_QUIET} {_BRIEF if is_brief else ''}".rstrip())
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -10,6 +10,7 @@ import pytest
 import nadi
 from tests.compatibility.conftest import NADI, Official, Server
 from tests.compatibility.events import by_key, numbered, texts
+from tests.support.spark import spark_session
 
 pytestmark = [pytest.mark.compatibility, pytest.mark.spark, pytest.mark.slow]  # with a Spark session of its own
 
@@ -18,14 +19,8 @@ STREAM = "meters"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    from nadi.spark import tuned
-
-    session = tuned(SparkSession.builder.master("local[2]").appName("nadi compatibility")).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with spark_session("nadi compatibility") as session:
+        yield session
 
 
 def spark_read(spark: Any, uri: str, scope: str) -> list[bytes]:

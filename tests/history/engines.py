@@ -18,6 +18,7 @@ from nadi import search
 from nadi.model.streamcut import StreamCut
 from tests.history.readings import COLUMNS, Readings, Total
 from tests.history.writer_main import SCOPE, STREAM
+from tests.support.spark import JAVA_OPTIONS
 
 Answer = dict[str, Total]
 WAIT_S = 120.0  # for an index to come to a cut
@@ -87,8 +88,8 @@ class Spark:
 
         from nadi.spark import tuned
 
-        builder = tuned(SparkSession.builder.master("local[2]").appName("a judge of history"))
-        self._session: Any = builder.config("spark.ui.enabled", "false").getOrCreate()
+        builder = SparkSession.builder.master("local[2]").appName("a judge of history")
+        self._session: Any = tuned(builder, java_options=JAVA_OPTIONS).getOrCreate()
         self._session.sparkContext.setLogLevel("ERROR")
         self._uri = uri
 

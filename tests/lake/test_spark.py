@@ -20,6 +20,7 @@ import nadi.lake
 import nadi.spark
 from nadi.lake.table import files
 from nadi.testing import RestartableServer
+from tests.support.spark import spark_session
 
 from .world import a_lake, catch_up, in_stream, places, streams, write
 
@@ -29,14 +30,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    from nadi.spark import tuned
-
-    session = tuned(SparkSession.builder.master("local[2]").appName("nadi lakes")).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with spark_session("nadi lakes") as session:
+        yield session
 
 
 def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncated(

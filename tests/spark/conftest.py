@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.spark import tuned
+from tests.support.spark import spark_session
 
 from .queries import Home
 
@@ -36,12 +36,8 @@ class World:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = tuned(SparkSession.builder.master("local[2,2]").appName("nadi tests")).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with spark_session("nadi tests", "local[2,2]") as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,9 @@ def test_sessions_use_the_program_and_the_archive_if_they_are_there(
     assert file is not None
     file.parent.mkdir()
     file.touch()
-    assert f"-XX:SharedArchiveFile={file} " in tuned(Settings())["spark.driver.extraJavaOptions"]
+    options = tuned(Settings(), java_options="-Xss4m")["spark.driver.extraJavaOptions"]
+    assert f"-XX:SharedArchiveFile={file} " in options
+    assert options.endswith(" -Xss4m")
     assert os.environ["PYSPARK_PYTHON"] == str(tmp_path / "nadi-spark-python")
 
 

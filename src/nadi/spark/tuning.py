@@ -33,8 +33,11 @@ class _Builder(Protocol):
 _B = TypeVar("_B", bound=_Builder)
 
 
-def tuned(builder: _B) -> _B:
+def tuned(builder: _B, *, java_options: str = "") -> _B:
     """Apply TUNED to a `SparkSession.builder` and return it; settings made later win.
+
+    java_options: for the driver's Java beside its own, such as "-Xss4m"; setting `spark.driver.extraJavaOptions` later
+    would take their place.
 
     Spark's Python programs are run by `nadi-spark-python`, this Python with a pyspark that is compiled, unless
     PYSPARK_PYTHON names another, and Spark's own ports are bound to loopback unless SPARK_LOCAL_IP is set. Java takes
@@ -46,7 +49,7 @@ def tuned(builder: _B) -> _B:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", _python())  # where nadi is; else the first python3 on the PATH
     for key, value in TUNED.items():
-        builder.config(key, f"{value} {archive.options()}".rstrip() if key == _JAVA else value)
+        builder.config(key, " ".join(filter(None, [value, archive.options(), java_options])) if key == _JAVA else value)
     return builder
 
 

@@ -17,12 +17,13 @@ from pyspark.sql import SparkSession
 from nadi.spark import tuned
 from tests.cluster.processes.client import put
 from tests.crash.load import SCOPE, STREAM
+from tests.support.spark import JAVA_OPTIONS
 
 _LOOK_S = 0.1
 
 
 def main(uri: str, copies: str, folder: Path) -> int:
-    builder = tuned(SparkSession.builder.master("local[2]").appName("a judge of a cluster"))
+    builder = tuned(SparkSession.builder.master("local[2]").appName("a judge of a cluster"), java_options=JAVA_OPTIONS)
     spark = builder.config("spark.driver.memory", "800m").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     at = {"controller": uri, "scope": SCOPE}

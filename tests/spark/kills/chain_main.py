@@ -17,9 +17,10 @@ def main(controller: str, folder: str, master: str, *streams: str) -> int:
 
     from nadi.spark import tuned
     from tests.spark.kills.killing import Killing
+    from tests.support.spark import JAVA_OPTIONS
 
     here = Path(folder)
-    builder = tuned(SparkSession.builder.master(master).appName("a chain to be killed"))
+    builder = tuned(SparkSession.builder.master(master).appName("a chain to be killed"), java_options=JAVA_OPTIONS)
     builder = builder.config("spark.executor.memory", "600m").config(
         "spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]
     )
