@@ -1,7 +1,8 @@
 """What a client takes from outside without being handed it, replaced while a simulation runs.
 
-A server has a `Runtime`; the client library reads the clocks of `time`, and takes chance from `random` and from the
-system. Here these give whoever asks the clocks of its own process, and seeded chance.
+A server has a `Runtime`; the client library reads the clocks of `time`, takes chance from `random` and from the system,
+and tells the system what to do with a connection. Here these give whoever asks the clocks of its own process, and
+seeded chance.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from nadi.client.segments import connection
+
 from .process import BEGIN_MS, current
+from .transport import SimulatedTransport
 
 
 @contextmanager
@@ -45,6 +49,7 @@ def nothing_from_outside(now: Callable[[], float]) -> Iterator[None]:
         mock.patch.object(time, "time", now_s),
         mock.patch.object(time, "time_ns", now_ns),
         mock.patch.object(os, "urandom", urandom),
+        mock.patch.object(connection, "_take_back", SimulatedTransport.take_back),
     ):
         try:
             yield

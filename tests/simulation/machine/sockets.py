@@ -56,6 +56,7 @@ class End:
         self.reader: Reader | None = None
         self.unread: deque[bytes | None] = deque()
         self.is_closed = False
+        self.sends_again = True  # what was lost on the way, though it was closed since
         self._is_silent = False  # its host went down with it
         self._under_way: deque[bytes | None] = deque()
         self._outstanding_bytes = 0  # sent, and not read by the peer
@@ -101,10 +102,10 @@ class End:
                 self._post(b"")
 
     def reset(self) -> None:
-        """What was lost on the way isn't sent again: as with SO_LINGER, for no time."""
+        """What was sent comes yet, however late, unless its system was told (`sends_again`)."""
         if not self.is_closed:
             self._leave()
-            if self.way.is_cut or self._last_arrival > self.process.loop.now + _LOST_S:
+            if not self.sends_again and (self.way.is_cut or self._last_arrival > self.process.loop.now + _LOST_S):
                 self._under_way.clear()
             self._reset_peer()
 

@@ -117,9 +117,11 @@ def test_bytes_come_whole_and_in_order(seed: int) -> None:
     at(test, seed)
 
 
+@pytest.mark.parametrize("takes_back", [True, False])
 @pytest.mark.parametrize("is_cut", [True, False])
-@pytest.mark.parametrize("seed", range(5))  # for a reset may lose something in any case
-def test_what_was_lost_on_the_way_is_not_sent_again_by_who_resets_the_connection(seed: int, *, is_cut: bool) -> None:
+def test_what_was_lost_on_the_way_is_sent_again_unless_it_is_taken_back(*, is_cut: bool, takes_back: bool) -> None:
+    came = []
+
     async def test(site: Site) -> None:
         await site.listen()
         one, other = await site.connect()
@@ -129,12 +131,16 @@ def test_what_was_lost_on_the_way_is_not_sent_again_by_who_resets_the_connection
             site.network.stall("server", 1.0, lambda: 20.0)
         one.transport.write(b"late")
         await asyncio.sleep(5.0)
+        if takes_back:
+            one.transport.take_back()
         one.transport.abort()
         await asyncio.sleep(60.0)
-        assert not other.came
+        came.append(bytes(other.came))
         assert [type(error) for error in other.lost] == [ConnectionResetError]
 
-    at(test, seed)
+    for seed in range(5):  # for a reset may lose something in any case
+        at(test, seed)
+    assert set(came) == {b""} if takes_back else b"late" in came
 
 
 def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for() -> None:

@@ -119,6 +119,10 @@ class SimulatedTransport(asyncio.Transport):
             if not self._buffer:
                 self._end.process.call_soon(self._lose, None)
 
+    def take_back(self) -> None:
+        """As SO_LINGER, for no time."""
+        self._end.sends_again = False
+
     def abort(self) -> None:
         if not self._is_lost:
             self._is_closing = True
