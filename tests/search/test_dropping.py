@@ -130,3 +130,17 @@ async def test_a_scope_takes_its_indexes_along(logs: Indexed, nadi_server: Resta
     assert objects(logs) == []
     with pytest.raises(NotFoundError):
         await logs.manager.list_streams(logs.scope)
+
+
+async def test_the_stream_went_before_its_index(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await logs.create()
+    await logs.write(map(event, range(10)))
+    async with logs.running():
+        await logs.caught_up()
+    await logs.manager.seal_stream(logs.scope, "logs")
+    await logs.manager.delete_stream(logs.scope, "logs")
+    shell = Shell(nadi_server.controller_uri)
+    delete = ("stream", "delete", logs.scope, "logs", "--yes")
+    assert "deleted what it had left, its search index" in (await asyncio.to_thread(shell.run, *delete)).stdout
+    assert objects(logs) == []
+    assert "there was no stream" in (await asyncio.to_thread(shell.run, *delete, code=1)).stderr

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.session import connected
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _add_changes(app: typer.Typer, what: str, of: Callable[[StreamManager, str],
     @connected
     def delete(manager: StreamManager, scope: Scope, name: Name) -> None:
         gone = of(manager, scope).delete(name)
-        say(f"deleted {what} {name}" if gone else f"there was no {what} {name}")
+        say_gone(gone, f"deleted {what} {name}", f"{what} {name}")
 
 
 _add_changes(bookmark_app, "bookmark", lambda manager, scope: manager.bookmarks(scope))

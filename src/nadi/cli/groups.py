@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.bookmarks import PLACE, Scope, place
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.session import Yes, connected
 from nadi.errors import InvalidArgumentError
 
@@ -75,7 +75,7 @@ def delete_group(manager: StreamManager, scope: Scope, group: Group, yes: Yes = 
     if not yes:
         typer.confirm(f"Delete reader group {scope}/{group} and its positions?", abort=True)
     gone = manager.reader_group_manager(scope).delete_reader_group(group)
-    say(f"deleted reader group {scope}/{group}" if gone else f"there was no reader group {scope}/{group}")
+    say_gone(gone, f"deleted reader group {scope}/{group}", f"reader group {scope}/{group}")
 
 
 @group_app.command("reset")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nadi.errors import NadiError
+from nadi.errors import NadiError, NotFoundError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +35,13 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a line for a person on standard error, beside what the command prints for others."""
     typer.echo(text, err=True)
+
+
+def say_gone(was_there: bool, done: str, missing: str) -> None:
+    """Print what was deleted; NotFoundError, with which the command ends, if nothing had that name."""
+    if not was_there:
+        raise NotFoundError(f"there was no {missing}: nothing was changed, check its spelling")
+    say(done)
 
 
 def failure(error: Exception, code: int = 1) -> typer.Exit:

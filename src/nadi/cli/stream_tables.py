@@ -8,7 +8,7 @@ import typer
 
 from nadi.cli.bookmarks import PLACE, Note, Scope, place
 from nadi.cli.events.write import INTERRUPTED
-from nadi.cli.printing import Form, say, show, warn
+from nadi.cli.printing import Form, say, say_gone, show, warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
@@ -112,7 +112,7 @@ def show_stream_table(manager: StreamManager, scope: Scope, name: Name, form: Fo
 def drop(manager: StreamManager, scope: Scope, name: Name) -> None:
     """Forget how a stream is read as a table; the stream and its events stay."""
     gone = manager.stream_tables(scope).drop(name)
-    say(f"dropped table {name}; the stream stays" if gone else f"there was no table {name}")
+    say_gone(gone, f"dropped table {name}; the stream stays", f"table {name}")
 
 
 @stream_table_app.command("write-changes")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.bookmarks import PLACE, Scope, Stream, place
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.search.beside import beside_scope, beside_stream
 from nadi.cli.segments import show_segments
@@ -67,7 +67,7 @@ def delete_scope(
     for drop in beside_scope(manager, scope, of_streams=recursive):
         drop()
     gone = manager.delete_scope(scope, recursive=recursive)
-    say(f"deleted scope {scope}" if gone else f"there was no scope {scope}")
+    say_gone(gone, f"deleted scope {scope}", f"scope {scope}")
 
 
 @stream_app.command("list")
@@ -218,11 +218,14 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
         more = _its_tables(manager, scope, stream) + "".join(f", and {one}" for one in beside)
         typer.confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}", abort=True)
     gone = manager.delete_stream(scope, stream)
-    say(f"deleted stream {scope}/{stream}" if gone else f"there was no stream {scope}/{stream}")
+    if gone or not beside:  # else a program has deleted it, or a command that was killed: what it left goes now
+        say_gone(gone, f"deleted stream {scope}/{stream}", f"stream {scope}/{stream}")
     if gone and lakes:
         say(f"{lakes} stays: `nadi lake rebuild` makes a stream of it, `nadi lake forget` forgets the lake")
-    for drop in beside.values() if gone else ():
+    for drop in beside.values():
         drop()
+    if beside and not gone:
+        say(f"there was no stream {scope}/{stream}: deleted what it had left, {' and '.join(beside)}")
 
 
 def _lakes(manager: StreamManager, scope: str, stream: str) -> str:

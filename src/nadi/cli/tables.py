@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.bookmarks import Scope
-from nadi.cli.printing import Form, say, show, warn
+from nadi.cli.printing import Form, say, say_gone, show, warn
 from nadi.cli.session import Yes, connected
 from nadi.errors import (
     ConditionFailedError,
@@ -91,7 +91,7 @@ def delete_table(manager: StreamManager, scope: Scope, table: Table, yes: Yes = 
     if not yes:
         typer.confirm(f"Delete table {scope}/{table} and all its entries?", abort=True)
     gone = manager.delete_key_value_table(scope, table)
-    say(f"deleted table {scope}/{table}" if gone else f"there was no table {scope}/{table}")
+    say_gone(gone, f"deleted table {scope}/{table}", f"table {scope}/{table}")
 
 
 @table_app.command("get")
@@ -177,7 +177,7 @@ def remove(
         opened.remove(whole, version)
     except ConditionFailedError:
         raise _other_version(opened, whole, key) from None
-    say(f"removed key {key}" if was_there else f"there was no key {key}")
+    say_gone(was_there, f"removed key {key}", f"key {key}")
 
 
 @table_app.command("keys")
