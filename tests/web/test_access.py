@@ -57,6 +57,7 @@ def test_the_page_itself_is_open_and_what_it_shows_is_not(guard: Guarded) -> Non
         f"{PATH}/events",
         f"{PATH}/span",
         "/v1/data/home/bookmarks",
+        "/v1/data/home/unreadable",
         "/v1/rates",
     ):
         assert "credentials" in error_of(nobody.get(path), 401)

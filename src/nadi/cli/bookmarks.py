@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.printing import Form, say, say_gone, show
+from nadi.cli.printing import Form, say, say_gone, show, show_with
 from nadi.cli.session import connected
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ def list_bookmarks(
     manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's bookmarks."""
-    rows = [_bookmark_row(found) for found in manager.bookmarks(scope).list(stream=stream, tag=tag)]
-    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
+    marks = manager.bookmarks(scope)
+    rows = [_bookmark_row(found) for found in marks.list(stream=stream, tag=tag)]
+    show_with(marks.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
 
 
 @bookmark_app.command("show")
@@ -105,8 +106,9 @@ def list_slices(
     manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's named slices."""
-    rows = [_slice_row(found) for found in manager.slices(scope).list(stream=stream, tag=tag)]
-    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
+    slices = manager.slices(scope)
+    rows = [_slice_row(found) for found in slices.list(stream=stream, tag=tag)]
+    show_with(slices.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
 
 
 @slice_app.command("show")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from nadi.client import Unreadable
+
 _ANY_WIDTH = 1_000_000
 
 
@@ -74,6 +76,22 @@ def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, form: For
         _print_table(rows, columns)
     else:
         say(empty)
+
+
+def show_with(
+    unreadable: Sequence[Unreadable],
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    form: Form,
+    empty: str,
+) -> None:
+    """As `show`; those that can't be read have a row, too, with their name in the first column, and the problem."""
+    if unreadable:
+        unknown = dict.fromkeys(columns)
+        bad = [unknown | {columns[0]: one.name, "problem": one.problem} for one in unreadable]
+        rows, columns = [*({**row, "problem": None} for row in rows), *bad], [*columns, "problem"]
+    show(rows, columns, form=form, empty=empty)
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

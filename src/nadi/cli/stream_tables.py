@@ -8,7 +8,7 @@ import typer
 
 from nadi.cli.bookmarks import PLACE, Note, Scope, place
 from nadi.cli.events.write import INTERRUPTED
-from nadi.cli.printing import Form, say, say_gone, show, warn
+from nadi.cli.printing import Form, say, say_gone, show, show_with, warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
@@ -88,10 +88,11 @@ def list_stream_tables(
     form: Form = Form.TABLE,
 ) -> None:
     """List a scope's stream tables."""
-    rows = [_row(found) for found in manager.stream_tables(scope).list(stream=stream)]
+    tables = manager.stream_tables(scope)
+    rows = [_row(found) for found in tables.list(stream=stream)]
     for row in rows:
         row["columns"] = row["schema"] or "of the stream's schema"
-    show(rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
+    show_with(tables.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
 
 
 @stream_table_app.command("show")

@@ -48,6 +48,7 @@ from nadi.client.shared.state_synchronizer import StateKind
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
+from nadi.client.tables.unreadable import Unreadable
 from nadi.client.writing.ack import Ack
 from nadi.model.cutorder import CutOrder
 from nadi.model.readergroup import StreamDataRetention
@@ -118,6 +119,7 @@ __all__ = [
     "Transaction",
     "TransactionalEventWriter",
     "TransactionalValueWriter",
+    "Unreadable",
     "ValueEvent",
     "ValueRead",
     "ValueReader",

@@ -38,6 +38,7 @@ from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table, TableValue
+from nadi.client.tables.unreadable import Unreadable
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
 from nadi.client.writing.writer import EventWriter
@@ -112,6 +113,7 @@ __all__ = [
     "Transaction",
     "TransactionalEventWriter",
     "TransactionalValueWriter",
+    "Unreadable",
     "ValueEvent",
     "ValueRead",
     "ValueReader",

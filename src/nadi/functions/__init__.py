@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nadi.functions.definition import Function, function
     from nadi.functions.handlers.address import Target
     from nadi.functions.handlers.event import Context, Event, Reject
-    from nadi.functions.progress import functions_of
+    from nadi.functions.progress import functions_of, unreadable
     from nadi.functions.running import run, serve
     from nadi.functions.stopped import FunctionError, FunctionStoppedError
 
@@ -35,6 +35,7 @@ _HOMES = {
     "functions_of": "progress",
     "run": "running",
     "serve": "running",
+    "unreadable": "progress",
 }
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "functions_of",
     "run",
     "serve",
+    "unreadable",
 ]
 
 if not TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nadi.client.aio import ReaderGroupManager, StreamManager, Table
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
-from nadi.errors import ProtocolError
+from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.functions.definition import Function
 from nadi.limits import FUNCTION_GONE_S
 from nadi.naming import READER_GROUP_PREFIX
@@ -164,11 +164,21 @@ class StoredProgress:
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
         self._table: Table = manager.table(scope, READER_GROUP_PREFIX + name)
         self._what = f"the record of function {scope}/{name}"
+        self._instead = f"delete the function, which then begins anew: `nadi function delete {scope} {name}`"
 
     async def read(self) -> FunctionRecord | None:
         """Return the record; None for a reader group that is no function's."""
+        held = await self.held()
+        return None if held is None else self.decoded(held)
+
+    async def held(self) -> bytes | None:
+        """The record as it is stored."""
         held = await value_or_none(self._table, _KEY)
-        return None if held is None else _decode(held.value)
+        return None if held is None else held.value
+
+    def decoded(self, held: bytes) -> FunctionRecord:
+        """The record; ProtocolError if it can't be read."""
+        return read_record(lambda: msgspec.msgpack.decode(held, type=FunctionRecord), self._what, self._instead)
 
     async def report(
         self, function: Function, instance: str, now: Instance | None, now_ms: int, *, is_last: bool = False
@@ -176,7 +186,7 @@ class StoredProgress:
         """Store what an instance has done; None for one that died without its last report."""
 
         async def change(held: bytes | None) -> tuple[bytes | None, None]:
-            record = _record_of(function, None if held is None else _decode(held))
+            record = _record_of(function, None if held is None else self.decoded(held))
             return msgspec.msgpack.encode(record.with_instance(instance, now, now_ms, is_last=is_last)), None
 
         await change_value(self._table, _KEY, self._what, change)
@@ -196,19 +206,23 @@ def _record_of(function: Function, held: FunctionRecord | None) -> FunctionRecor
     )
 
 
-def _decode(data: bytes) -> FunctionRecord:
-    try:
-        return msgspec.msgpack.decode(data, type=FunctionRecord)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"the function's record can't be read ({error}): use the nadi that wrote it") from error
-
-
 async def functions_of(manager: StreamManager, scope: str) -> Mapping[str, FunctionRecord]:
-    """Return the scope's functions, by name, with what they have done."""
+    """Return the scope's functions, by name, with what they have done; without those that `unreadable` tells."""
+    return (await _sorted_out(manager, scope))[0]
+
+
+async def unreadable(manager: StreamManager, scope: str) -> list[Unreadable]:
+    """Return the scope's functions whose records are damaged, or of a newer nadi; they can be deleted."""
+    return (await _sorted_out(manager, scope))[1]
+
+
+async def _sorted_out(manager: StreamManager, scope: str) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:
     groups: ReaderGroupManager = manager.reader_group_manager(scope)
-    found: dict[str, FunctionRecord] = {}
-    for name in await groups.list_reader_groups():
-        record = await StoredProgress(manager, scope, name).read()
-        if record is not None:
-            found[name] = record
-    return found
+
+    async def entries() -> AsyncIterator[tuple[str, bytes]]:
+        for name in await groups.list_reader_groups():
+            held = await StoredProgress(manager, scope, name).held()
+            if held is not None:
+                yield name, held
+
+    return await sorted_out(entries(), lambda name, held: StoredProgress(manager, scope, name).decoded(held))

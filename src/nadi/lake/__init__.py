@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nadi.lake.letters import LakeLetter
     from nadi.lake.rebuilding import Rebuilt, rebuild
     from nadi.lake.running import forget, run, start, stop
-    from nadi.lake.states import lakes_of, status
+    from nadi.lake.states import lakes_of, status, unreadable
     from nadi.lake.stopped import LakeStoppedError
     from nadi.lake.united import union
     from nadi.lake.writer import LakeWriter
@@ -36,6 +36,7 @@ _HOMES = {
     "status": "states",
     "stop": "running",
     "union": "united",
+    "unreadable": "states",
 }
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "status",
     "stop",
     "union",
+    "unreadable",
 ]
 
 if not TYPE_CHECKING:

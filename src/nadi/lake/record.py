@@ -20,12 +20,12 @@ from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
+from nadi.client.tables.unreadable import read_record
 from nadi.errors import (
     ConflictError,
     InvalidStreamCutError,
     NadiError,
     NotFoundError,
-    ProtocolError,
     StreamRemadeError,
     SubscriberNotFoundError,
 )
@@ -80,9 +80,14 @@ class StoredLake:
         self._table = manager.table(scope, READER_GROUP_PREFIX + name)
 
     async def find(self) -> LakeRecord | None:
-        """None if there is no such lake: no group, or one that is no lake's."""
+        """None if there is no such lake: no group, or one that is no lake's. ProtocolError for what can't be read."""
+        held = await self.held()
+        return None if held is None else decoded(self.scope, self.name, held)
+
+    async def held(self) -> bytes | None:
+        """The record as it is stored."""
         held = await value_or_none(self._table, _KEY)
-        return None if held is None else _decoded(held.value)
+        return None if held is None else held.value
 
     async def read(self) -> LakeRecord:
         found = await self.find()
@@ -144,7 +149,7 @@ class StoredLake:
 
     async def change(self, make: Callable[[LakeRecord | None], LakeRecord]) -> LakeRecord:
         async def changed(held: bytes | None) -> tuple[bytes | None, LakeRecord]:
-            record = make(None if held is None else _decoded(held))
+            record = make(None if held is None else decoded(self.scope, self.name, held))
             return msgspec.msgpack.encode(record), record
 
         return await change_value(self._table, _KEY, f"the record of lake {self.scope}/{self.name}", changed)
@@ -183,8 +188,10 @@ class StoredLake:
         await self._groups.delete_reader_group(self.name)
 
 
-def _decoded(data: bytes) -> LakeRecord:
-    try:
-        return msgspec.msgpack.decode(data, type=LakeRecord)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"the lake's record can't be read ({error}): use the nadi that wrote it") from error
+def decoded(scope: str, name: str, data: bytes) -> LakeRecord:
+    """The record; ProtocolError if it can't be read."""
+    return read_record(
+        lambda: msgspec.msgpack.decode(data, type=LakeRecord),
+        f"the record of lake {scope}/{name}",
+        "forget the lake (`nadi lake forget`; its table stays)",
+    )

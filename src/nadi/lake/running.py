@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.errors import ConflictError, NadiError, UnavailableError
+from nadi.errors import ConflictError, NadiError, ProtocolError, UnavailableError
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
 from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
 from nadi.lake.stopped import LakeStoppedError
@@ -80,12 +80,17 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
 
 
 def forget(manager: StreamManager, scope: str, name: str) -> None:
-    """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs."""
+    """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs. One
+    whose record can't be read is forgotten all the same, and its writers, if any run, stop then."""
     thread, core = inside(manager)
     stored = StoredLake(core, scope, name)
 
     async def forgotten() -> None:
-        record, now_ms = await stored.read(), int(time.time() * 1000)
+        try:
+            record, now_ms = await stored.read(), int(time.time() * 1000)
+        except ProtocolError:
+            await stored.forget()
+            return
         running = [one for one in record.writers.values() if one.state != "stopped" and not one.is_gone(now_ms)]
         if running:
             raise ConflictError(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.places import cuts as places
+from nadi.client.tables.unreadable import Unreadable, sorted_out
 from nadi.errors import InvalidStreamCutError, NadiError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import newest_mark
-from nadi.lake.record import LakeRecord, StoredLake, WriterReport
+from nadi.lake.record import LakeRecord, StoredLake, WriterReport, decoded
 from nadi.lake.table.catalogs import load_table, open_catalog
 from nadi.model.streamcut import StreamCut
 
@@ -34,16 +36,26 @@ class LakeStatus:
 
 
 def lakes_of(manager: StreamManager, scope: str) -> dict[str, LakeRecord]:
-    """The scope's lakes by name, as the store has them."""
+    """The scope's lakes by name, as the store has them; without those that `unreadable` tells."""
+    return _sorted_out(manager, scope)[0]
+
+
+def unreadable(manager: StreamManager, scope: str) -> list[Unreadable]:
+    """The scope's lakes whose records are damaged, or of a newer nadi; they can be forgotten."""
+    return _sorted_out(manager, scope)[1]
+
+
+def _sorted_out(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord], list[Unreadable]]:
     thread, core = inside(manager)
 
-    async def found() -> dict[str, LakeRecord]:
-        lakes = {}
+    async def entries() -> AsyncIterator[tuple[str, bytes]]:
         for name in await core.reader_group_manager(scope).list_reader_groups():
-            record = await StoredLake(core, scope, name).find()
-            if record is not None:
-                lakes[name] = record
-        return lakes
+            held = await StoredLake(core, scope, name).held()
+            if held is not None:
+                yield name, held
+
+    async def found() -> tuple[dict[str, LakeRecord], list[Unreadable]]:
+        return await sorted_out(entries(), lambda name, held: decoded(scope, name, held))
 
     return thread.run(found())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,10 +13,12 @@ from pathlib import Path
 from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
 from nadi.client.manager.streams import stores_of
+from nadi.client.tables.unreadable import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,
     NotFoundError,
+    ProtocolError,
     StoreError,
     StreamNotFoundError,
     TruncatedError,
@@ -24,7 +27,7 @@ from nadi.errors import (
 from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
 from nadi.search.asking.searching import Search, opened
-from nadi.search.definition import Definition, Definitions, indexer_keys
+from nadi.search.definition import Definition, Definitions, Place, indexer_keys
 from nadi.search.remade import check_same
 from nadi.search.shards.objects import open_shards
 from nadi.search.sharing import Told, all_told
@@ -83,8 +86,13 @@ class Indexes:
             return await self._definitions.kept(stream)
 
     async def list(self) -> list[Definition]:
-        """Return the definitions of all indexes of the scope."""
-        return await self._definitions.all()
+        """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
+        return [*(await self._definitions.all())[0].values()]
+
+    async def unreadable(self) -> builtins.list[Unreadable]:
+        """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
+        dropped."""
+        return (await self._definitions.all())[1]
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
@@ -116,16 +124,36 @@ class Indexes:
     async def drop(self, stream: str, *, leave_shards: bool = False) -> None:
         """Delete a stream's index; the stream stays. What was begun and killed can be done again.
 
-        leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now.
+        leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now,
+        or nobody knows where they are, for the index's definition can't be read.
         """
         async with self._definitions.named(stream):
-            definition = await self._definitions.mark_dropped(stream)
-        if not leave_shards:
-            await self._delete_shards(definition)  # also those of whoever is killed now
-        await self._wait_for_indexers(definition)
-        if not leave_shards:
-            await self._delete_shards(definition)
+            try:
+                definition = await self._definitions.mark_dropped(stream)
+            except ProtocolError as error:
+                await self._drop_unreadable(stream, leave_shards=leave_shards, why=error)
+                return
+        await self._drop_content(None if leave_shards else definition, indexer_keys(definition))
         await self._definitions.remove(definition)
+
+    async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: ProtocolError) -> None:
+        place, version = await self._definitions.place(stream)
+        if place is None and not leave_shards:
+            raise StoreError(
+                f"{why}. Nor does it say where the shards are: drop the index and leave them there, with `nadi search "
+                f"drop {self._definitions.scope} {stream} --leave-shards`"
+            ) from why
+        await self._definitions.forget_all(f"manifest/{stream}/")  # its indexers end, and nobody adds a shard any more
+        await self._drop_content(None if leave_shards else place, f"indexer/{stream}/")
+        await self._definitions.remove_unreadable(stream, version)
+
+    async def _drop_content(self, place: Definition | Place | None, keys: str) -> None:
+        """Its shards, if they are to be deleted, and what its indexers say of themselves, with keys that begin so."""
+        if place is not None:
+            await self._delete_shards(place)  # also those of whoever is killed now
+        await self._wait_for_indexers(keys)
+        if place is not None:
+            await self._delete_shards(place)
 
     async def open(self, stream: str, *, cache: str | Path | None = None) -> Search:
         """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
@@ -133,7 +161,7 @@ class Indexes:
         async with self._definitions.named(stream):
             return await opened(self._manager, self._definitions.scope, stream, cache=cache)
 
-    async def _delete_shards(self, definition: Definition) -> None:
+    async def _delete_shards(self, definition: Definition | Place) -> None:
         try:
             shards = await open_shards(definition.url, self._definitions.scope, definition.stream, definition.id)
             try:
@@ -146,9 +174,9 @@ class Indexes:
                 "it again once its store is there, or leave them there with `nadi search drop --leave-shards`"
             ) from error
 
-    async def _wait_for_indexers(self, definition: Definition) -> None:
+    async def _wait_for_indexers(self, keys: str) -> None:
         """Until those that run have seen that it is dropped, and ended; the killed are forgotten."""
-        prefix = indexer_keys(definition).encode()
+        prefix = keys.encode()
         began = since = time.monotonic()
         seen: dict[bytes, bytes] = {}
         while found := {key: value async for key, value in self._definitions.entries(prefix)}:

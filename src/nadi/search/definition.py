@@ -21,6 +21,7 @@ from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
+from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -62,6 +63,14 @@ class Definition(msgspec.Struct, frozen=True):
     dead_letters: str | None = None
     is_stopped: bool = False
     is_dropped: bool = False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Of a definition, what says where the index's shards are."""
+
+    stream: str
+    id: IndexId
+    url: str
 
 
 class Definitions:
@@ -139,18 +148,29 @@ class Definitions:
         held = await value_or_none(self.table, _key(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
-        return _definition(stream, held.value)
+        return self._read(stream, held.value)
 
-    async def all(self) -> list[Definition]:
-        return [_definition(key.decode(), value) async for key, value in self.entries(b"index/")]
+    async def all(self) -> tuple[dict[str, Definition], list[Unreadable]]:
+        """By stream; and those that can't be read."""
+        return await sorted_out(self.named_entries("index/"), self._read)
+
+    def _read(self, stream: str, value: bytes) -> Definition:
+        def read() -> Definition:
+            found = msgspec.json.decode(value, type=Definition)
+            if found.stream != stream:
+                raise ValueError(f"it says that it is of {found.stream!r:.60}: who wrote that?")
+            return found
+
+        what = f"the search index of {self.scope}/{stream}: its definition"
+        return read_record(read, what, f"drop the index: `nadi search drop {self.scope} {stream}`")
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
         """Have its indexers end, or let them run again."""
 
         async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None or _definition(stream, held).is_dropped:
+            if held is None or self._read(stream, held).is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(_definition(stream, held), is_stopped=is_stopped)
+            found = replace(self._read(stream, held), is_stopped=is_stopped)
             return msgspec.json.encode(found), found
 
         return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
@@ -161,7 +181,7 @@ class Definitions:
         async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
             if held is None:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(_definition(stream, held), is_dropped=True)
+            found = replace(self._read(stream, held), is_dropped=True)
             return msgspec.json.encode(found), found
 
         found = await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
@@ -171,7 +191,7 @@ class Definitions:
     async def remove(self, definition: Definition) -> None:
         """Forget one that is marked, if it isn't another by now."""
         held = await value_or_none(self.table, _key(definition.stream))
-        if held is not None and _definition(definition.stream, held.value).id == definition.id:
+        if held is not None and self._read(definition.stream, held.value).id == definition.id:
             with suppress(ConditionFailedError):  # another has dropped it, too
                 await self.table.remove(_key(definition.stream), held.version)
 
@@ -197,6 +217,31 @@ class Definitions:
 
         what = f"the index of {self.scope}/{definition.stream}"
         return Changes(Manifest(), lambda: self.manifest(definition), store, what)
+
+    async def place(self, stream: str) -> tuple[Place | None, int]:
+        """Where the shards are of an index whose definition can't be read, if that much of it can; and its version."""
+        held = await value_or_none(self.table, _key(stream))
+        if held is None:
+            raise IndexNotFoundError(self.scope, stream)
+        try:
+            found = msgspec.json.decode(held.value, type=Place)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None, held.version
+        return found if found.stream == stream else None, held.version
+
+    async def remove_unreadable(self, stream: str, version: int) -> None:
+        """Forget a definition that can't be read; ConditionFailedError if it was changed meanwhile."""
+        await self.table.remove(_key(stream), version)
+
+    async def forget_all(self, prefix: str) -> None:
+        """Remove all entries whose keys begin so."""
+        for key in [key async for key, _ in self.entries(prefix.encode())]:
+            await self.table.remove(prefix.encode() + key)
+
+    async def named_entries(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """As `entries`: names and values."""
+        async for key, value in self.entries(prefix.encode()):
+            yield key.decode(errors="replace"), value
 
     async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         """The table's keys that begin so, without that, and their values."""
@@ -270,16 +315,6 @@ def _packed(manifest: Manifest) -> bytes:
             "segments can be indexed only if it keeps fewer"
         )
     return value
-
-
-def _definition(stream: str, value: bytes) -> Definition:
-    try:
-        found = msgspec.json.decode(value, type=Definition)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the index's definition can't be read ({error}): use the nadi that wrote it") from error
-    if found.stream != stream:
-        raise ProtocolError(f"the index of {stream!r:.60} says that it is of {found.stream!r:.60}: who wrote that?")
-    return found
 
 
 def full_name(scope: str, stream: str) -> str:

@@ -81,6 +81,9 @@ async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Ty
     tables = await manager.stream_tables(scope).list()
     streams = await manager.list_streams(scope)
     names = {table.name for table in tables}
+    for bad in await manager.stream_tables(scope).unreadable():
+        _log.warning("no view is made of it: %s", bad.problem)
+        names.add(bad.name)  # a stream of that name isn't shown instead
     plain = [stream for stream in sorted(streams) if stream not in names]
     if len(plain) + len(tables) > SPARK_STREAMS:
         raise InvalidArgumentError(

@@ -122,6 +122,14 @@ class SearchCount(ResponseBody, frozen=True):
     events: int
 
 
+class UnreadableSeen(ResponseBody, frozen=True):
+    """name: its own, or that of its stream."""
+
+    kind: Annotated[str, Meta(description="bookmark, slice, stream table, search index or standing queries.")]
+    name: str
+    problem: str
+
+
 class SearchKept(ResponseBody, frozen=True):
     """What search keeps of a stream."""
 

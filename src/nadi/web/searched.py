@@ -28,8 +28,10 @@ async def searched(call: Call, manager: StreamManager) -> Response:
     from nadi.search.standing.records import sets_of
 
     definitions = Definitions(manager, call.scope)
-    indexed = {one.stream for one in await definitions.all() if not one.is_dropped}
-    matched = {one.stream for one in await sets_of(definitions)}
+    (indexes, no_indexes), (sets, no_sets) = await definitions.all(), await sets_of(definitions)
+    indexed = {stream for stream, one in indexes.items() if not one.is_dropped}
+    indexed |= {one.name for one in no_indexes}  # what is wrong with these is told by who is asked for one
+    matched = {*sets, *(one.name for one in no_sets)}
     names = sorted(name for name in indexed | matched if shows(call.caller, call.scope, name))
     return reply([bodies.SearchKept(name, name in indexed, name in matched) for name in names])
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from nadi.cli.bookmarks import Scope
-from nadi.cli.printing import Form, errors_told, say, show
+from nadi.cli.printing import Form, errors_told, say, show, show_with
 from nadi.cli.session import Controller, TrustStore, Yes, formed
 from nadi.defaults import DEFAULT_URI
 
 if TYPE_CHECKING:
-    from nadi.client.aio import StreamManager
+    from nadi.client.aio import StreamManager, Unreadable
     from nadi.functions.handlers.address import Target
     from nadi.functions.progress import FunctionRecord
 
@@ -130,15 +131,16 @@ def list_functions(
 ) -> None:
     """List a scope's functions: workers, events a second, what is unread, retries, dead letters."""
 
-    async def ask(manager: StreamManager) -> list[dict[str, Any]]:
-        from nadi.functions.progress import functions_of
+    async def ask(manager: StreamManager) -> tuple[list[Unreadable], list[dict[str, Any]]]:
+        from nadi.functions.progress import functions_of, unreadable
 
         found = await functions_of(manager, scope)
-        return [await _row(manager, scope, record) for _, record in sorted(found.items())]
+        rows = [await _row(manager, scope, record) for _, record in sorted(found.items())]
+        return await unreadable(manager, scope), rows
 
     columns = ["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"]
     empty = f"Scope {scope} has no functions yet: run one with `nadi function run`."
-    show(_asked(controller, trust_store, ask), columns, form=form, empty=empty)
+    show_with(*_asked(controller, trust_store, ask), columns, form=form, empty=empty)
 
 
 @function_app.command("show")
@@ -221,7 +223,10 @@ def delete(
         typer.confirm(f"Delete function {name}? Run again, it begins anew.", abort=True)
 
     async def ask(manager: StreamManager) -> None:
-        await _check_stopped(manager, scope, name)
+        from nadi.errors import ProtocolError
+
+        with suppress(ProtocolError):  # what can't be read can be deleted
+            await _check_stopped(manager, scope, name)
         await manager.reader_group_manager(scope).delete_reader_group(name)
 
     _asked(controller, trust_store, ask)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.bookmarks import Scope
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, say, show, show_with
 from nadi.cli.session import Yes, connected
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ def list_lakes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) ->
         for name, record in sorted(lakes.lakes_of(manager, scope).items())
     ]
     empty = f"Scope {scope} has no lakes yet: start one with `nadi lake start`."
-    show(rows, ["lake", "stream", "table", "writers", "wanted"], form=form, empty=empty)
+    columns = ["lake", "stream", "table", "writers", "wanted"]
+    show_with(lakes.unreadable(manager, scope), rows, columns, form=form, empty=empty)
 
 
 @lake_app.command("stop")

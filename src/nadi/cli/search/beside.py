@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nadi.errors import NotFoundError, PermissionDeniedError
+from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -23,6 +23,8 @@ def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, 
     ):
         try:
             catalog.get(stream)
+        except ProtocolError:  # of what can't be read: it goes all the same
+            pass
         except (NotFoundError, PermissionDeniedError):  # who may not see it doesn't delete it either
             continue
         found[name] = partial(catalog.drop, stream)
@@ -37,6 +39,7 @@ def beside_scope(manager: StreamManager, scope: str, *, of_streams: bool) -> lis
     catalog = indexes(manager, scope)
     try:
         there = set() if of_streams else set(manager.list_streams(scope))
-        return [partial(catalog.drop, one.stream) for one in catalog.list() if one.stream not in there]
+        streams = [*(one.stream for one in catalog.list()), *(one.name for one in catalog.unreadable())]
+        return [partial(catalog.drop, stream) for stream in streams if stream not in there]
     except (NotFoundError, PermissionDeniedError):
         return []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import Form, errors_told, output, say, show, warn
+from nadi.cli.printing import Form, errors_told, output, say, show, show_with, warn
 from nadi.cli.search.standing import standing_app
 from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
@@ -49,6 +50,7 @@ def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) 
     """List a scope's search indexes."""
     from nadi.search import indexes
 
+    found = indexes(manager, scope)
     rows = [
         {
             "stream": one.stream,
@@ -57,10 +59,10 @@ def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) 
             "stopped": "being dropped" if one.is_dropped else one.is_stopped,
             "store": one.url,
         }
-        for one in indexes(manager, scope).list()
+        for one in found.list()
     ]
     columns = ["stream", "fields", "format", "stopped", "store"]
-    show(rows, columns, form=form, empty=f"Scope {scope} has no search indexes.")
+    show_with(found.unreadable(), rows, columns, form=form, empty=f"Scope {scope} has no search indexes.")
 
 
 @search_app.command("status")
@@ -141,10 +143,12 @@ def drop(
     yes: Yes = False,
 ) -> None:
     """Delete a search index; the stream stays. Killed, it can be done again."""
+    from nadi.errors import ProtocolError
     from nadi.search import indexes
 
     found = indexes(manager, scope)
-    found.get(stream)
+    with suppress(ProtocolError):  # what can't be read can be dropped
+        found.get(stream)
     if not yes:
         typer.confirm(f"Delete the search index of {scope}/{stream}? The stream stays.", abort=True)
     found.drop(stream, leave_shards=leave_shards)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import Form, errors_told, say, show
+from nadi.cli.printing import Form, errors_told, say, show, show_with
 from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
 
@@ -74,9 +75,12 @@ def list_queries(manager: StreamManager, scope: Scope, stream: Stream, form: For
     """List a stream's standing queries."""
     from nadi.search import standing_queries
 
-    found = standing_queries(manager, scope).list(stream)
-    rows = [{"name": one.name, "query": one.text, "from": one.since or "when it was added"} for one in found]
-    show(rows, ["name", "query", "from"], form=form, empty=f"Stream {scope}/{stream} has no standing queries yet.")
+    found = standing_queries(manager, scope)
+    rows = [
+        {"name": one.name, "query": one.text, "from": one.since or "when it was added"} for one in found.list(stream)
+    ]
+    empty = f"Stream {scope}/{stream} has no standing queries yet."
+    show_with(found.unreadable(stream), rows, ["name", "query", "from"], form=form, empty=empty)
 
 
 @standing_app.command("status")
@@ -118,10 +122,12 @@ def stop(manager: StreamManager, scope: Scope, stream: Stream) -> None:
 @connected
 def drop(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
     """Delete all standing queries of a stream; their hits stay."""
+    from nadi.errors import ProtocolError
     from nadi.search import standing_queries
 
     found = standing_queries(manager, scope)
-    found.get(stream)
+    with suppress(ProtocolError):  # what can't be read can be dropped
+        found.get(stream)
     if not yes:
         typer.confirm(f"Delete all standing queries of {scope}/{stream}? Their hits stay.", abort=True)
     found.drop(stream)

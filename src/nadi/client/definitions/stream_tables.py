@@ -21,6 +21,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import Table, value_or_none
+from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.display import Displayed
 from nadi.errors import (
     AlreadyExistsError,
@@ -116,16 +117,17 @@ class StreamTables:
         held = await value_or_none(self._table, _key_of(name))
         if held is None:
             raise StreamTableNotFoundError(self._scope, name)
-        return self._of(name, msgspec.json.decode(held.value, type=StoredTable))
+        return self._read(name, held.value)
 
     async def list(self, *, stream: str | None = None) -> builtins.list[TableDefinition]:
-        """Return all definitions of the scope in order of names; only those on the stream, if given."""
-        found = []
-        async for name, raw in self._entries():
-            stored = msgspec.json.decode(raw, type=StoredTable)
-            if stream in (None, stored.stream):
-                found.append(self._of(name, stored))
-        return found
+        """Return all definitions of the scope in order of names; only those on the stream, if given. Without those that
+        `unreadable` tells."""
+        found, _ = await sorted_out(self._entries(), self._read)
+        return [one for one in found.values() if stream in (None, one.stream)]
+
+    async def unreadable(self) -> builtins.list[Unreadable]:
+        """Return the definitions that are damaged, or of a newer nadi; they can be dropped."""
+        return (await sorted_out(self._entries(), self._read))[1]
 
     async def drop(self, name: str) -> bool:
         """Forget a definition; return False if there is none. The stream and its events stay."""
@@ -136,6 +138,13 @@ class StreamTables:
         return True
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _read(self, name: str, value: bytes) -> TableDefinition:
+        return read_record(
+            lambda: self._of(name, msgspec.json.decode(value, type=StoredTable)),
+            f"stream table {self._scope}/{name}",
+            f"drop it: `nadi stream-table drop {self._scope} {name}`",
+        )
 
     def _of(self, name: str, stored: StoredTable) -> TableDefinition:
         return TableDefinition(
@@ -196,7 +205,7 @@ class StreamTables:
             if not page.entries:
                 return
             for entry in page.entries:
-                yield bytes(entry.key[len(low) :]).decode(), bytes(entry.value)
+                yield bytes(entry.key[len(low) :]).decode(errors="replace"), bytes(entry.value)
             token = page.continuation_token
 
 

@@ -39,7 +39,7 @@ class Bookmarks(Named[Bookmark]):
     """The bookmarks of a scope: `manager.bookmarks(scope)`."""
 
     def __init__(self, stores: SegmentStores, scope: str) -> None:
-        self._shelf = Shelf(stores, scope, "bookmark", BookmarkNotFoundError)
+        self._shelf = Shelf(stores, scope, "bookmark", 1, BookmarkNotFoundError)
 
     async def create(self, name: str, cut: StreamCut, *, note: str = "", tags: Iterable[str] = ()) -> Bookmark:
         """Store a cut under a name; AlreadyExistsError if the scope has a bookmark of that name."""

@@ -21,11 +21,13 @@ from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import ABSENT, Table, TableValue, value_or_none
+from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
+    InvalidStreamCutError,
     NotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
@@ -41,10 +43,12 @@ One = TypeVar("One")
 
 
 class Shelf:
-    """The records of one kind in a scope's table."""
+    """The records of one kind in a scope's table. cuts: that each has."""
 
-    def __init__(self, stores: SegmentStores, scope: str, kind: str, missing: Callable[[str, str], NotFoundError]):
-        self._stores, self._scope, self._kind, self._missing = stores, scope, kind, missing
+    def __init__(
+        self, stores: SegmentStores, scope: str, kind: str, cuts: int, missing: Callable[[str, str], NotFoundError]
+    ) -> None:
+        self._stores, self._scope, self._kind, self._cuts, self._missing = stores, scope, kind, cuts, missing
         self._table: Table = Table(stores, scope, BOOKMARKS_TABLE)
 
     async def add(self, name: str, cuts: Iterable[StreamCut], note: str, tags: Iterable[str]) -> Stored:
@@ -77,7 +81,7 @@ class Shelf:
             raise ScopeNotFoundError(self._scope) from None
 
     async def get(self, name: str) -> Stored:
-        return msgspec.json.decode((await self._held(name)).value, type=Stored)
+        return self._read(name, (await self._held(name)).value)
 
     async def change(self, name: str, change: Callable[[Stored], Stored]) -> Stored:
         """Store what `change` makes of the record, with nothing in between."""
@@ -85,7 +89,7 @@ class Shelf:
         async def changed(held: bytes | None) -> tuple[bytes, Stored]:
             if held is None:
                 raise self._missing(self._scope, name)
-            made = change(msgspec.json.decode(held, type=Stored))
+            made = change(self._read(name, held))
             return msgspec.json.encode(made), made
 
         return await change_value(self._table, self._key(name), self._what(name), changed)
@@ -99,7 +103,7 @@ class Shelf:
         if new_name in RESERVED:
             raise InvalidArgumentError(f"{new_name!r} means the stream's own {new_name}: choose another name")
         held = await self._held(name)
-        stored = msgspec.json.decode(held.value, type=Stored)
+        stored = self._read(name, held.value)
         await self._put_new(new_name, stored)
         try:
             await self._table.remove(self._key(name), held.version)
@@ -122,14 +126,21 @@ class Shelf:
             except NotFoundError:
                 return False
 
-    async def all(self, stream: str | None, tag: str | None) -> list[tuple[str, Stored]]:
-        """(name, record) in order of names."""
-        found = []
-        async for name, raw in self._entries():
-            stored = msgspec.json.decode(raw, type=Stored)
-            if stream in (None, stored.stream) and (tag is None or tag in stored.tags):
-                found.append((name, stored))
-        return found
+    async def all(self) -> tuple[dict[str, Stored], list[Unreadable]]:
+        """Records by name, in order of names, and those that can't be read."""
+        return await sorted_out(self._entries(), self._read)
+
+    def _read(self, name: str, value: bytes) -> Stored:
+        def read() -> Stored:
+            stored = msgspec.json.decode(value, type=Stored)
+            if len(stored.cuts) != self._cuts:
+                raise InvalidStreamCutError(f"it has {len(stored.cuts):,} cuts, not {self._cuts}")
+            for text in stored.cuts:
+                check_cut(StreamCut.from_text(text), self._scope, stored.stream)
+            time_of(stored.made_ms)
+            return stored
+
+        return read_record(read, self._what(name), f"delete it: `nadi {self._kind} delete {self._scope} {name}`")
 
     async def _entries(self) -> AsyncIterator[tuple[str, bytes]]:
         low = self._key("")
@@ -144,7 +155,7 @@ class Shelf:
             if not page.entries:
                 return
             for entry in page.entries:
-                yield bytes(entry.key[len(low) :]).decode(), bytes(entry.value)
+                yield bytes(entry.key[len(low) :]).decode(errors="replace"), bytes(entry.value)
             token = page.continuation_token
 
     def _key(self, name: str) -> bytes:
@@ -195,8 +206,18 @@ class Named(Generic[One]):
         return self._of(name, await self._shelf.get(name))
 
     async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
-        """Return all of the scope in order of names; only those of the stream, or with the tag, if given."""
-        return [self._of(name, stored) for name, stored in await self._shelf.all(stream, tag)]
+        """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
+        that `unreadable` tells."""
+        found, _ = await self._shelf.all()
+        return [
+            self._of(name, stored)
+            for name, stored in found.items()
+            if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
+        ]
+
+    async def unreadable(self) -> builtins.list[Unreadable]:
+        """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
+        return (await self._shelf.all())[1]
 
     async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
         """Add some tags and remove others."""

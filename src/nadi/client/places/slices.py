@@ -43,7 +43,7 @@ class NamedSlices(Named[NamedSlice]):
 
     def __init__(self, stores: SegmentStores, scope: str) -> None:
         self._stores = stores
-        self._shelf = Shelf(stores, scope, "slice", SliceNotFoundError)
+        self._shelf = Shelf(stores, scope, "slice", 2, SliceNotFoundError)
 
     async def create(
         self, name: str, start: StreamCut, end: StreamCut, *, note: str = "", tags: Iterable[str] = ()

@@ -75,7 +75,8 @@ async def give_up(records: Records, changes: Changes[Progress], group: str) -> N
     progress = await changes.change(lambda newest: newest.given_up(group))
     if progress.has(group):
         return
-    await records.forget([one for one in await records.kept() if one.query.group == group])
+    kept, _ = await records.sorted_out()
+    await records.forget([one for one in kept if one.query.group == group])
     await records.end_past(group)
     await changes.change(lambda newest: newest.cleared(group))
 

@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from nadi.client.aio import ABSENT, StreamManager
 from nadi.client.control.arguments import checked
 from nadi.client.tables.change import change_value
+from nadi.client.tables.unreadable import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
     InvalidArgumentError,
     NotFoundError,
+    ProtocolError,
     TruncatedError,
 )
 from nadi.limits import SEARCH_STANDING_QUERIES
@@ -35,7 +37,16 @@ from nadi.search.query.parser import parse
 from nadi.search.sharing import Told, all_told
 from nadi.search.standing.adding import add_group
 from nadi.search.standing.progress import Place, Progress
-from nadi.search.standing.records import Past, QuerySet, Records, StandingQuery, set_key, set_of
+from nadi.search.standing.records import (
+    Kept,
+    Past,
+    QuerySet,
+    Records,
+    StandingQuery,
+    drop_unreadable,
+    set_key,
+    set_of,
+)
 from nadi.search.standing.removing import sweep
 
 _SWEEP_S = 2.0  # how long a removal waits for batches that are begun
@@ -156,10 +167,16 @@ class StandingQueries:
         return made
 
     async def list(self, stream: str) -> builtins.list[StandingQuery]:
-        """Return a stream's standing queries, by name."""
+        """Return a stream's standing queries, by name; without those that `unreadable` tells."""
         found = await self.get(stream)
         records = self._records(found)
-        return _added(await records.queries(), await records.changes().look())
+        kept, _ = await records.sorted_out()
+        return _added(kept, await records.changes().look())
+
+    async def unreadable(self, stream: str) -> builtins.list[Unreadable]:
+        """Return the queries of a stream that are damaged, or of a newer nadi. Matchers don't go on without them; they
+        can be removed."""
+        return (await self._records(await self.get(stream)).sorted_out())[1]
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
@@ -167,11 +184,13 @@ class StandingQueries:
         records = self._records(found)
         changes = records.changes()
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
-        known = {one.name: one.id for one in _added(await records.queries(), await changes.look())}
-        missing = [name for name in wanted if name not in known]
+        kept, unreadable = await records.sorted_out()
+        known = {one.name: one.id for one in _added(kept, await changes.look())}
+        missing = [name for name in wanted if name not in known and name not in {one.name for one in unreadable}]
         if missing:
             raise NotFoundError(f"{self._scope}/{stream} has no standing query {missing[0]!r}")
-        ids = [known[name] for name in wanted]
+        await records.remove_unreadable(wanted)
+        ids = [known[name] for name in wanted if name in known]
         await changes.change(lambda newest: None if newest.removed.keys() >= set(ids) else newest.without(ids))
         until = time.monotonic() + _SWEEP_S
         await sweep(records, changes)
@@ -184,14 +203,14 @@ class StandingQueries:
         """Return how far a stream is matched; StreamRemadeError if it isn't the one that the set was made for."""
         found = await self.get(stream)
         records = self._records(found)
-        all_kept = await records.queries()
+        all_kept, unreadable = await records.sorted_out()
         progress = await records.changes().look()
         await records.check_stream(progress)
         queries = _added(all_kept, progress)
         reached = StreamCut(self._scope, stream, progress.done_positions())
         return StandingStatus(
             found,
-            len(queries),
+            len(queries) + len(unreadable),
             sum(1 for one in queries if one.group in progress.catching_up),
             progress.events,
             progress.hits,
@@ -216,7 +235,11 @@ class StandingQueries:
 
     async def drop(self, stream: str) -> None:
         """Delete a stream's standing queries; their hits stay."""
-        found = await self.get(stream)
+        try:
+            found = await self.get(stream)
+        except ProtocolError:
+            await drop_unreadable(self._definitions, stream)
+            return
         await self._definitions.table.remove(set_key(stream))
         await self._records(found).drop()
 
@@ -241,8 +264,9 @@ class StandingQueries:
             return None
 
 
-def _added(queries: Iterable[StandingQuery], progress: Progress) -> builtins.list[StandingQuery]:
+def _added(kept: Iterable[Kept], progress: Progress) -> builtins.list[StandingQuery]:
     """Those that count, or will."""
+    queries = [one.query for one in kept]
     return [one for one in queries if progress.has(one.group) and one.id not in progress.removed]
 
 

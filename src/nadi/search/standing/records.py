@@ -9,7 +9,7 @@ matcher/<stream>/<id>/<matcher>             a matcher that runs, see `sharing`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.tables.table import ABSENT, ANY_VERSION, value_or_none
+from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.errors import AlreadyExistsError, ConditionFailedError, ProtocolError, StreamRemadeError
 from nadi.limits import SEARCH_RECORDS_AT_ONCE
 from nadi.naming import segment_name
@@ -107,10 +108,42 @@ class Records:
         return [one.query for one in await self.kept()]
 
     async def kept(self) -> list[Kept]:
-        """As `queries`."""
+        """As `queries`; ProtocolError if one can't be read, for nobody matches without it."""
+        found, unreadable = await self.sorted_out()
+        for one in unreadable:
+            raise ProtocolError(one.problem)
+        return found
+
+    async def sorted_out(self) -> tuple[list[Kept], list[Unreadable]]:
+        """As `queries`, and those that can't be read."""
         prefix = f"standing-query/{self._own}/".encode()
-        entries = self.definitions.versions(prefix)
-        return [Kept(_decoded(one.value, StandingQuery), one.version) async for one in entries]
+        versions: dict[str, int] = {}
+
+        async def entries() -> AsyncIterator[tuple[str, bytes]]:
+            async for one in self.definitions.versions(prefix):
+                name = one.key.decode(errors="replace")
+                versions[name] = one.version
+                yield name, one.value
+
+        found, unreadable = await sorted_out(entries(), self._read)
+        return [Kept(query, versions[name]) for name, query in found.items()], unreadable
+
+    async def remove_unreadable(self, names: Iterable[str]) -> None:
+        """Remove those that can't be read and have one of these names."""
+        unreadable = {one.name for one in (await self.sorted_out())[1]}
+        for name in unreadable.intersection(names):
+            await self.definitions.table.remove(self._key(name))
+
+    def _read(self, name: str, value: bytes) -> StandingQuery:
+        def read() -> StandingQuery:
+            found = msgspec.msgpack.decode(value, type=StandingQuery)
+            if found.name != name:
+                raise ValueError(f"it says that it is {found.name!r:.60}")
+            return found
+
+        own = f"{self.definitions.scope} {self.found.stream}"
+        what = f"the standing query {name} of {self.definitions.scope}/{self.found.stream}"
+        return read_record(read, what, f"remove it: `nadi search standing remove {own} {name}`")
 
     async def put(self, queries: Sequence[StandingQuery]) -> None:
         """Store some, `SEARCH_RECORDS_AT_ONCE` at most: all or none. AlreadyExistsError if a name is taken."""
@@ -186,14 +219,35 @@ class Records:
 
 
 async def set_of(definitions: Definitions, stream: str) -> QuerySet | None:
-    """The set of a stream, if it has one."""
+    """The set of a stream, if it has one; ProtocolError if that can't be read."""
     held = await value_or_none(definitions.table, set_key(stream))
-    return None if held is None else _decoded(held.value, QuerySet)
+    return None if held is None else _read_set(definitions.scope, stream, held.value)
 
 
-async def sets_of(definitions: Definitions) -> list[QuerySet]:
-    """The sets of all streams of the scope."""
-    return [_decoded(value, QuerySet) async for _, value in definitions.entries(b"standing/")]
+async def sets_of(definitions: Definitions) -> tuple[dict[str, QuerySet], list[Unreadable]]:
+    """The sets of all streams of the scope, by stream; and those that can't be read."""
+    entries = definitions.named_entries("standing/")
+    return await sorted_out(entries, lambda stream, value: _read_set(definitions.scope, stream, value))
+
+
+async def drop_unreadable(definitions: Definitions, stream: str) -> None:
+    """Remove a set that can't be read, with all that belongs to the stream's sets."""
+    held = await value_or_none(definitions.table, set_key(stream))
+    for kind in ("standing-progress", "standing-query", "standing-past", "matcher"):
+        await definitions.forget_all(f"{kind}/{stream}/")
+    if held is not None:
+        await definitions.table.remove(set_key(stream), held.version)
+
+
+def _read_set(scope: str, stream: str, value: bytes) -> QuerySet:
+    def read() -> QuerySet:
+        found = msgspec.msgpack.decode(value, type=QuerySet)
+        if found.stream != stream:
+            raise ValueError(f"it says that it is of {found.stream!r:.60}")
+        return found
+
+    what = f"the set of standing queries of {scope}/{stream}"
+    return read_record(read, what, f"drop it: `nadi search standing drop {scope} {stream}`")
 
 
 def set_key(stream: str) -> bytes:
@@ -201,7 +255,8 @@ def set_key(stream: str) -> bytes:
 
 
 def _decoded(value: bytes, kind: type[_Record]) -> _Record:
-    try:
-        return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"a record can't be read ({error}): use the nadi that wrote it") from error
+    return read_record(
+        lambda: msgspec.msgpack.decode(value, type=kind),
+        "the progress of a stream's standing queries",
+        "drop them, and make them anew: `nadi search standing drop`",
+    )

@@ -14,8 +14,9 @@ async def sweep(records: Records, changes: Changes[Progress]) -> None:
     gone = {one for one, version in progress.removed.items() if version <= progress.least_version}
     if not gone:
         return
-    kept = await records.kept()
+    kept, unreadable = await records.sorted_out()
     left = {one.query.group for one in kept if one.query.id not in gone}
     await records.forget([one for one in kept if one.query.id in gone])
+    left |= progress.groups.keys() if unreadable else set()  # any may have one that can't be read
     empty = [group for group in progress.groups if group not in left and group not in progress.held]
     await changes.change(lambda newest: newest.forgotten(gone, empty))

@@ -1,0 +1,152 @@
+"""A record that is damaged, or of a newer nadi, hides no other in a list: it is named there, is an error for whoever
+asks for it, and can be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+import nadi
+import nadi.lake
+from nadi.errors import NotFoundError, ProtocolError
+from tests.cli.test_streams import Shell
+
+TAKEN_APART: dict[str, Callable[[bytes], bytes]] = {
+    "none of the format": lambda whole: b"\xc1{",
+    "not UTF-8": lambda whole: b'{"stream": "\xff"}',
+    "of other types": lambda whole: msgspec.json.encode(msgspec.json.decode(whole) | {"made_ms": {"at": 1}}),
+    "of no time there is": lambda whole: msgspec.json.encode(msgspec.json.decode(whole) | {"made_ms": 1 << 60}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder, rest_port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        yield manager
+
+
+@pytest.fixture
+def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
+    return Shell(server.controller_uri)
+
+
+def make(manager: nadi.StreamManager, kind: str, name: str) -> None:
+    cuts = manager.cuts("home", "meters")
+    if kind == "bookmark":
+        manager.bookmarks("home").create(name, cuts.tail(), tags=["t"])
+    elif kind == "slice":
+        manager.slices("home").create(name, cuts.head(), cuts.tail())
+    else:
+        manager.stream_tables("home").define(name, stream="meters", value_schema="meter string, wh long")
+
+
+@pytest.mark.parametrize("how", TAKEN_APART)
+@pytest.mark.parametrize(
+    ("kind", "place", "key", "delete"),
+    [
+        ("bookmark", "_bookmarks", "bookmark", "delete"),
+        ("slice", "_bookmarks", "slice", "delete"),
+        ("stream-table", "_streamtables", "table", "drop"),
+    ],
+)
+def test_what_has_a_name(
+    server: nadi.standalone.EmbeddedServer,
+    manager: nadi.StreamManager,
+    shell: Shell,
+    kind: str,
+    place: str,
+    key: str,
+    delete: str,
+    how: str,
+) -> None:
+    for name in ("one", "two", "three"):
+        make(manager, kind, name)
+    table = manager.table("home", place)
+    held = table.get(f"{key}/two".encode())
+    assert held is not None
+    table.put(f"{key}/two".encode(), TAKEN_APART[how](held.value))
+    kept: Any = {
+        "bookmark": manager.bookmarks("home"),
+        "slice": manager.slices("home"),
+        "stream-table": manager.stream_tables("home"),
+    }[kind]
+    assert [one.name for one in kept.list()] == ["one", "three"]
+    (bad,) = kept.unreadable()
+    assert bad.name == "two"
+    assert f"`nadi {kind} {delete} home two`" in bad.problem
+    with pytest.raises(ProtocolError, match="home/two can't be read"):
+        kept.get("two")
+    rows = shell.json(kind, "list", "home")
+    assert [row.get("name", row.get("table")) for row in rows] == ["one", "three", "two"]
+    assert [row["problem"] for row in rows] == [None, None, bad.problem]
+    assert "can't be read" in shell.run(kind, "list", "home").stdout
+    assert "can't be read" in shell.run(kind, "show", "home", "two", code=1).stderr
+    answer = httpx.get(f"{server.rest_uri}/v1/data/home/unreadable").json()
+    assert answer == [{"kind": kind.replace("-", " "), "name": "two", "problem": bad.problem}]
+    shell.run(kind, delete, "home", "two")
+    assert kept.unreadable() == []
+    for name in ("one", "three"):
+        shell.run(kind, delete, "home", name)
+
+
+def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
+    make(manager, "bookmark", "odd")
+    table = manager.table("home", "_bookmarks")
+    held = table.get(b"bookmark/odd")
+    assert held is not None
+    whole = msgspec.json.decode(held.value)
+    for cuts in ([], [*whole["cuts"], *whole["cuts"]], ["no cut"]):
+        table.put(b"bookmark/odd", msgspec.json.encode(whole | {"cuts": cuts}))
+        assert [one.name for one in manager.bookmarks("home").unreadable()] == ["odd"]
+    table.put(b"bookmark/odd", msgspec.json.encode(whole | {"stream": "others"}))
+    with pytest.raises(ProtocolError, match="belongs to stream home/meters"):
+        manager.bookmarks("home").rename("odd", "even")
+    with pytest.raises(ProtocolError):
+        manager.bookmarks("home").tag("odd", ["t"])
+    assert manager.bookmarks("home").delete("odd")
+
+
+@pytest.mark.parametrize(("kind", "forget"), [("lake", "forget"), ("function", "delete")])
+def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: str, forget: str) -> None:
+    if kind == "lake":
+        catalog = {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}
+        for stream in ("whole", "bad"):
+            manager.create_stream("home", stream)
+            nadi.lake.start(manager, "home", stream, table="home.meters", catalog=catalog)
+    else:
+        from nadi.functions.progress import FunctionRecord
+
+        for name in ("whole-function", "bad-function"):
+            manager.reader_group_manager("home").create_reader_group(name, "meters")
+            record = FunctionRecord(name, "home/meters", "x")
+            manager.table("home", f"_RG{name}").put(b"function", msgspec.msgpack.encode(record))
+    name = f"bad-{kind}"
+    manager.table("home", f"_RG{name}").put(kind.encode(), msgspec.msgpack.encode({"definition": 7}))
+    rows = shell.json(kind, "list", "home")
+    assert [row[kind] for row in rows] == [f"whole-{kind}", name]
+    assert f"nadi {kind} {forget}" in rows[1]["problem"]
+    if kind == "lake":
+        assert list(nadi.lake.lakes_of(manager, "home")) == ["whole-lake"]
+        assert [one.name for one in nadi.lake.unreadable(manager, "home")] == [name]
+        assert "can't be read" in shell.run("lake", "status", "home.bad", code=1).stderr
+        assert "whole-lake" in shell.run("stream", "delete", "home", "whole", stdin=b"n\n", code=1).output
+    else:
+        assert "can't be read" in shell.run("function", "show", "home", name, code=1).stderr
+    shell.run(kind, forget, "home.bad" if kind == "lake" else "home", *([] if kind == "lake" else [name]), "--yes")
+    assert [row[kind] for row in shell.json(kind, "list", "home")] == [f"whole-{kind}"]
+    with pytest.raises(NotFoundError):
+        manager.reader_group_manager("home").get_reader_group(name)
