@@ -11,6 +11,7 @@ from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties
 from nadi.lake.table.partitions import partition_fields
+from nadi.lake.table.secrets import shown
 from nadi.limits import LAKE_COMMIT_BYTES, LAKE_EVERY_MAX_S, LAKE_EVERY_MIN_S, MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.naming import NO_UNIT, PER_SECOND, check_name
 
@@ -85,6 +86,11 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
             return None
         scope, _, stream = self.dead_letters.rpartition("/")
         return scope or self.scope, stream
+
+    def __repr__(self) -> str:
+        """Without secrets, which a definition of an earlier nadi may have."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__} | {"catalog": shown(self.catalog)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def lake_name(stream: str, name: str | None = None) -> str:

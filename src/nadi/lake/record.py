@@ -30,6 +30,7 @@ from nadi.errors import (
     SubscriberNotFoundError,
 )
 from nadi.lake.definition import LakeDefinition
+from nadi.lake.table.secrets import without_secrets
 from nadi.limits import LAKE_GONE_S
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
@@ -190,8 +191,14 @@ class StoredLake:
 
 def decoded(scope: str, name: str, data: bytes) -> LakeRecord:
     """The record; ProtocolError if it can't be read."""
+
+    def read() -> LakeRecord:
+        found = msgspec.msgpack.decode(data, type=LakeRecord)
+        writers = {key: replace(one, trouble=without_secrets(one.trouble)) for key, one in found.writers.items()}
+        return replace(found, writers=writers)  # an earlier nadi's may have had a password in what it said
+
     return read_record(
-        lambda: msgspec.msgpack.decode(data, type=LakeRecord),
+        read,
         f"the record of lake {scope}/{name}",
         "forget the lake (`nadi lake forget`; its table stays)",
     )

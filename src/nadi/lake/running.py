@@ -25,6 +25,7 @@ from nadi.errors import ConflictError, NadiError, ProtocolError, UnavailableErro
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
 from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.secrets import without_secrets
 from nadi.lake.writer import Committed, LakeWriter, Step
 from nadi.limits import (
     LAKE_BEAT_S,
@@ -168,7 +169,8 @@ class _Running:
         try:
             self._rounds()
         except Exception as error:
-            self._last("stopped", str(error) if isinstance(error, NadiError) else f"{type(error).__name__}: {error}")
+            words = str(error) if isinstance(error, NadiError) else f"{type(error).__name__}: {error}"
+            self._last("stopped", without_secrets(words))
             raise
         self._last(None, "")
 

@@ -130,12 +130,14 @@ def status(manager: StreamManager, stream: Stream, name: Name = None, form: Form
 
 
 def _row(found: LakeStatus) -> Mapping[str, Any]:
+    from nadi.lake.table.secrets import shown
+
     lake = found.lake
     return {
         "lake": lake.name,
         "stream": lake.full_name,
         "table": lake.table,
-        "catalog": ", ".join(f"{key}={value}" for key, value in lake.catalog.items()),
+        "catalog": ", ".join(f"{key}={value}" for key, value in shown(lake.catalog).items()),
         "partition": lake.partition,
         "state": _state(found),
         "cut": None if found.cut is None else str(found.cut),

@@ -1,27 +1,26 @@
 """Catalogs, and the tables in them.
 
 A catalog is described by PyIceberg's properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...). They are kept in the
-store, so a secret is named instead: `${NAME}` stands for a variable of the environment of whoever opens the catalog.
+store, so a secret is named instead: `${NAME}` stands for a variable of the environment of whoever opens the catalog,
+see `secrets`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.lake.table.reaching import CATALOG, reaching
+from nadi.lake.table.reaching import CATALOG, cause, reaching
+from nadi.lake.table.secrets import plain_secret, resolved, without_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET = re.compile(r"secret|password|token|credential|access-key", re.IGNORECASE)
 _USUAL = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 NAME = "name"
 _DEFAULT_NAME = "nadi"
@@ -35,7 +34,7 @@ def check_installed() -> None:
 
 
 def catalog_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """The properties as the store may keep them; InvalidArgumentError for a secret in plain text.
+    """The properties as the store may keep them; InvalidArgumentError for a secret in plain text, which no message has.
 
     >>> catalog_properties({"type": "rest", "token": "${LAKE_TOKEN}"})["token"]
     '${LAKE_TOKEN}'
@@ -47,11 +46,16 @@ def catalog_properties(given: Mapping[str, str]) -> dict[str, str]:
         )
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str) or not name:
-            raise InvalidArgumentError(f"a catalog's properties are texts, not {name!r}: {value!r:.40}")
-        if _SECRET.search(name) and not _VARIABLE.search(value):
             raise InvalidArgumentError(
-                f"the catalog's property {name!r} would be kept in the store as it is: name a variable of the "
-                f"environment instead, {name}=${{NAME}}"
+                f"a catalog's properties are texts, as type=sql, not of type {type(name).__name__} and "
+                f"{type(value).__name__}"
+            )
+        secret = plain_secret(name, value)
+        if secret is not None:
+            instead = f"{name}=${{NAME}}" if secret == "a secret" else f"{name}=postgresql://user:${{NAME}}@host/…"
+            raise InvalidArgumentError(
+                f"the catalog's property {name!r} has {secret}, which would be kept in the store as it is: name a "
+                f"variable of the environment instead, as {instead}"
             )
     return dict(given)
 
@@ -61,24 +65,25 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
     check_installed()
     from pyiceberg.catalog import load_catalog
 
-    found = {name: _VARIABLE.sub(_from_environment, value) for name, value in properties.items()}
+    found, secrets = resolved(properties, _from_environment)
     name = found.pop(NAME, _DEFAULT_NAME)
-    with reaching(CATALOG):
+    with reaching(CATALOG, secrets):
         try:
             return load_catalog(name, **(_USUAL | found))
         except (ValueError, TypeError, ImportError) as error:
-            raise InvalidArgumentError(f"there is no such catalog: {error}") from error
+            problem = f"there is no such catalog: {without_secrets(str(error), secrets)}"
+            raise InvalidArgumentError(problem) from cause(error, secrets)
         except Exception as error:
             if type(error).__name__ == "NotInstalledError":
                 raise InvalidArgumentError(f"the catalog needs more: {error}") from error
             raise
 
 
-def _from_environment(found: re.Match[str]) -> str:
-    value = os.environ.get(found[1])
+def _from_environment(variable: str) -> str:
+    value = os.environ.get(variable)
     if value is None:
         raise InvalidArgumentError(
-            f"the catalog's properties name the variable {found[1]}, which isn't set in this environment"
+            f"the catalog's properties name the variable {variable}, which isn't set in this environment"
         )
     return value
 

@@ -7,12 +7,13 @@ have the file in hand.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nadi.errors import NadiError, UnavailableError
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.secrets import without_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -24,18 +25,29 @@ _READ_BYTES = 8 << 20
 
 
 @contextmanager
-def reaching(what: str) -> Iterator[None]:
-    """Foreign errors as ours: UnavailableError where trying again may help, LakeStoppedError where it can't."""
+def reaching(what: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Foreign errors as ours: UnavailableError where trying again may help, LakeStoppedError where it can't. secrets:
+    what no message may have, besides passwords in addresses."""
     try:
         yield
     except Exception as error:
-        found = _ours(what, error)
+        found = _ours(what, error, secrets)
         if found is None:
             raise
-        raise found from error
+        raise found from cause(error, secrets)
 
 
-def _ours(what: str, error: Exception) -> NadiError | None:
+def cause(error: Exception, secrets: Collection[str] = ()) -> Exception | None:
+    """The error as another's cause, which tracebacks show; None if the text of it, or of one behind it, is secret."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if without_secrets(str(behind), secrets) != str(behind):
+            return None
+        behind = behind.__cause__ or behind.__context__
+    return error
+
+
+def _ours(what: str, error: Exception, secrets: Collection[str]) -> NadiError | None:
     """None for an error that isn't foreign, or unknown."""
     import pyarrow as pa
     from pyiceberg import exceptions
@@ -53,17 +65,18 @@ def _ours(what: str, error: Exception) -> NadiError | None:
     library = type(error).__module__.partition(".")[0]
     if library == "nadi":
         return None
+    words = _words(error, secrets)
     if library == "sqlalchemy" and type(error).__name__ in _PERMANENT:
-        return LakeStoppedError(f"{what} can't be used: {_words(error)}. Correct its properties (--catalog)")
+        return LakeStoppedError(f"{what} can't be used: {words}. Correct its properties (--catalog)")
     if isinstance(error, again) or library in ("sqlalchemy", "requests", "urllib3"):
-        return UnavailableError(f"{what} can't be reached, or can't do it now: {_words(error)}")
+        return UnavailableError(f"{what} can't be reached, or can't do it now: {words}")
     if isinstance(error, refused):
-        return LakeStoppedError(f"{what} refuses it: {_words(error)}")
+        return LakeStoppedError(f"{what} refuses it: {words}")
     path = _in_hand(error)
     if path is not None:
         return damaged(path, error)
     if isinstance(error, exceptions.ValidationError):
-        return LakeStoppedError(f"{what} refuses it: {_words(error)}")
+        return LakeStoppedError(f"{what} refuses it: {words}")
     return None
 
 
@@ -119,7 +132,7 @@ def _wrong(io: FileIO, path: str) -> NadiError | None:
     return None
 
 
-def _words(error: BaseException) -> str:
-    """The error's first line: what follows in some are requests, with what signed them."""
-    lines = str(error).strip().splitlines()
+def _words(error: BaseException, secrets: Collection[str] = ()) -> str:
+    """The error's first line, without secrets: what follows in some are requests, with what signed them."""
+    lines = without_secrets(str(error), secrets).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
