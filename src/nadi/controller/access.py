@@ -21,7 +21,7 @@ from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_re
 from nadi.access.tokens import TokenKey
 from nadi.controller.keda.trigger import authorization, metadata_of, trigger
 from nadi.errors import PermissionDeniedError
-from nadi.model.reports import RETENTION, STREAM_LAG
+from nadi.model.reports import IDENTITY, RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
@@ -121,8 +121,11 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
     return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
 
-def _report(request: Any) -> Need:
-    """What holds retention back, and who reads a stream, names subscribers, as listing them does."""
+def _report(request: Any) -> Need | None:
+    """What holds retention back, and who reads a stream, names subscribers, as listing them does. The server's
+    identity says nothing of what is in it."""
+    if request.kind == IDENTITY:
+        return None
     names_groups = request.kind in (RETENTION, STREAM_LAG)
     return need(request.scope, request.stream, Act.CHANGE if names_groups else Act.LOOK)
 

@@ -27,6 +27,7 @@ SEARCH_TIDY_S = 10.0  # how often what retention or a merge left is looked for
 SEARCH_BEAT_S = 1.0  # how often an indexer says that it is there
 SEARCH_GONE_S = 5.0  # one that hasn't for so long is gone: others take its segments
 SEARCH_DROP_S = 30.0  # how long dropping an index waits for its indexers to end
+SEARCH_SCOPE_S = 5.0  # how long an indexer whose stream was deleted looks whether the scope goes, too
 SEARCH_END_S = 6.0  # what runs gets so long to end once it is told to; then it is cancelled, as a kill does no harm
 SEARCH_LEAVE_S = 1.0  # and so long to say that it leaves
 SEARCH_SILENT_S = 10.0  # one that said nothing for so long, by the clock of who asks, isn't shown as there

@@ -12,6 +12,7 @@ SCALING = "scaling"
 LOAD = "load"
 GROUP_LAG = "group-lag"  # of the stream `_RG<group>`
 STREAM_LAG = "stream-lag"  # of each group that reads the stream
+IDENTITY = "identity"  # of the server or the cluster itself; of no stream
 
 
 class SegmentReport(Displayed, msgspec.Struct, frozen=True):
@@ -30,6 +31,12 @@ class SegmentReport(Displayed, msgspec.Struct, frozen=True):
     start_offset: int
     end_offset: int
     rolled: bool = False
+
+
+class IdentityReport(msgspec.Struct, frozen=True):
+    """By what a server, or a cluster, is told from others, whatever its address; the only record of its report."""
+
+    id: str
 
 
 class HolderReport(msgspec.Struct, frozen=True):

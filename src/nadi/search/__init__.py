@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from nadi.search.definition import Definition
     from nadi.search.indexing.letters import UnfitLetter
     from nadi.search.indexing.past import Part, past_parts
+    from nadi.search.leftover import Leftover
     from nadi.search.missing import IndexNotFoundError
-    from nadi.search.opening import indexes, standing_queries
+    from nadi.search.opening import clean, indexes, leftovers, standing_queries
     from nadi.search.running import match, run, serve, serve_matcher
     from nadi.search.standing.catalog import StandingStatus
     from nadi.search.standing.hits import StandingHit
@@ -34,6 +35,7 @@ _HOMES = {
     "Excerpt": "asking.excerpts",
     "Hit": "asking.searching",
     "IndexNotFoundError": "missing",
+    "Leftover": "leftover",
     "Page": "asking.searching",
     "Part": "indexing.past",
     "StandingHit": "standing.hits",
@@ -41,7 +43,9 @@ _HOMES = {
     "StandingStatus": "standing.catalog",
     "Status": "catalog",
     "UnfitLetter": "indexing.letters",
+    "clean": "opening",
     "indexes": "opening",
+    "leftovers": "opening",
     "match": "running",
     "past_parts": "indexing.past",
     "run": "running",
@@ -55,6 +59,7 @@ __all__ = [
     "Excerpt",
     "Hit",
     "IndexNotFoundError",
+    "Leftover",
     "Page",
     "Part",
     "StandingHit",
@@ -62,7 +67,9 @@ __all__ = [
     "StandingStatus",
     "Status",
     "UnfitLetter",
+    "clean",
     "indexes",
+    "leftovers",
     "match",
     "past_parts",
     "run",

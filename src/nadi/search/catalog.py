@@ -165,7 +165,7 @@ class Indexes:
         try:
             shards = await open_shards(definition.url, self._definitions.scope, definition.stream, definition.id)
             try:
-                await shards.delete(await shards.names())
+                await shards.delete_all()
             finally:
                 await shards.close()
         except (InvalidArgumentError, StoreError, UnavailableError) as error:

@@ -1,4 +1,4 @@
-"""`indexes` and `standing_queries`: what works with a client of either face."""
+"""`indexes` and `standing_queries`, which work with a client of either face; and what is left in stores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ from nadi.client import aio
 from nadi.client.blocking import manager as blocking
 from nadi.client.blocking.face import inside
 from nadi.search import blocking as faces
+from nadi.search import leftover
 from nadi.search.catalog import Indexes
+from nadi.search.leftover import Leftover
 from nadi.search.standing.catalog import StandingQueries
+
+
+def leftovers(manager: blocking.StreamManager, where: str) -> list[Leftover]:
+    """Return what indexes that are gone have left in a store, a folder or a URL, as after a program has deleted their
+    scope; and what of others is there that isn't one of this server's. `clean` deletes the former."""
+    thread, core = inside(manager)
+    return thread.run(leftover.find(core, where))
+
+
+def clean(manager: blocking.StreamManager, where: str) -> list[Leftover]:
+    """Delete what indexes of this server that are gone have left in a store, and return that."""
+    thread, core = inside(manager)
+    return thread.run(leftover.remove(core, where))
 
 
 @overload

@@ -20,8 +20,8 @@ from nadi.runtime import REAL
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions
 from nadi.search.indexing.indexer import Indexer, OnStep
+from nadi.search.labelling import open_labelled
 from nadi.search.shards.building import clean_work_folders
-from nadi.search.shards.objects import open_shards
 from nadi.search.standing.catalog import StandingQueries
 from nadi.search.standing.matcher import LiveMatcher
 from nadi.search.standing.records import Records
@@ -112,7 +112,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.
     if definition.is_stopped:
         definition = await definitions.stop(stream, is_stopped=False)
     await REAL.in_thread(clean_work_folders)
-    shards = await open_shards(definition.url, scope, stream, definition.id)
+    shards = await open_labelled(manager, scope, definition)
     try:
         indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)
         await indexer.run(stop)

@@ -155,6 +155,41 @@ def drop(
     say(f"deleted the search index of {scope}/{stream}")
 
 
+@search_app.command("clean")
+@connected
+def clean(
+    manager: StreamManager,
+    index: Annotated[str, typer.Option(help="The folder with shards, or the store: s3://, gs://, az://.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Yes = False,
+    form: Form = Form.TABLE,
+) -> None:
+    """Delete shards whose index is gone, as after a program has deleted its scope. Others' stay."""
+    from nadi import search
+
+    found = search.leftovers(manager, index)
+    rows = [
+        {
+            "scope": one.scope,
+            "stream": one.stream,
+            "shards": one.shards,
+            "bytes": one.size_bytes,
+            "folder": one.folder,
+            "kept": one.kept,
+        }
+        for one in found
+    ]
+    columns = ["scope", "stream", "shards", "bytes", "folder", "kept"]
+    show(rows, columns, form=form, empty=f"No index has left anything in {index}.")
+    wanted = [one for one in found if not one.kept]
+    if dry_run or not wanted:
+        return
+    if not yes:
+        typer.confirm(f"Delete {sum(one.shards for one in wanted):,} shards that aren't kept?", abort=True)
+    done = search.clean(manager, index)
+    warn(f"deleted {sum(one.shards for one in done):,} shards, {sum(one.size_bytes for one in done):,} bytes")
+
+
 @search_app.command("query")
 @connected
 def query(

@@ -26,7 +26,9 @@ from nadi.errors import (
     ClosedError,
     EpochGoneError,
     NadiError,
+    ScopeNotFoundError,
     SegmentNotFoundError,
+    StreamNotFoundError,
     StreamRemadeError,
     UnavailableError,
 )
@@ -37,6 +39,7 @@ from nadi.limits import (
     SEARCH_COMMIT_S,
     SEARCH_GONE_S,
     SEARCH_LOOK_S,
+    SEARCH_SCOPE_S,
     SEARCH_SHARDS,
 )
 from nadi.model.event import EventBlock
@@ -46,6 +49,7 @@ from nadi.search.definition import Definition, Definitions, indexer_keys
 from nadi.search.following import Followed, Follower, gap_end
 from nadi.search.indexing.letters import Letters, followed_since
 from nadi.search.indexing.upkeep import Upkeep
+from nadi.search.labelling import delete_if_gone
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same, remade
 from nadi.search.shards.building import Built, Stretch, build
@@ -111,9 +115,13 @@ class Indexer:
             await work
         except IndexNotFoundError:
             self._log.info("the index was dropped: its indexer ends")
-            self._upkeep.news.set()
-            await asyncio.wait([work, *beside], timeout=SEARCH_GONE_S)  # as far as they can't be cancelled
+            await self._wait_for([work, *beside])
             await self._delete_loose()
+            await self._delete_left(0.0)
+        except (StreamNotFoundError, ScopeNotFoundError):
+            await self._wait_for([work, *beside])
+            await self._delete_left(SEARCH_SCOPE_S)
+            raise
         except StreamRemadeError as error:
             raise remade(self._scope, self._definition.stream) from error
         finally:
@@ -122,6 +130,10 @@ class Indexer:
             self._follower.close()
             self._letters.close()
             await self._sharing.leave()
+
+    async def _wait_for(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        self._upkeep.news.set()
+        await asyncio.wait(tasks, timeout=SEARCH_GONE_S)  # as far as they can't be cancelled
 
     async def _work(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
@@ -165,6 +177,14 @@ class Indexer:
             await self._shards.delete(names)
         except NadiError as error:
             self._log.warning("can't delete shards %s: %s", ", ".join(names), error)
+
+    async def _delete_left(self, within_s: float) -> None:
+        """All shards, if the index went with its scope: nobody drops it then."""
+        try:
+            if await delete_if_gone(self._manager, self._shards, within_s):
+                self._log.info("the index went with its scope: its shards are deleted")
+        except NadiError as error:
+            self._log.warning("shards may be left behind, which `nadi search clean` deletes: %s", error)
 
     async def _is_complete(self) -> bool:
         if self._is_old:

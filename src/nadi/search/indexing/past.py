@@ -36,12 +36,13 @@ from nadi.naming import segment_name
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
 from nadi.search.indexing.letters import Letters, followed_since, part_from
+from nadi.search.labelling import open_labelled
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
 from nadi.search.shards.manifest import Manifest, OvertakenError, PastOrders, Reach, Shard, Span, past_micros
 from nadi.search.shards.names import new_name
-from nadi.search.shards.objects import Shards, open_shards
+from nadi.search.shards.objects import Shards
 
 _TRIES = 10
 
@@ -187,7 +188,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     run = part_from(span[1]) if origin is None else followed_since(origin)
     built = await _built(manager, scope, definition, span, known.orders[span[0]])
     letters = Letters(manager, scope, definition)
-    shards, name = await open_shards(definition.url, scope, stream, definition.id), new_name()
+    shards, name = await open_labelled(manager, scope, definition), new_name()
     try:
         shard = None if built is None else await _stored(shards, built, name)
         unfit = [] if built is None else built.unfit

@@ -1,4 +1,8 @@
-"""Where the shards of an index are: objects of a store, in a folder of that index alone."""
+"""Where the shards of an index are: objects of a store, in a folder of that index alone.
+
+A *label* beside all folders says whose each is, for a definition goes with its scope, and a folder doesn't. Who stores
+shards stores the label before.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from nadi.backoff import Backoff
 from nadi.engines.engine import LogEngine
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
 from nadi.runtime import REAL
-from nadi.search.shards.names import folder_of_index
+from nadi.search.shards.names import IndexId, folder_of_index
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger("nadi.search")
 
-_FOLDER = "search"
+FOLDER, LABELS = "search", "search-labels"
+
+
+class Label(msgspec.Struct, frozen=True):
+    """Whose a folder is. server: the identity of the server, or the cluster, that has the scope."""
+
+    server: str
+    scope: str
+    stream: str
+    id: IndexId
+
+    @property
+    def folder(self) -> str:
+        return folder_of_index(self.scope, self.stream, self.id)
 
 
 class Shards:
@@ -26,19 +45,25 @@ class Shards:
     others hold nothing."""
 
     def __init__(self, engine: LogEngine, folder: str, *, is_folder: bool) -> None:
-        self._engine, self._prefix = engine, f"{_FOLDER}/{folder}/"
+        self._engine, self._prefix, self._label = engine, f"{FOLDER}/{folder}/", f"{LABELS}/{folder}"
         self.is_folder = is_folder
+
+    async def label(self, label: Label) -> None:
+        """Say whose they are, unless that is said; wait while the store is away, or full."""
+        await self._create(self._label, [msgspec.json.encode(label)])
 
     async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
         """Store a shard whose name nobody else has; wait while the store is away, or full."""
+        if not await self._create(self._prefix + shard, parts):
+            raise StoreError(f"the store has a shard {shard} already, but its name is new: who writes there?")
+
+    async def _create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        """Whether this call may have stored it; else it was there."""
         backoff = Backoff()
         unsure = False
         while True:
             try:
-                is_new = await self._engine.create(self._prefix + shard, parts)
-                if not is_new and not unsure:
-                    raise StoreError(f"the store has a shard {shard} already, but its name is new: who writes there?")
-                return
+                return await self._engine.create(name, parts) or unsure
             except UnavailableError as error:
                 unsure = True
                 log.warning("a shard of an index can't be stored yet: %s", error)
@@ -57,8 +82,27 @@ class Shards:
     async def delete(self, shards: Sequence[str]) -> None:
         await self._engine.delete([self._prefix + shard for shard in shards])
 
+    async def labelled(self) -> Label | None:
+        """The label; None if there is none that can be read."""
+        data = await self._engine.get(self._label)
+        return None if data is None else label_of(self._label, data)
+
+    async def delete_all(self) -> None:
+        """The shards there are, and then the label."""
+        await self.delete(await self.names())
+        await self._engine.delete([self._label])
+
     async def close(self) -> None:
         await self._engine.close()
+
+
+def label_of(name: str, data: memoryview) -> Label | None:
+    """The label of that name; None if it can't be read, or is another folder's."""
+    try:
+        label = msgspec.json.decode(data, type=Label)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return label if f"{LABELS}/{label.folder}" == name else None
 
 
 async def open_shards(url: str, scope: str, stream: str, index_id: str) -> Shards:

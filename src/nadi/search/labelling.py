@@ -1,0 +1,70 @@
+"""Folders of shards that are to be stored, with whose they are; and whether an index is gone for good.
+
+An index has its definition before its label, and its label before shards; and a definition that is gone never comes
+back, for another of the stream has another id, and so another folder. So what a labelled folder has is nobody's once
+its definition is seen to be missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.errors import InvalidArgumentError, ProtocolError, ScopeNotFoundError
+from nadi.limits import SEARCH_LOOK_S
+from nadi.model.reports import IDENTITY, IdentityReport
+from nadi.search.definition import Definition, Definitions
+from nadi.search.missing import IndexNotFoundError
+from nadi.search.shards.objects import Label, Shards, open_shards
+
+
+async def identity(manager: StreamManager) -> str | None:
+    """The server's, or the cluster's; None of one of an earlier nadi, which has none."""
+    try:
+        (found,) = await stores_of(manager).controller.report("", "", IDENTITY, IdentityReport)
+    except InvalidArgumentError:
+        return None
+    return found.id
+
+
+async def open_labelled(manager: StreamManager, scope: str, definition: Definition) -> Shards:
+    """The index's shards, for who stores some. Errors: see `open_shards`."""
+    shards = await open_shards(definition.url, scope, definition.stream, definition.id)
+    try:
+        server = await identity(manager)
+        if server is not None:
+            await shards.label(Label(server, scope, definition.stream, definition.id))
+    except BaseException:
+        await shards.close()
+        raise
+    return shards
+
+
+async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float) -> bool:
+    """Delete all shards of an index that went with its scope, or goes within some time, for its stream went before; and
+    return whether it did. One that somebody drops is left to that."""
+    label, until = await shards.labelled(), time.monotonic() + within_s
+    if label is None or label.server != await identity(manager):
+        return False
+    while True:
+        if await is_gone(manager, label):
+            await shards.delete_all()
+            return True
+        if time.monotonic() >= until:
+            return False
+        await asyncio.sleep(SEARCH_LOOK_S)
+
+
+async def is_gone(manager: StreamManager, label: Label) -> bool:
+    """Whether the index isn't defined any more, at that server. Of one whose definition can't be read, that isn't
+    known."""
+    definitions = Definitions(manager, label.scope)
+    try:
+        return (await definitions.kept(label.stream)).id != label.id
+    except (IndexNotFoundError, ScopeNotFoundError):
+        return True
+    except ProtocolError:
+        place, _ = await definitions.place(label.stream)
+        return place is not None and place.id != label.id

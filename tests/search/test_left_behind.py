@@ -1,0 +1,203 @@
+"""A scope that a program deletes leaves no shards behind: an indexer that runs deletes them, or `nadi search clean`.
+Nothing of anybody else's is deleted, nor found in a scope that is made anew."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import nadi
+from nadi.client.aio import StreamManager
+from nadi.errors import NotFoundError
+from nadi.search import labelling, leftover, past_parts
+from nadi.search.shards.objects import LABELS, Label
+from nadi.testing import RestartableServer
+from tests.cli.test_streams import Shell
+from tests.search.support import Indexed, all_hits, event, numbers
+from tests.support.waiting import until_async
+
+pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+def objects(logs: Indexed) -> list[Path]:
+    return [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
+
+
+def label(logs: Indexed) -> Path:
+    (found,) = (logs.folder / "shards" / LABELS).iterdir()
+    return found
+
+
+async def some(logs: Indexed, count: int = 20) -> None:
+    await logs.create()
+    await logs.write(map(event, range(count)))
+    async with logs.running():
+        await logs.caught_up()
+
+
+async def test_a_running_indexer_deletes_them(logs: Indexed) -> None:
+    await some(logs)
+    tasks = [logs.start()[1] for _ in range(2)]
+    await logs.write(map(event, range(20)))
+    await logs.caught_up()
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    for end in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60):
+        assert end is None or isinstance(end, NotFoundError)  # which of the two comes first
+    assert objects(logs) == []
+
+
+async def test_a_running_indexer_deletes_nothing_of_an_index_that_is_there(
+    logs: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_SCOPE_S", 0.5)
+    await some(logs)
+    mine = objects(logs)
+    _, task = logs.start()
+    await logs.manager.seal_stream(logs.scope, "logs")
+    await logs.manager.delete_stream(logs.scope, "logs")
+    with suppress(NotFoundError):  # else it has seen the stream's end before
+        await asyncio.wait_for(task, 60)
+    assert objects(logs) == mine
+    await logs.indexes.drop("logs")
+    assert objects(logs) == []
+
+
+async def test_nor_that_of_another_server(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one with other data answers at the server's address now."""
+    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_SCOPE_S", 1.0)
+    await some(logs)
+    path = label(logs)
+    whole = msgspec.json.decode(path.read_bytes(), type=Label)
+    path.unlink()
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, server="0")))
+    mine = objects(logs)
+    _, task = logs.start()
+    await logs.caught_up()
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    with suppress(NotFoundError):
+        await asyncio.wait_for(task, 60)
+    assert objects(logs) == mine
+
+
+async def test_what_is_left_is_told_and_deleted(logs: Indexed, nadi_server: RestartableServer) -> None:
+    await some(logs)
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    assert objects(logs) != []
+    await logs.manager.create_scope(logs.scope)
+    await logs.manager.create_stream(logs.scope, "logs", 2)
+    await logs.create()
+    await logs.write(map(event, range(100, 105)))
+    async with logs.running():
+        assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(100, 105))
+    where, shell = str(logs.folder / "shards"), Shell(nadi_server.controller_uri)
+    (left,) = await leftover.find(logs.manager, where)
+    assert (left.scope, left.stream, left.kept) == (logs.scope, "logs", "")
+    kept = {path for path in objects(logs) if left.folder not in str(path)}
+    assert 0 < left.shards == len(objects(logs)) - len(kept) - 1
+    told = await asyncio.to_thread(shell.json, "search", "clean", "--index", where, "--dry-run")
+    assert [(one["stream"], one["bytes"]) for one in told] == [("logs", left.size_bytes)]
+    asked = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, stdin=b"n\n", code=1)
+    assert f"Delete {left.shards:,} shards" in asked.stdout
+    assert len(objects(logs)) > len(kept)
+    done = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, "--yes")
+    assert f"deleted {left.shards:,} shards, {left.size_bytes:,} bytes" in done.stderr
+    assert set(objects(logs)) == kept
+    again = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, "--yes")
+    assert "No index has left anything" in again.stdout
+    assert sorted(numbers(await all_hits(await logs.search()))) == list(range(100, 105))
+
+
+async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
+    await some(logs)
+    mine = objects(logs)
+    where = str(logs.folder / "shards")
+    with nadi.embedded(tmp_path / "other") as other:  # of the same scope and stream, which knows nothing of the index
+        async with StreamManager(other.controller_uri) as manager:
+            await manager.create_scope(logs.scope)
+            await manager.create_stream(logs.scope, "logs")
+            assert [one.kept for one in await leftover.find(manager, where)] == ["it is another server's"]
+            assert await leftover.remove(manager, where) == []
+            assert await labelling.identity(manager) != await labelling.identity(logs.manager)
+    assert await leftover.find(logs.manager, where) == []
+    assert await leftover.remove(logs.manager, where) == []
+    assert objects(logs) == mine
+
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    path = label(logs)
+    whole = msgspec.json.decode(path.read_bytes(), type=Label)
+    precious = logs.folder / "shards" / "search" / "precious"
+    precious.mkdir()
+    (precious / "x").write_bytes(b"mine")
+    for data, why in (
+        (b"\xff{", "its label can't be read"),
+        (msgspec.json.encode(msgspec.structs.replace(whole, stream="others")), "its label can't be read"),
+        (msgspec.json.encode({**msgspec.to_builtins(whole), "id": "../../precious"}), "its label can't be read"),
+        (msgspec.json.encode(msgspec.structs.replace(whole, server="0")), "another server's"),
+        (None, "it has no label"),
+    ):
+        path.unlink()
+        if data is not None:
+            path.write_bytes(data)
+        (left,) = await leftover.find(logs.manager, where)
+        assert why in left.kept
+        assert await leftover.remove(logs.manager, where) == []
+        assert {one for one in mine if one != path} <= set(objects(logs))
+        path.write_bytes(b"")
+    path.write_bytes(msgspec.json.encode(whole))
+    assert len(await leftover.remove(logs.manager, where)) == 1
+    assert objects(logs) == [precious / "x"]
+
+
+async def test_one_whose_definition_cant_be_read_is_kept(logs: Indexed) -> None:
+    await some(logs)
+    where = str(logs.folder / "shards")
+    table = logs.manager.table(logs.scope, "_search")
+    held = await table.get(b"index/logs")
+    assert held is not None
+    for value in (b"\xff{", msgspec.json.encode(msgspec.json.decode(held.value) | {"format": 7})):
+        await table.put(b"index/logs", value)
+        assert await leftover.find(logs.manager, where) == []
+        assert await leftover.remove(logs.manager, where) == []
+    await table.put(b"index/logs", b"\xff{")
+    await logs.indexes.drop("logs", leave_shards=True)
+    assert len(await leftover.remove(logs.manager, where)) == 1
+    assert objects(logs) == []
+
+
+async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(
+    logs: Indexed, nadi_server: RestartableServer
+) -> None:
+    await logs.create()
+    await logs.write(map(event, range(20)))
+
+    def index() -> None:
+        with nadi.StreamManager(nadi_server.controller_uri) as manager:
+            for part in past_parts(manager, logs.scope, "logs"):
+                part.index()
+
+    await asyncio.to_thread(index)
+    label(logs).unlink()
+    assert [one.kept[:16] for one in await leftover.find(logs.manager, str(logs.folder / "shards"))] == [
+        "it has no label:"
+    ]
+    stop, task = logs.start()
+    await until_async(lambda: any((logs.folder / "shards" / LABELS).iterdir()))
+    stop.set()
+    await task
+    assert await leftover.find(logs.manager, str(logs.folder / "shards")) == []
+    await logs.indexes.drop("logs")
+    assert objects(logs) == []
+
+
+async def test_a_server_has_its_identity_for_good(tmp_path: Path) -> None:
+    found = set()
+    for _ in range(2):
+        with nadi.embedded(tmp_path / "data") as server:
+            async with StreamManager(server.controller_uri) as one, StreamManager(server.controller_uri) as two:
+                found |= set(await asyncio.gather(*map(labelling.identity, [one, two])))
+    assert len(found) == 1
+    assert None not in found
