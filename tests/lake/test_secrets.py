@@ -62,6 +62,9 @@ def test_what_a_password_is() -> None:
     for uri in NO_PASSWORD:
         assert plain_secret("uri", uri) is None, uri
         assert without_secrets(uri) == uri
+    for uri in ("postgresql://u:my sesame@h/c", "postgresql://us?er:sesame@h/c"):  # as SQLAlchemy reads them
+        assert plain_secret("uri", uri) == "a password"
+        assert "sesame" not in str(shown({"uri": uri}))
     assert plain_secret("uri", "postgresql://lake:half${SECRET}@db/catalog") == "a password"
     assert catalog_properties({"header.X-Iceberg-Access-Delegation": "vended-credentials"})
 

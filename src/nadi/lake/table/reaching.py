@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CATALOG, STORAGE = "the catalog", "the table's storage"
 _PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # of SQLAlchemy's
 _READ_BYTES = 8 << 20
+_TEXT_CHARS = 5_000  # of an error, that are looked through
 
 
 @contextmanager
@@ -38,10 +39,12 @@ def reaching(what: str, secrets: Collection[str] = ()) -> Iterator[None]:
 
 
 def cause(error: Exception, secrets: Collection[str] = ()) -> Exception | None:
-    """The error as another's cause, which tracebacks show; None if the text of it, or of one behind it, is secret."""
+    """The error as another's cause, which tracebacks show; None if the text of it, or of one behind it, has a
+    secret, or is too long to be looked through."""
     behind: BaseException | None = error
     while behind is not None:
-        if without_secrets(str(behind), secrets) != str(behind):
+        text = str(behind)
+        if len(text) > _TEXT_CHARS or without_secrets(text, secrets) != text:
             return None
         behind = behind.__cause__ or behind.__context__
     return error
@@ -134,5 +137,5 @@ def _wrong(io: FileIO, path: str) -> NadiError | None:
 
 def _words(error: BaseException, secrets: Collection[str] = ()) -> str:
     """The error's first line, without secrets: what follows in some are requests, with what signed them."""
-    lines = without_secrets(str(error), secrets).strip().splitlines()
+    lines = without_secrets(str(error)[:_TEXT_CHARS], secrets).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

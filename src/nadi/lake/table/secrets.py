@@ -24,13 +24,12 @@ _SECRET = re.compile(
     r"|^header\..*(authorization|cookie)",
     re.IGNORECASE,
 )
-# A password goes up to the last "@" of the address, as what reads it may see it so; a port's digits are none.
-_OF_USER = re.compile(r"(://[^\s/?#:@'\",]*:)(?!\d{1,5}(?:[/?#\s]|$))([^\s]+)(?=@)")
-_OF_QUERY = re.compile(
-    r"([?&;][^\s=&;#]*(?:secret|password|passwd|pwd|token|credential|signature|(?:access|account|api|private).?key"
-    r"|odbc_connect)[^\s=&;#]*=|[?&;]sig=)([^\s&;#'\"]+)",
-    re.IGNORECASE,
-)
+_PORT = r"(?!\d{1,5}(?:[/?#\s]|$))"  # whose digits are no password
+# Up to the last "@", as what reads the address may see it. In a text with words around it, up to the next blank.
+_OF_USER = re.compile(rf"(://[^/:@]*:){_PORT}(.+)(?=@)", re.DOTALL)
+_OF_USER_IN_TEXT = re.compile(rf"(://[^\s/:@'\",]*:){_PORT}(\S+)(?=@)")
+_OF_QUERY = re.compile(r"([?&;]([^\s=&;#?]{1,60})=)([^\s&;#'\"]+)")
+_SECRET_IN_QUERY = re.compile(rf"{_SECRET.pattern}|pwd|signature|^sig$|^odbc_connect$", re.IGNORECASE)
 _SHOWN = "***"
 _LEAST_CHARS = 4  # a shorter secret would blot out the words of a text
 
@@ -39,8 +38,7 @@ def plain_secret(name: str, value: str) -> str | None:
     """What a property has that is secret and not a variable's name, in words; None if nothing is."""
     if _SECRET.search(name):
         return None if VARIABLE.search(value) else "a secret"
-    found = [*_OF_USER.finditer(value), *_OF_QUERY.finditer(value)]
-    return "a password" if any(VARIABLE.sub("", one[2]) for one in found) else None
+    return "a password" if _blotted(value, _OF_USER) != value else None
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
@@ -48,9 +46,20 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST_CHARS:
             text = text.replace(secret, _SHOWN)
-    for pattern in (_OF_USER, _OF_QUERY):
-        text = pattern.sub(lambda found: found[1] + (_SHOWN if VARIABLE.sub("", found[2]) else found[2]), text)
-    return text
+    return _blotted(text, _OF_USER_IN_TEXT)
+
+
+def _blotted(text: str, of_user: re.Pattern[str]) -> str:
+    return _changed(text, of_user, lambda password: _SHOWN if VARIABLE.sub("", password) else password)
+
+
+def _changed(text: str, of_user: re.Pattern[str], change: Callable[[str], str]) -> str:
+    """The text with the passwords in its addresses changed."""
+
+    def in_query(found: re.Match[str]) -> str:
+        return found[1] + change(found[3]) if _SECRET_IN_QUERY.search(found[2]) else found[0]
+
+    return _OF_QUERY.sub(in_query, of_user.sub(lambda found: found[1] + change(found[2]), text))
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:
@@ -60,7 +69,7 @@ def shown(properties: Mapping[str, str]) -> dict[str, str]:
     {'token': '***', 'credential': 'lake:${LAKE_SECRET}'}
     """
     return {
-        name: _SHOWN if plain_secret(name, value) == "a secret" else without_secrets(value)
+        name: _SHOWN if plain_secret(name, value) == "a secret" else _blotted(value, _OF_USER)
         for name, value in properties.items()
     }
 
@@ -70,19 +79,20 @@ def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> t
     where it is a password within an address, what an address can't have is quoted."""
     secrets: list[str] = []
 
-    def within(found: re.Match[str]) -> str:
-        def quoted(variable: re.Match[str]) -> str:
-            value = value_of(variable[1])
-            secrets.extend((value, quote(value, safe="")))
-            return quote(value, safe="")
+    def quoted(variable: re.Match[str]) -> str:
+        value = value_of(variable[1])
+        secrets.extend((value, quote(value, safe="")))
+        return quote(value, safe="")
 
-        return found[1] + VARIABLE.sub(quoted, found[2])
+    def noted(password: str) -> str:
+        secrets.append(password)
+        return password
 
     made = {}
     for name, value in properties.items():
-        whole = _OF_QUERY.sub(within, _OF_USER.sub(within, value))
+        whole = _changed(value, _OF_USER, lambda password: VARIABLE.sub(quoted, password))
         made[name] = VARIABLE.sub(lambda found: value_of(found[1]), whole)
         if _SECRET.search(name):
             secrets.append(made[name])
-        secrets += [one[2] for pattern in (_OF_USER, _OF_QUERY) for one in pattern.finditer(made[name])]
+        _changed(made[name], _OF_USER, noted)
     return made, secrets
