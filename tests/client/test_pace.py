@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -13,9 +14,13 @@ from nadi.client.blocking.manager import StreamManager
 from nadi.client.writing import pace
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.pace import SECOND_APPEND_BYTES, SLOW_S, Pace
-from tests.support.waiting import until
+from nadi.model.keyspace import key_position
+from tests.support.waiting import until, until_async
 
 from .gate import gated
+from .world import world
+
+KEYS = [f"key-{number}" for number in range(20)]
 
 
 class Clock:
@@ -64,8 +69,8 @@ def test_one_is_under_way_where_acknowledgements_are_quick(clock: Clock) -> None
 def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_before(clock: Clock) -> None:
     slow = paced(clock, 0.080)
     assert not slow.may_send(batch()), "the one before has just been sent"
-    clock.now += 0.009
-    assert not slow.may_send(batch()), "an eighth of the time that one takes hasn't passed"
+    clock.now += 0.019
+    assert not slow.may_send(batch()), "a quarter of the time that the last one takes hasn't passed"
     clock.now += 0.002
     assert slow.may_send(batch())
     assert not slow.may_send(Batch()), "nothing is no append"
@@ -87,6 +92,60 @@ def test_there_is_a_limit_to_them(clock: Clock, in_flight: int, size: int, outpu
     slow = paced(clock, 0.080, in_flight, size=size, outputs=outputs)
     clock.now += 1.0
     assert slow.may_send(batch()) is may
+
+
+def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None:
+    under_way, waiting = deque([batch(), batch()]), deque([batch()])
+    made = Pace(waiting, under_way, range(1))
+    assert made.may_send(Batch())
+    under_way += [batch() for _ in range(30)]
+    assert not made.may_send(Batch()), "so many are under way"
+    under_way.clear()
+    under_way += [batch(SECOND_APPEND_BYTES // 2)] * 2
+    assert not made.may_send(Batch()), "so much is"
+    waiting[0] = batch(SECOND_APPEND_BYTES)
+    under_way.pop()
+    assert made.may_send(Batch()), "there is a second in any case"
+
+
+async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clock: Clock) -> None:
+    """As after an outage: it was sent before, and is acknowledged after it."""
+    slow, sent = paced(clock, 600.0), asyncio.Event()
+    slow.next_notice(Batch(), sent.set)
+    before = batch()
+    slow.sent(before)
+    clock.now += 2 * SLOW_S
+    slow.acknowledged(before, clock.now)
+    slow.sent(batch())
+    slow.next_notice(batch(), sent.set)
+    async with asyncio.timeout(30):
+        await sent.wait()
+
+
+async def test_what_sealed_segments_leave_goes_to_their_successor_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was two at a time, each pair after an acknowledgement: seconds, where those are slow."""
+    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+    async with world(segments=2) as here:
+        writer = await here.manager.create_writer("sc", "st")
+        keys, events = [next(key for key in KEYS if (key_position(key) < 0.5) == low) for low in (True, False)], []
+        for key in keys:
+            await writer.write_event(key.encode(), key)
+            events.append(key.encode())
+        here.store.silent = True
+        outputs = writer._sender.outputs.values()
+        for number in range(4):
+            for key in keys:
+                writer.write_event(b"%d" % number, key)
+                events.append(b"%d" % number)
+            await until_async(lambda: all(len(output.in_flight) > number for output in outputs))  # noqa: B023
+        here.store.silent, here.store.hold = False, True
+        here.controller.rescale("sc", "st", list(here.controller.streams["sc", "st"].epochs[-1]), [(0.0, 1.0)])
+        here.store.drop_all()
+        await until_async(lambda: sorted(here.all_stored()) == sorted(events), 10)
+        here.store.hold = False
+        here.store.drop_all()
+        await writer.close(30)
+        assert sorted(here.all_stored()) == sorted(events)
 
 
 def test_events_reach_a_slow_store_without_waiting_for_those_before(

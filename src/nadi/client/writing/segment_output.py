@@ -258,6 +258,7 @@ class SegmentOutput:
             self.trouble = None
         self._acknowledge(session.last_event_number)
         for batch in list(self.in_flight):
+            self._pace.sent(batch)
             self._send(session, batch)
 
     def _drop_session(self) -> None:
