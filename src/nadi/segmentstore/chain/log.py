@@ -21,7 +21,14 @@ from typing import NamedTuple
 
 from nadi.engines.engine import LogEngine
 from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError, UnavailableError
-from nadi.limits import CHAIN_CLOSE_S, CHAIN_DELETED_AT_ONCE, FRAME_MAX_BYTES
+from nadi.limits import (
+    CHAIN_CLOSE_S,
+    CHAIN_DELETED_AT_ONCE,
+    CHAIN_PAUSE_PART,
+    CHAIN_PAUSE_S,
+    CHAIN_SLOW_S,
+    FRAME_MAX_BYTES,
+)
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.ahead import Ahead
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
@@ -62,6 +69,9 @@ class ChainLog:
 
     epoch: of its claim. still_claimed: raises FencedError if another has claimed the container since. interval_s: at
     least this long from one frame's start to the next, unless a whole frame is waiting: fewer, larger objects.
+
+    After a frame that took long there is a short pause: what its acknowledgements bring about, as the next event of a
+    writer that waits for each, gets into the next frame. Else that would just have begun, and they'd wait for two.
     """
 
     def __init__(
@@ -84,7 +94,7 @@ class ChainLog:
         self._ahead: Ahead | None = None
         self._next_sequence = 0  # 0 until replay() has ended
         self._number = 0  # the last one used in this epoch
-        self._appended_at = -1e9
+        self._appended_at = self._next_at = -1e9  # of the last frame's start; of the next one's, at the earliest
         self._writing: asyncio.Task[Appended] | None = None
         self._closed = False
         self._begun = list(start.begun)
@@ -159,14 +169,19 @@ class ChainLog:
     # --- appending -----------------------------------------------------------------------------------
 
     def is_settled(self, payload_bytes: int) -> bool:
-        """Whether the next frame may begin: the interval has passed, or it is as large as a frame gets."""
+        """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
         return payload_bytes >= FRAME_MAX_BYTES or self._pause_s() <= 0
 
     async def settle(self, payload_bytes: int) -> None:
         await self._runtime.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        return self._appended_at + self._interval_s - self._runtime.monotonic() if self._interval_s else 0.0
+        return max(self._appended_at + self._interval_s, self._next_at) - self._runtime.monotonic()
+
+    def _pause_after(self, ended_at: float) -> None:
+        took_s = ended_at - self._appended_at
+        if took_s >= CHAIN_SLOW_S:
+            self._next_at = ended_at + min(took_s * CHAIN_PAUSE_PART, CHAIN_PAUSE_S)
 
     async def claim(self) -> None:
         self._check_open()  # the seal that the walk has stored says it
@@ -179,7 +194,9 @@ class ChainLog:
         self._appended_at = self._runtime.monotonic()
         self._writing = asyncio.create_task(self._append(parts), name=f"log-{self._objects.container}")
         try:
-            return await asyncio.shield(self._writing)
+            appended = await asyncio.shield(self._writing)
+            self._pause_after(self._runtime.monotonic())
+            return appended
         except asyncio.CancelledError:
             self._writing.add_done_callback(_abandoned)
             raise
