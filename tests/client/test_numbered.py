@@ -12,11 +12,13 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.lane import Lane
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
 from nadi.errors import ConflictError, EventTooLargeError, RequestTimeoutError, StreamSealedError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.keyspace import equal_ranges, key_position
+from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 
 from .fake_server import Chaos
@@ -127,6 +129,52 @@ async def test_what_another_has_written_since_is_left_out() -> None:
         await one.write(events[10:80], 10)
         await other.write(events[50:60], 10)
         assert here.all_stored() == [event.data for event in events[:80]]
+
+
+async def test_a_write_that_is_cancelled_as_its_answer_comes_is_not_stored_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(20)]
+    async with world() as here:
+        answered = Lane._on_reply
+
+        def cancelling(lane: Lane, reply: wire.Command) -> None:
+            answered(lane, reply)
+            if isinstance(reply, wire.DataAppended) and reply.event_number == 14:
+                work.cancel()
+
+        monkeypatch.setattr(Lane, "_on_reply", cancelling)
+        writer = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), uuid4().bytes)
+        await writer.write(events[:10], 10)
+        work = asyncio.create_task(writer.write(events[10:15], 10))
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await writer.write(events, 10)
+        assert here.all_stored() == [event.data for event in events]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_number_on_one_connection_that_are_cancelled_lose_and_double_nothing(seed: int) -> None:
+    chance, writer_id = random.Random(seed), uuid4().bytes
+    events = EVENTS[:600]
+    async with world(segments=2, chaos=Chaos(seed=seed, before=0.01, after=0.01)) as here:
+
+        async def write() -> None:
+            writer, at = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id), 0
+            while at < len(events):
+                until = at + chance.randrange(1, 150)
+                work = asyncio.create_task(writer.write(events[at:until], 30))
+                for _ in range(chance.randrange(30)):
+                    await asyncio.sleep(0)
+                if chance.random() < 0.3:
+                    work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+                if not work.cancelled():
+                    work.result()
+                    at = until
+
+        await asyncio.gather(*(write() for _ in range(3)))
+        assert _by_key(here.all_stored()) == _by_key([event.data for event in events])
 
 
 async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id() -> None:

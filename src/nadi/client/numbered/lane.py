@@ -60,12 +60,12 @@ class Lane:
                 session = await self._open()
                 if session.last_event_number != known:
                     return session.last_event_number
-            self._reply = asyncio.get_running_loop().create_future()
+            self._reply, is_known = asyncio.get_running_loop().create_future(), False
             try:
                 session.append(self._writer_id, parts, size, events, number)
                 reply = await self._reply
                 if isinstance(reply, wire.DataAppended):
-                    self.trouble, self._last = None, number
+                    self.trouble, self._last, is_known = None, number, True
                     return number
                 raise error_of(reply) or ProtocolError(f"an append to {self.segment} was answered with {reply!r:.200}")
             except SegmentNotFoundError:
@@ -79,7 +79,7 @@ class Lane:
                 self._stores.forget(self.segment)  # another token may work
                 raise
             finally:
-                if self._reply is not None and (not self._reply.done() or self.trouble is not None):
+                if not is_known:  # cancelled, too, though the answer has come: another session tells what is stored
                     self.drop()
                 self._reply = None
             await backoff.pause()
