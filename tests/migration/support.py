@@ -87,6 +87,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def event(number: int) -> bytes:
     return b"%d:%s" % (number, b"x" * (number % 700))
 

@@ -14,7 +14,7 @@ from nadi.errors import ConflictError, DataFolderError, StoreError
 from nadi.migration.folders import ServedFolder
 from nadi.migration.moving import Migration
 from nadi.migration.targets import NewCluster
-from tests.migration.support import LIMITS, Store, Written, migrate, refused
+from tests.migration.support import LIMITS, Store, Written, files, migrate, refused
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -78,10 +78,6 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
     assert "segments in 8 containers" in migrate(*there, "--dry-run", store=store)
     assert not back.exists()
     assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), "--dry-run", store=store)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:

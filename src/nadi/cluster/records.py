@@ -151,12 +151,16 @@ class Records:
         """Give the container to that server. Raises as `set_snapshot`."""
         await self._change(container, epoch, target=target, released=True)
 
-    async def move_away(self, container: int, epoch: int, moved: MovedAway | None) -> None:
-        """Let nobody claim the container any more, as its data is elsewhere; None: let it be claimed again. Raises as
-        `set_snapshot`."""
+    async def move_away(self, container: int, epoch: int, moved: MovedAway) -> None:
+        """Let nobody claim the container any more, as its data is elsewhere. Raises as `set_snapshot`."""
         await self._change(container, epoch, moved=moved)
 
-    async def _change(self, container: int, epoch: int, **changes: object) -> None:
+    async def take_back(self, container: int, epoch: int) -> None:
+        """Let the container be claimed again though its data was moved away; who moved it can't change its record any
+        more. Raises as `set_snapshot`."""
+        await self._change(container, epoch, epoch=epoch + 1, owner="", target="", released=False, moved=None)
+
+    async def _change(self, container: int, epoch: int, /, **changes: object) -> None:
         """Make an owner's change once, whatever gets no answer: it is known by its nonce."""
         nonce = self._runtime.unique()
 

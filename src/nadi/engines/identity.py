@@ -29,6 +29,7 @@ FORMAT = 1
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
+TURN = "migrating"  # changes while one is under way, whichever way; left by one that was killed
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 
@@ -198,7 +199,7 @@ async def _check_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
 async def _strangers(engine: LogEngine) -> list[str]:
     """Some of what is there before a cluster is; servers that are starting, too, leave their proofs."""
     async for page in engine.listed(""):
-        found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
+        found = list(islice((name for name in page if not name.startswith(f"{PROOF}/") and name != TURN), 3))
         if found:
             return found
     return []

@@ -69,3 +69,5 @@ MIGRATION_COPIES_AT_ONCE = 4  # chunks, each of them in memory
 MIGRATION_ROWS = 10_000  # of a state, written in one transaction
 MIGRATION_LATE_S = 10.0  # for the mark of a server that gave no answer
 MIGRATION_TRIES = 5  # to read a snapshot while a server replaces it
+MIGRATION_TURN_BEAT_S = 2.0  # how often one says in the store that it is under way: GCS takes one write a second
+MIGRATION_TURN_DEAD_S = 10.0  # one that has said nothing for so long, by the clock of the next, has ended

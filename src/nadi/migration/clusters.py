@@ -20,6 +20,7 @@ from nadi.cluster.records import MovedAway, Records
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, StoreError
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.migration.ends import Settled, Snapshots
+from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.store import SegmentStore
@@ -45,6 +46,7 @@ class ClusterStore:
                 )
             self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
             self._records = Records(self._shared.registry, REAL)
+            self._turn = await stack.enter_async_context(Turn(self._shared.registry, self.url))
             self._living = await living(self._shared)
             self.is_served = bool(self._living)
             self._stack = stack.pop_all()
@@ -55,6 +57,7 @@ class ClusterStore:
             await self._give_back()
 
     async def left_by(self) -> str:
+        await self._turn.keep()
         moves = {record.moved.migration if record.moved else "" for record in await read_records(self._shared)}
         return moves.pop() if len(moves) == 1 else ""
 
@@ -98,7 +101,11 @@ class ClusterStore:
         for number in range(self.containers):
             record = (await self._records.read(number)).record
             if record.moved is None:
-                await self._records.move_away(number, self._parts[number].epoch, MovedAway(to, migration))
+                parts = self._parts.get(number)
+                if parts is None:
+                    raise ConflictError(f"container {number} was taken back meanwhile: start this again")
+                await self._turn.keep()
+                await self._records.move_away(number, parts.epoch, MovedAway(to, migration))
             elif record.moved.migration != migration:
                 raise StoreError(f"the data of this cluster was moved to {record.moved.to} meanwhile")
             self._parts.pop(number, None)

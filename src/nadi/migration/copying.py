@@ -57,7 +57,7 @@ class Copier:
             StoreError: what was stored is not what is read back.
             UnavailableError, StorageFullError: source or target fail, or the target is full.
         """
-        todo = [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
+        todo = await self._target.runtime.in_thread(self._missing, pieces)  # of millions, perhaps
         total = sum(piece.length for piece in todo)
         self._target.check_room(sum(piece.length for piece in todo if piece.new not in self._former))
         self._progress.begin(what, total)
@@ -69,6 +69,9 @@ class Copier:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return self.bytes - before
+
+    def _missing(self, pieces: Iterable[Piece]) -> list[Piece]:
+        return [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
 
     async def _copy_some(self, waiting: Iterator[Piece], *, complete: bool) -> None:
         for piece in waiting:

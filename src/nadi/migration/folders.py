@@ -190,11 +190,14 @@ def url_of(folder: Path) -> str:
 
 def alone(folder: Path) -> int:
     """The lock that lets one migration at a time read a data folder, whoever serves it; to be closed. DataFolderError:
-    another has it."""
+    another has it, or takes one back. It ends with the process that has it."""
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise DataFolderError(f"another migration of {folder} is under way: wait for it, or stop it") from None
+        raise DataFolderError(
+            f"the data of {folder} is being moved by another `nadi migrate`, or taken back: wait until that has ended, "
+            "or stop it, then start this one again"
+        ) from None
     return lock

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import StoreError, UnavailableError
+from nadi.errors import ConflictError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LEFT_BYTES, MIGRATION_PASSES, MIGRATION_TRIES
 from nadi.migration.copying import Copier, Progress
 from nadi.migration.dividing import Divider
@@ -76,13 +76,18 @@ class Migration:
             if only_ahead:
                 return self._report
             kept = await self._move(copier, division, migration)
-            await target.finish()
+            await self._finish(migration)
             self._count(copier, began)
             await copier.clean_up(kept)
         else:
-            await target.finish()
+            await self._finish(migration)
         self._report.is_moved = True
         return self._report
+
+    async def _finish(self, migration: str) -> None:
+        if await self._source.left_by() != migration:
+            raise ConflictError(f"{self._source.url} was taken back meanwhile: nothing is moved. Start this again")
+        await self._target.finish()
 
     def _count(self, copier: Copier, began: float) -> None:
         report = self._report

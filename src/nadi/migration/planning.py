@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from nadi.cluster.operating.looking import living, opened, read_records
-from nadi.engines.identity import MIGRATION, check_count, known_cluster, refuse_strangers
+from nadi.engines.identity import check_count, known_cluster, refuse_strangers
 from nadi.engines.opening import open_engines
-from nadi.engines.starting import patiently
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
+from nadi.migration import marks
 from nadi.migration.ends import Snapshots
 from nadi.migration.states import States
 from nadi.runtime import REAL
@@ -105,7 +105,7 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
     try:
         if await known_cluster(engine, "", REAL) is not None:
             raise StoreError(f"{url} is the store of a cluster already: give another URL")
-        if await patiently("read what it holds", lambda: engine.get(MIGRATION), REAL) is not None:
+        if await marks.begun(engine, url) is not None:
             return True
         await refuse_strangers(engine, REAL)
         return False

@@ -8,13 +8,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
 from nadi.cluster.mapping import container_of
 from nadi.cluster.records import first_record, name_of
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,
-    MIGRATION,
     Cluster,
     check_count,
     known_cluster,
@@ -23,10 +20,12 @@ from nadi.engines.identity import (
 )
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
-from nadi.engines.starting import patiently, stored
+from nadi.engines.starting import patiently
 from nadi.errors import InvalidArgumentError, StoreError
+from nadi.migration import marks
 from nadi.migration.ends import Source
 from nadi.migration.planning import check_empty
+from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder, moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format
@@ -63,19 +62,16 @@ class NewCluster:
             stack.push_async_callback(self._engine.close)
             self._cluster = await known_cluster(self._engine, "", REAL)
             if self._cluster is None:
-                if await self._begun() is None:
+                if await marks.begun(self._engine, self.url) is None:
                     await refuse_strangers(self._engine, REAL)
                 await prove(self._engine, self._registry, REAL)
+            self._turn = await stack.enter_async_context(Turn(self._registry, self.url))
             self.chunks = ChunkStore.from_url(self.url, **self._options)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
-
-    async def _begun(self) -> Incoming | None:
-        raw = await patiently("read what it holds", lambda: self._engine.get(MIGRATION), REAL)
-        return _decoded(raw) if raw is not None else None
 
     async def begin(self, source: Source) -> str:
         left_by = await source.left_by()
@@ -84,11 +80,11 @@ class NewCluster:
                 raise StoreError(f"{self.url} is the store of a cluster already: give another URL")
             self.containers, self._id = self._cluster.containers, left_by
             return left_by
-        if left_by and await self._begun() is None:
+        if left_by and await marks.begun(self._engine, self.url) is None:
             raise _left_before(source)
         new = Incoming(source.id, source.url, REAL.unique(), self._asked or DEFAULT_CONTAINERS)
-        _, raw = await stored(self._engine, MIGRATION, msgspec.json.encode(new), REAL)
-        found = _decoded(raw)
+        await self._turn.keep()
+        found = await marks.begin(self._engine, self.url, new)
         check_same(found, source, self.url, self._asked)
         self.containers, self._id = found.containers, found.migration
         return self._id
@@ -100,13 +96,15 @@ class NewCluster:
         copy = await REAL.in_thread(_compact, state, number)
         base = await snapshots.put_base(self.chunks, number, sequence, copy)
         record = first_record(epoch, Manifest(snapshots.VERSION, number, 1, sequence, base, ()))
+        await self._turn.keep()
         await patiently("set a record", lambda: self._registry.put(name_of(number), record), REAL)
 
     async def finish(self) -> None:
+        await self._turn.keep()
         cluster = await named_cluster(self._engine, self._id, self.containers, REAL)
         if cluster.cluster != self._id:
             raise StoreError(f"another cluster was made in {self.url} meanwhile: give another URL")
-        await patiently("delete what isn't needed any more", lambda: self._engine.delete([MIGRATION]), REAL)
+        await marks.clear(self._engine)
 
 
 class NewFolder:
@@ -182,15 +180,6 @@ def check_same(found: Incoming, source: Source, where: str, containers: int | No
 
 def _left_before(source: Source) -> StoreError:
     return StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
-
-
-def _decoded(raw: object) -> Incoming:
-    try:
-        return msgspec.json.decode(bytes(raw), type=Incoming)  # type: ignore[call-overload]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"{MIGRATION} in the store isn't one that nadi wrote ({error}): remove what is there"
-        ) from None
 
 
 def _emptied(folders: list[Path]) -> list[Path]:

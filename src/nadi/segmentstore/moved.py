@@ -3,7 +3,8 @@
     DIR/moved       its data is elsewhere now, where servers write it; what is here stays as it was
     DIR/incoming    a migration that fills the folder hasn't ended
 
-Each is one small file, written durably and at once. `nadi.migration` writes and removes them.
+Each is one small file, a line with its checksum, written durably and at once. One that is damaged is never acted on: it
+keeps servers and migrations from the folder. `nadi.migration` writes and removes them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from nadi.engines.lines import line_of, value_of
 from nadi.errors import DataFolderError
 from nadi.segmentstore.tier1 import disk
 
@@ -55,16 +57,27 @@ def check(folder: Path) -> None:
 
 
 def moved(folder: Path) -> Moved | None:
-    return _read(folder / _MOVED, Moved)
+    return _read(
+        folder / _MOVED,
+        Moved,
+        "it says that the folder's data was moved to a store, where servers may have written since. Restore it from a "
+        "copy; or, if you know that no server has opened that store, remove both",
+    )
 
 
 def incoming(folder: Path) -> Incoming | None:
-    return _read(folder / _INCOMING, Incoming)
+    return _read(
+        folder / _INCOMING,
+        Incoming,
+        f"it says which migration fills the folder. Restore it from a copy; or remove {folder}, of which the source "
+        "has everything, let that be served again with `nadi migrate --undo --from URL` if it was left, and start the "
+        "migration again",
+    )
 
 
 def note_moved(folder: Path, moved: Moved) -> None:
     """From here on no server opens the folder, whatever crashes; blocking."""
-    disk.replace_file(folder / _MOVED, msgspec.json.encode(moved))
+    disk.replace_file(folder / _MOVED, encode(moved))
 
 
 def may_be_moved(folder: Path) -> bool:
@@ -82,7 +95,7 @@ def settled(folder: Path) -> Moved | None:
 
 def note_incoming(folder: Path, incoming: Incoming) -> None:
     """Likewise."""
-    disk.replace_file(folder / _INCOMING, msgspec.json.encode(incoming))
+    disk.replace_file(folder / _INCOMING, encode(incoming))
 
 
 def clear_moved(folder: Path) -> None:
@@ -98,15 +111,27 @@ def _clear(file: Path) -> None:
     disk.sync_folder(file.parent)
 
 
-def _read(file: Path, kind: type[T]) -> T | None:
+def encode(mark: Moved | Incoming) -> bytes:
+    return line_of(msgspec.json.encode(mark))
+
+
+def decode(raw: bytes, kind: type[T]) -> T:
+    """What `encode` was given; ValueError if it is damaged."""
+    value = value_of(raw)
+    if value is None:
+        raise ValueError("its checksum doesn't fit, or it is of an earlier version")
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _read(file: Path, kind: type[T], advice: str) -> T | None:
     try:
         raw = file.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataFolderError(
-            f"{file} can't be read ({error}): it says where the folder's data is, so restore it from a copy, or remove "
-            "it if you know that no other server has this data"
-        ) from error
+        return decode(raw, kind)
+    except ValueError as error:
+        raise DataFolderError(f"{file} is damaged ({error}): {advice}") from error

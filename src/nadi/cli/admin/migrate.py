@@ -66,6 +66,8 @@ def migrate(
     with errors_told(OSError):
         if (data is None) == (from_ is None):
             raise InvalidArgumentError("say what to move: --data FOLDER, or --from URL")
+        if data is not None and not data.is_dir():
+            raise FileNotFoundError(f"there is no folder {data}")
         if undo:
             given = {"--to": to, "--to-data": to_data, "--ahead": ahead, "--verify": verify, "--dry-run": dry_run}
             _check_absent({**given, "--containers": containers}, "isn't for --undo")
@@ -76,8 +78,6 @@ def migrate(
         if data is not None:
             if to is None or to_data is not None:
                 raise InvalidArgumentError("a data folder is moved to a store: give its URL with --to")
-            if not data.is_dir():
-                raise FileNotFoundError(f"there is no folder {data}")
             check_apart(data.absolute().as_uri(), to)
             if dry_run:
                 say(asyncio.run(_planned_folder(data, to, store_options(to, store_option), containers)))
@@ -162,8 +162,8 @@ def _told(plan: Plan, what: str, where: str, *, has_begun: bool) -> str:
 async def _run(source: Any, target: Any, *, ahead: bool, verify: bool) -> Report:
     from nadi.migration.moving import Migration
 
-    async with source, target:
-        with _Shown() as progress:
+    with _Shown() as progress:
+        async with source, target:
             return await Migration(source, target, progress, verifies=verify).run(only_ahead=ahead)
 
 

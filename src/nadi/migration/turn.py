@@ -1,0 +1,119 @@
+"""Whose turn it is to move a store's data, or to take that back: one process at a time, on whichever machine.
+
+It sets a value in the store again and again, each time anew; whoever comes meanwhile sees that it changes, and is
+refused. One that was killed leaves a value that doesn't change any more: the next one watches it for a while, by its
+own clock, and takes its place. One that stood still for so long, and wakes up, is told so before each step that
+counts. A folder has a lock of the system's besides: see `folders.alone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from typing import Self
+
+import msgspec
+
+from nadi.engines.identity import TURN
+from nadi.engines.registry import Entry, Registry
+from nadi.engines.starting import patiently, was_set
+from nadi.errors import ConflictError, NadiError
+from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
+from nadi.runtime import REAL, Runtime
+
+log = logging.getLogger(__name__)
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """Who has the turn; nothing is decided by it."""
+
+    host: str
+    process: int
+    nonce: str
+
+
+class Turn:
+    """Of the store at that URL. Opened as a context, which has the turn."""
+
+    def __init__(self, registry: Registry, url: str, runtime: Runtime = REAL) -> None:
+        self._registry, self._url, self._runtime = registry, url, runtime
+        self._version: str | None = None
+        self._next = b""  # what is being set: a try without an answer is made again with the same
+        self._one_at_a_time = asyncio.Lock()
+        self._is_lost = False
+
+    async def __aenter__(self) -> Self:
+        """ConflictError: it is another's. UnavailableError, StoreError: the store can't say."""
+        there = await self._there()
+        if there is not None:
+            there = await self._watched(there)
+        self._version = there.version if there is not None else None
+        await self.keep()
+        self._beats = asyncio.create_task(self._beat())
+        return self
+
+    async def _watched(self, there: Entry) -> Entry | None:
+        """What is there if it doesn't change for as long as it takes to be dead; None if it is taken away."""
+        until = self._runtime.monotonic() + MIGRATION_TURN_DEAD_S
+        while self._runtime.monotonic() < until:
+            await self._runtime.sleep(min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4)
+            now = await self._there()
+            if now is None:
+                return None
+            if now != there:
+                raise self._taken(now)
+        return there
+
+    async def keep(self) -> None:
+        """Make sure that it still is this one's, before a step that counts. Raises as `__aenter__`."""
+        async with self._one_at_a_time:
+            if self._is_lost:
+                raise self._taken(await self._there())
+            self._next = self._next or self._value()
+            entry = await was_set(self._registry, TURN, self._next, self._version, self._runtime)
+            self._next = b""
+            if entry is None:
+                self._is_lost = True
+                raise self._taken(await self._there())
+            self._version = entry.version
+
+    async def _beat(self) -> None:
+        with contextlib.suppress(ConflictError):  # the next step is told
+            while True:
+                await self._runtime.sleep(MIGRATION_TURN_BEAT_S)
+                try:
+                    await self.keep()
+                except ConflictError:
+                    raise
+                except NadiError as error:
+                    log.warning("the store doesn't say whose turn it is, and is asked again: %s", error)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._beats.cancel()
+        await asyncio.gather(self._beats, return_exceptions=True)
+        try:
+            await self.keep()
+            await self._registry.delete(TURN)
+        except NadiError as error:  # the next one waits until this one counts as dead
+            log.info("the turn at %s could not be given back: %s", self._url, error)
+
+    async def _there(self) -> Entry | None:
+        return await patiently(f"read {TURN}", lambda: self._registry.get(TURN), self._runtime)
+
+    def _value(self) -> bytes:
+        return msgspec.json.encode(_Holder(socket.gethostname(), os.getpid(), self._runtime.unique()))
+
+    def _taken(self, there: Entry | None) -> ConflictError:
+        whose = ""
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            if there is not None:
+                holder = msgspec.json.decode(there.value, type=_Holder)
+                whose = f", by process {holder.process} on {holder.host}"
+        return ConflictError(
+            f"the data of {self._url} is being moved by another `nadi migrate`, or taken back{whose}: wait until that "
+            f"has ended, or stop it, then start this one again. One that was killed is noticed within "
+            f"{MIGRATION_TURN_DEAD_S:g} s"
+        )

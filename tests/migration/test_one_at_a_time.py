@@ -1,0 +1,210 @@
+"""One process at a time moves a store's data, or takes it back; after a crash the next may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.cluster.records import MovedAway, Records
+from nadi.engines.files import open_files
+from nadi.errors import ConflictError, FencedError
+from nadi.migration import turn, undoing
+from nadi.migration.clusters import ClusterStore
+from nadi.migration.folders import StoppedFolder
+from nadi.migration.targets import NewCluster, NewFolder
+from nadi.migration.turn import Turn
+from nadi.runtime import REAL
+from tests.migration.support import LIMITS, Store, begin, migrate, refused
+from tests.support.waiting import until, until_async
+
+pytestmark = pytest.mark.timeout(120)
+BEAT_S, DEAD_S = 0.1, 1.0
+QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_turn_beat_s={BEAT_S},migration_turn_dead_s={DEAD_S}"}
+BUSY = "is being moved by another `nadi migrate`, or taken back"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "MIGRATION_TURN_BEAT_S", BEAT_S)
+    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", DEAD_S)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A cluster's, which no server has."""
+    made = Store(f"file://{tmp_path}/store")
+    made.server().stop()
+    return made
+
+
+def leftover(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "migrating"
+
+
+@asynccontextmanager
+async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """A migration of the folder, which is open; or one that is being taken back, and doesn't get on."""
+    if what == "migrate":
+        async with StoppedFolder(data), NewCluster(url, {}, 1):
+            yield
+        return
+    at_it, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_: object) -> None:
+        at_it.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(undoing, "_close_cluster", waits)
+    undo = asyncio.create_task(undoing.take_back_folder(data, {}))
+    await at_it.wait()
+    yield
+    goes_on.set()
+    await undo
+
+
+@pytest.mark.parametrize("first", ["migrate", "undo"])
+@pytest.mark.parametrize("second", ["migrate", "undo"])
+async def test_of_a_folder(
+    first: str, second: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = Store(f"file://{tmp_path}/store")
+    if first == "undo":
+        migrate("--data", str(data), "--to", new.url, store=new)
+    given = ("--undo", "--data", str(data)) if second == "undo" else ("--data", str(data), "--to", new.url)
+    async with under_way(first, data, new.url, monkeypatch):
+        assert BUSY in await asyncio.to_thread(refused, *given, store=new)
+
+
+@pytest.mark.parametrize("second", ["migrate", "undo", "fill"])
+async def test_of_a_cluster(second: str, store: Store, tmp_path: Path) -> None:
+    back, other = tmp_path / "back", tmp_path / "other"
+    if second == "undo":  # there is something to take back, and nobody's folder stands in its way
+        migrate("--from", store.url, "--to-data", str(back), store=store)
+        back.rename(tmp_path / "elsewhere")
+    source = ClusterStore(store.url, {})
+    async with source:
+        given = {
+            "migrate": ("--from", store.url, "--to-data", str(other)),
+            "undo": ("--undo", "--from", store.url),
+            "fill": ("--data", str(other), "--to", store.url),
+        }[second]
+        if second == "fill":
+            nadi.embedded(other).stop()
+        assert BUSY in await asyncio.to_thread(refused, *given, store=store)
+    assert not leftover(tmp_path).exists()
+
+
+async def test_a_cluster_that_is_being_taken_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back, other = tmp_path / "back", tmp_path / "other"
+    migrate("--from", store.url, "--to-data", str(back), store=store)
+    back.rename(tmp_path / "elsewhere")
+    at_it, goes_on = asyncio.Event(), asyncio.Event()
+    really = undoing._open_again
+
+    async def waits(*given: object) -> None:
+        at_it.set()
+        await goes_on.wait()
+        await really(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(undoing, "_open_again", waits)
+    undo = asyncio.create_task(undoing.take_back_cluster(store.url, {}))
+    await at_it.wait()
+    assert BUSY in await asyncio.to_thread(refused, "--from", store.url, "--to-data", str(other), store=store)
+    assert BUSY in await asyncio.to_thread(refused, "--undo", "--from", store.url, store=store)
+    goes_on.set()
+    assert await undo == back.as_uri()
+    store.server().stop()
+
+
+def test_after_a_crash_the_next_may_go_on(store: Store, tmp_path: Path) -> None:
+    back = tmp_path / "back"
+    killed = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
+    until(leftover(tmp_path).exists)
+    killed.kill()
+    killed.communicate()
+    assert leftover(tmp_path).exists()
+    process = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert not leftover(tmp_path).exists()
+
+
+def test_what_a_crash_leaves_is_no_strangers(data: Path, tmp_path: Path) -> None:
+    new = Store(f"file://{tmp_path}/store")
+    leftover(tmp_path).parent.mkdir()
+    leftover(tmp_path).write_bytes(b"whatever")
+    process = begin("--data", str(data), "--to", new.url, store=new, environment=QUICK)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    new.server().stop()
+
+
+async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
+    engine, registry = await open_files(tmp_path, REAL)
+    first = Turn(registry, "file:///store")
+    async with AsyncExitStack() as stack:
+        async with first:
+            first._beats.cancel()
+            await stack.enter_async_context(second := Turn(registry, "file:///store"))
+            with pytest.raises(ConflictError, match=BUSY):
+                await first.keep()
+        await second.keep()  # whose value is still there, though the first has left
+        with pytest.raises(ConflictError, match=BUSY):
+            await Turn(registry, "file:///store").__aenter__()
+    assert await registry.get("migrating") is None
+    await engine.close()
+
+
+async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path: Path) -> None:
+    """A migration that stood still in the midst of leaving, while another process took it back."""
+    async with ClusterStore(store.url, {}) as source:
+        await source.settle()
+        records = Records(source._shared.registry, REAL)
+        owner = (await records.read(0)).record.epoch
+        await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
+        source._turn._beats.cancel()
+        await undoing.take_back_cluster(store.url, {})
+        with pytest.raises(FencedError):
+            await records.move_away(0, owner, MovedAway("file:///gone", "m"))
+        with pytest.raises(ConflictError):
+            await source.leave("file:///gone", "m")
+    store.server().stop()
+
+
+async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(store: Store, tmp_path: Path) -> None:
+    from nadi.cli.admin.migrate import _Shown
+    from nadi.migration.moving import Migration
+
+    target, back = NewFolder(tmp_path / "back", 1), tmp_path / "back"
+    async with ClusterStore(store.url, {}) as source, target:
+        leave = source.leave
+
+        async def leaves(to: str, migration: str) -> None:
+            await leave(to, migration)
+            for number in range(source.containers):
+                record = (await source._records.read(number)).record
+                await source._records.take_back(number, record.epoch)
+
+        source.leave = leaves  # type: ignore[method-assign]
+        with pytest.raises(ConflictError, match="taken back meanwhile"):
+            await Migration(source, target, _Shown()).run()
+    with pytest.raises(nadi.errors.DataFolderError, match="hasn't ended"):
+        nadi.embedded(back)
+    await until_async(lambda: not leftover(tmp_path).exists())
