@@ -9,7 +9,6 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,11 +45,19 @@ from nadi.engines.proof import prove
 from nadi.engines.registry import Registry
 from nadi.engines.starting import patiently
 from nadi.errors import RequestTimeoutError
-from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S
+from nadi.limits import (
+    CLUSTER_BREAK_S,
+    CLUSTER_CALL_S,
+    CLUSTER_DRAIN_S,
+    CLUSTER_LEAVE_S,
+    CLUSTER_START_S,
+    STOP_DOOR_S,
+)
 from nadi.observe.health import Component
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.stopping import Ending
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.05
@@ -103,7 +110,7 @@ class ClusterNode:
 
     # --- life ----------------------------------------------------------------------------------------
 
-    async def open(self, parts: AsyncExitStack) -> None:
+    async def open(self, parts: Ending) -> None:
         """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
 
         Raises:
@@ -135,16 +142,16 @@ class ClusterNode:
             mapping=container_of,
             on_lost=lambda number: self.keeper.lost(number),
         )
-        parts.push_async_callback(self.store.close)
+        parts.step("the segment store", self.store.close, CLUSTER_BREAK_S)
         await self.store.start()
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
         presence = Presence(lambda: self.addresses.store, self.map.lives_since, runtime)
         directory = Directory(self.map.find, self.map.controllers, presence, runtime)
         self.front = Front(directory, key, settings.security, access, settings.channels, self._may_control)
-        parts.push_async_callback(self.front.close)
+        parts.step("the connections to other servers", self.front.close, STOP_DOOR_S)
 
-    def join(self, addresses: Addresses, parts: AsyncExitStack) -> None:
+    def join(self, addresses: Addresses, parts: Ending) -> None:
         """Say that this server is there, and take what is its share; `parts` has what ends that."""
         self.addresses, runtime = addresses, self._runtime
         me = Member(
@@ -182,7 +189,7 @@ class ClusterNode:
         self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
         self.membership.start()
         self.keeper.start()
-        parts.push_async_callback(self._leave)
+        parts.step("this server's part in the cluster", self._leave, CLUSTER_LEAVE_S + CLUSTER_CALL_S)
 
     async def settled(self, where: str) -> None:
         """Wait until the cluster has a controller that this server reaches. where: its store, for people.

@@ -347,6 +347,11 @@ BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
 TLS_HANDSHAKES_A_TURN = 1  # started by each door in a turn of the loop: 0.5 ms with ECDSA, 3 ms with 3,072-bit RSA
 TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 
+# --- a server's end ------------------------------------------------------------------------------
+STOP_DOOR_S = 3.0  # for each of its doors, and of what it has open to others, once calls have had their second
+STOP_STORE_S = 90.0  # for a data folder to have what was queued, and seals, which read all of the states
+STOP_S = 110.0  # for the process to end, whatever is broken: `deploy/` has it killed after two minutes
+
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # at most one append (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits

@@ -44,6 +44,7 @@ CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster
 CLUSTER_DRAIN_S = 25.0  # for a server to stop, whatever is broken: orchestrators kill after 30 s
 CLUSTER_LEAVE_S = 8.0  # of these, for closing what it couldn't hand over before,
 CLUSTER_BREAK_S = 6.0  # and for what is left once it doesn't wait for the store any more
+CLUSTER_STOP_S = 28.0  # then the process ends, even if something keeps it
 CLUSTER_WHERE_S = 10.0  # that an answer waits which says where a segment is, while that isn't settled,
 CLUSTER_WHERE_AT_ONCE = 500  # such answers, half of all calls that may be in flight; more are refused,
 CLUSTER_WHERE_LOOK_S = 0.05  # and how often it is looked up meanwhile

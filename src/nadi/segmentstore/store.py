@@ -120,7 +120,7 @@ class SegmentStore:
         self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
-        self._closed = self._forsaken = False
+        self._closed = False
         self._connections: dict[Connection, None] = {}  # in order of their coming
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
@@ -361,7 +361,7 @@ class SegmentStore:
     def forsake(self) -> None:
         """Don't wait for anything from now on: what isn't written yet won't be, as if the process were killed here.
         For a stop without a log that answers; `close` it then."""
-        self._closed = self._forsaken = True
+        self._closed = True
         for container in (*self.containers, *self._leaving.values(), *filter(None, [self._coming])):
             container.lose("")
         for task in self._moving:
@@ -380,11 +380,8 @@ class SegmentStore:
             await self.scrub.stop()
             for writer in self._writers.values():
                 await writer.stop()
-            left = [*self.containers, *self._leaving.values()]
-            if self._forsaken:  # each may wait some seconds for its log
-                await asyncio.gather(*(container.stop() for container in left))
-            for container in left:
-                await container.stop()
+            left = [*self.containers, *self._leaving.values()]  # each may wait some seconds for its log, or tier 2
+            await asyncio.gather(*(container.stop() for container in left))
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()
             self._lock.release()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import msgspec
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
 from nadi.observe import logs, traces
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
+from nadi.stopping import end_process_within
 
 if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer
@@ -27,6 +29,7 @@ def _say(ready: Ready) -> None:
 
 async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
     """served: gets the controller's URI once it is."""
+    from nadi.limits import CLUSTER_STOP_S, STOP_S
     from nadi.standalone.server import serve
 
     def ready(server: Server | ClusterServer) -> None:
@@ -42,7 +45,12 @@ async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    await serve(_server(folder, settings), ready, stop)
+    await serve(
+        _server(folder, settings),
+        ready,
+        stop,
+        partial(end_process_within, CLUSTER_STOP_S if settings.store else STOP_S),
+    )
 
 
 def _server(folder: str, settings: Settings) -> Server | ClusterServer:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shutil
 import ssl
 import tempfile
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from nadi.engines.identity import OwnLog, known_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove_log
 from nadi.errors import InvalidArgumentError
+from nadi.limits import STOP_DOOR_S
 from nadi.observe.health import Component, parent
 from nadi.observe.logs import of_process
 from nadi.runtime import REAL, Runtime
@@ -38,6 +38,7 @@ from nadi.standalone.intake import OwnIntake
 from nadi.standalone.profiles import profile_named
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
+from nadi.stopping import Ending
 
 if TYPE_CHECKING:
     from nadi.controller.rest.endpoint import Api
@@ -109,7 +110,7 @@ class ClusterServer:
         security.check_address(self._host, self._advertised_host)
         if security.signing_key_file is not None:
             raise InvalidArgumentError("a cluster has a signing key of its own in its store: leave out --signing-key")
-        async with AsyncExitStack() as parts:
+        async with Ending() as parts:
             await self._open_stores(parts)
             addresses = await self._listen(parts)
             self.node.join(addresses, parts)
@@ -117,7 +118,7 @@ class ClusterServer:
                 self._api.cluster = self.node.operator
                 self._figures.more = lambda: samples(self.node.figures())
                 self._api.intake = intake = OwnIntake(lambda: self._own_uri, security, alone=False)
-                parts.push_async_callback(intake.close)
+                parts.step("what was taken in over HTTP", intake.close, STOP_DOOR_S)
             self._parts = parts.pop_all()
         try:
             await self.node.settled(self.url)
@@ -125,10 +126,10 @@ class ClusterServer:
             await self.stop(drain=False)
             raise
 
-    async def _open_stores(self, parts: AsyncExitStack) -> None:
+    async def _open_stores(self, parts: Ending) -> None:
         """The object store, and this server's segment store over it."""
         engine, registry = await open_engines(self.url, self._runtime, **self._options)
-        parts.push_async_callback(engine.close)
+        parts.step("the object store", engine.close, STOP_DOOR_S, after_all=True)
         self._tls, self.gate = tls_of(self._security), gate_of(self._security)
         if self.gate is not None:
             parts.callback(self.gate.close)
@@ -152,30 +153,30 @@ class ClusterServer:
         of_process(server=self.id)
         self._figures = ServerFigures(self.store, self.gate, self._runtime)
 
-    async def _open_cache(self, parts: AsyncExitStack) -> Path:
+    async def _open_cache(self, parts: Ending) -> Path:
         if self._cache_given is None:
             self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
             parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
         else:
             lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(self._cache_given))
-            parts.callback(lock.release)
+            parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_DOOR_S, after_all=True)
         return self.cache
 
-    async def _own_log(self, store: LogEngine, parts: AsyncExitStack) -> OwnLog:
+    async def _own_log(self, store: LogEngine, parts: Ending) -> OwnLog:
         """Its stream is made for a new cluster alone: in place of one that was lost, servers that run would go on."""
         name = log_name(self._log_url, **self._log_options)
         known = await known_cluster(store, name, self._runtime)
         engine = await open_log(self._log_url, self._runtime, make=known is None, **self._log_options)
-        parts.push_async_callback(engine.close)
+        parts.step("the log", engine.close, STOP_DOOR_S, after_all=True)
         await prove_log(engine, self._runtime)
         return OwnLog(name, engine)
 
-    async def _listen(self, parts: AsyncExitStack) -> Addresses:
+    async def _listen(self, parts: Ending) -> Addresses:
         context = self._tls.ssl_context() if self._tls is not None else None
         if self._rest_port is not None:
             rests = await self._listening_rest(self._rest_port, context)
             for rest in rests:
-                parts.push_async_callback(rest.stop)
+                parts.step("the REST door", rest.stop, STOP_DOOR_S)
             self._own_rest, self.rest_uri = rests[0].uri, rests[-1].uri
         told = self._advertised_host
         with listening(self._host, self._store_port):
@@ -212,25 +213,23 @@ class ClusterServer:
         self._figures.rests += (rest.listener for rest in rests)
         return rests
 
-    async def _open_clients(self, rpc_address: tuple[str, int], parts: AsyncExitStack) -> None:
+    async def _open_clients(self, rpc_address: tuple[str, int], parts: Ending) -> None:
         """They go where all clients go, and trust what servers of the cluster trust."""
         from nadi.web.door import Door
 
         authority = None if self._security.tls_authority is None else str(self._security.tls_authority)
         host, port = rpc_address
         self._clients.door = Door(f"{host}:{port}", None, self._tls is not None, authority)
-        parts.push_async_callback(self._clients.close)
+        parts.step("the live page's clients", self._clients.close, STOP_DOOR_S)
 
-    async def _start_rpc(
-        self, port: int, parts: AsyncExitStack, *, shares_port: bool = False
-    ) -> tuple[tuple[str, int], str]:
+    async def _start_rpc(self, port: int, parts: Ending, *, shares_port: bool = False) -> tuple[tuple[str, int], str]:
         """Return what it listens at, as clients are told: host and port, and the URI."""
         rpc, tls = rpc_server(shares_port=shares_port), self._tls
         self._figures.rpc.append(self.node.front.add_to(rpc))
         port = open_rpc(rpc, self._host, port, tls)
         told = self._advertised_host or self._host
         await rpc.start()
-        parts.push_async_callback(rpc.stop, STOP_GRACE_S)
+        parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
         return (told, port), f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
     async def stop(self, *, drain: bool = True) -> None:

@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, StorageFullError, UnavailableError
-from nadi.limits import LOG_MAX_BYTES, THREAD_SWITCH_S
+from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S, THREAD_SWITCH_S
 from nadi.observe.health import Component
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
@@ -37,6 +37,7 @@ from nadi.standalone.intake import OwnIntake
 from nadi.standalone.leaving import Leaving
 from nadi.standalone.security import ServerSecurity, is_any_address
 from nadi.standalone.tiers import log_bound, tier2_of
+from nadi.stopping import Ending
 
 if TYPE_CHECKING:
     import grpc
@@ -106,18 +107,18 @@ class Server:
         security.check_address(self._host, self._advertised_host)
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
         context = tls.ssl_context() if tls is not None else None
-        async with AsyncExitStack() as parts:
+        async with Ending() as parts:
             self.store = SegmentStore(
                 self.folder, self._containers, tokens, tier2=self._tier2, log_max_bytes=self._log_max_bytes
             )
-            parts.push_async_callback(self.store.close)
+            parts.step("the data folder", self.store.close, STOP_STORE_S)
             self.gate = gate_of(security)
             if self.gate is not None:
                 parts.callback(self.gate.close)
             self._figures = ServerFigures(self.store, self.gate, REAL)
             if self._rest_port is not None:
                 self._rest = await self._listening_rest(self._rest_port, context)
-                parts.push_async_callback(self._rest.stop)
+                parts.step("the REST door", self._rest.stop, STOP_DOOR_S)
                 self.rest_uri = self._rest.uri
             await self.store.start()
             await self._listen_store(context)
@@ -128,20 +129,20 @@ class Server:
                 rpc_endpoint=(self.store_address[0], self._controller_port),
                 scaling=self._scaling,
             )
-            parts.push_async_callback(self.controller.stop)
+            parts.step("the controller", self.controller.stop, STOP_DOOR_S)
             await self._start_controller(exchange)
             access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
             await self._start_rpc(tls, access)
-            parts.push_async_callback(self._stop_answering)
+            parts.step("the doors of gRPC and REST", self._stop_answering, STOP_DOOR_S)
             if self._api is not None:
                 intake = OwnIntake(lambda: self.controller_uri, security, alone=True)
-                parts.push_async_callback(intake.close)
+                parts.step("what was taken in over HTTP", intake.close, STOP_DOOR_S)
                 self._intake = intake
             if self._clients is not None:
                 self._clients.door = self._own_door()
-                parts.push_async_callback(self._clients.close)
+                parts.step("the live page's clients", self._clients.close, STOP_DOOR_S)
             self._leaving = Leaving(self.folder, self.store)
-            parts.push_async_callback(self._leaving.stop)
+            parts.step("a migration's hold", self._leaving.stop, STOP_DOOR_S)
             self._parts = parts.pop_all()
         self._answers(self.controller)
 

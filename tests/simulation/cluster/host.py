@@ -8,7 +8,6 @@ import asyncio
 import errno
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +18,7 @@ from nadi.controller.scaling.profile import FAST
 from nadi.errors import NadiError, UnavailableError
 from nadi.segmentstore.recovery import restoring
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.stopping import Ending
 from nadi.wire import commands as wire
 
 from ..machine.process import Process
@@ -40,7 +40,7 @@ class Life:
 
     def __init__(self, process: Process, node: ClusterNode) -> None:
         self.process, self.node = process, node
-        self.parts = AsyncExitStack()  # what a clean stop ends
+        self.parts = Ending()  # what a clean stop ends
         self.rpc = RpcDoor()
         self.is_ready = False
         self.states: list[Metadata] = []  # that were opened
@@ -127,7 +127,7 @@ class ClusterHost:
         """Until it is ready. One that can't start ends, as a server does, and is started again."""
         node, name = life.node, self.name
         try:
-            async with AsyncExitStack() as parts:
+            async with Ending() as parts:
                 await node.open(parts)
                 node.store.exchange = partial(self._exchanged, life.process, node.store.exchange)  # type: ignore[method-assign]
                 node.store.listen_on([cast("Any", self.world.network.door(life.process, (name, STORE_PORT)))])

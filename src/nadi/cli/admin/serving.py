@@ -5,6 +5,7 @@ Each says where it listens, and tells systemd, if that waits for it, when it is 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ def serve_folder(data: Path, doors: dict[str, Any]) -> None:
     look_ahead(data)
     import uvloop
 
+    from nadi.limits import STOP_S
     from nadi.standalone.server import Server, serve
 
     def ready(server: Server) -> None:
@@ -30,7 +32,7 @@ def serve_folder(data: Path, doors: dict[str, Any]) -> None:
             say(f"  chunks         {server.store.chunks.claim.url}")
         _say_doors(server)
 
-    uvloop.run(serve(Server(data, **doors), ready, stopping=_stopping))
+    uvloop.run(serve(Server(data, **doors), ready, stopping=partial(_ending, STOP_S)))
 
 
 def serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | None, log_profile: str | None) -> None:
@@ -63,6 +65,7 @@ def serve_workers(count: int, data: Path, doors: dict[str, Any], cache: Path | N
 def serve_store(url: str, settings: dict[str, Any]) -> None:
     import uvloop
 
+    from nadi.limits import CLUSTER_STOP_S
     from nadi.standalone.clustered import ClusterServer
     from nadi.standalone.server import serve
 
@@ -73,7 +76,7 @@ def serve_store(url: str, settings: dict[str, Any]) -> None:
         say(f"  cluster        {cluster.cluster}")
         _say_doors(server)
 
-    uvloop.run(serve(ClusterServer(url, **settings), ready, stopping=_stopping))
+    uvloop.run(serve(ClusterServer(url, **settings), ready, stopping=partial(_ending, CLUSTER_STOP_S)))
 
 
 def _say_doors(server: Server | ClusterServer) -> None:
@@ -90,3 +93,11 @@ def _is_ready(controller_uri: str) -> None:
 
 def _stopping() -> None:
     tell_systemd("STOPPING=1\nSTATUS=stopping")
+
+
+def _ending(limit_s: float) -> None:
+    """Likewise, and this process, which serves by itself, is to have ended by then."""
+    from nadi.stopping import end_process_within
+
+    _stopping()
+    end_process_within(limit_s)

@@ -1,0 +1,226 @@
+"""Whatever never answers keeps no server from ending, and what was acknowledged is there at the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.cluster import node
+from nadi.cluster.doors.front import Front
+from nadi.controller.controller import Controller
+from nadi.controller.grpc.server import rpc_server
+from nadi.errors import DataFolderLockedError
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.datafolder import FolderLock
+from nadi.segmentstore.store import SegmentStore
+from nadi.standalone import clustered, server
+from nadi.standalone.clustered import ClusterServer
+from nadi.standalone.server import Server
+from nadi.stopping import Ending, end_within
+from tests.support.waiting import until_async
+
+SHORT_S = 0.2
+
+
+async def never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def never_whatever() -> None:
+    """It doesn't even end when it is cancelled; for three seconds."""
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("hangs", [never, never_whatever])
+async def test_a_step_that_never_ends_is_left(hangs: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
+    done: list[str] = []
+
+    async def does(what: str) -> None:
+        done.append(what)
+
+    async with Ending() as first:
+        first.step("the store", lambda: does("store"), SHORT_S, after_all=True)
+        first.step("the cache", lambda: does("cache"), SHORT_S)
+        first.step("a door", hangs, SHORT_S)  # type: ignore[arg-type]
+        first.step("the clients", lambda: does("clients"), SHORT_S, after_all=True)
+        ending = first.pop_all()
+    await ending.aclose()
+    assert done == ["clients", "cache"]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said.startswith("still not closed after 0.2 s: a door")
+
+
+async def test_a_step_that_fails_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise ValueError("so")
+
+    with pytest.raises(ValueError, match="so"):
+        await end_within(1.0, "it", fails)
+    assert not caplog.records
+
+
+async def test_who_is_cancelled_meanwhile_cancels_the_step() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def waits() -> None:
+        begun.set()
+        try:
+            await never()
+        finally:
+            ended.set()
+
+    ending = asyncio.create_task(end_within(60.0, "it", waits))
+    await begun.wait()
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    await until_async(ended.is_set)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was left, as the log says it."""
+    said = [record.getMessage() for record in caplog.records]
+    return [match[1] for text in said if (match := re.match(r"still not closed after \S+ s: ([^;]+)", text))]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (clustered, "STOP_DOOR_S"),
+        (server, "STOP_DOOR_S"),
+        (server, "STOP_STORE_S"),
+        (node, "STOP_DOOR_S"),
+        (node, "CLUSTER_BREAK_S"),
+    ):
+        monkeypatch.setattr(module, name, SHORT_S)
+
+
+class Doors:
+    """gRPC servers that don't stop, until they really are to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+        self._made: list[Any] = []
+        self._really = rpc_server
+        monkeypatch.setattr(module, "rpc_server", self._make)
+
+    def _make(self, **how: Any) -> Any:
+        made = self._really(**how)
+        self._made.append((made, made.stop))
+        made.stop = lambda grace: never()
+        return made
+
+    async def really_stop(self) -> None:
+        for _, stop in self._made:
+            await stop(0)
+
+
+@pytest.mark.usefixtures("short")
+async def test_nothing_keeps_a_server_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    doors, close = Doors(monkeypatch, clustered), SegmentStore.close
+    for kind in (SegmentStore, Front):
+        monkeypatch.setattr(kind, "close", lambda self: never())
+    one = ClusterServer(f"file://{tmp_path}/store", store_port=0, controller_port=0, containers=2)
+    await one.start()
+    async with asyncio.timeout(20):
+        await one.stop()
+    assert told(caplog) == ["the gRPC door", "the connections to other servers", "the segment store"]
+    assert not one.cache.exists()
+    await close(one.store)
+    await doors.really_stop()
+
+
+@pytest.mark.usefixtures("short")
+async def test_nothing_keeps_a_server_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    doors, close, stop = Doors(monkeypatch, server), SegmentStore.close, Controller.stop
+    monkeypatch.setattr(SegmentStore, "close", lambda self: never())
+    monkeypatch.setattr(Controller, "stop", lambda self: never())
+    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    await one.start()
+    async with asyncio.timeout(20):
+        await one.stop()
+    assert told(caplog) == ["the doors of gRPC and REST", "the controller", "the data folder"]
+    with pytest.raises(DataFolderLockedError):  # what writes there still may
+        FolderLock(tmp_path / "data")
+    await stop(one.controller)
+    await close(one.store)
+    await doors.really_stop()
+
+
+async def test_containers_are_closed_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each waits by itself for a tier 2 that doesn't answer."""
+    stopping, count = 0, 3
+    all_at_it, really = asyncio.Event(), Container.stop
+
+    async def stop(self: Container) -> None:
+        nonlocal stopping
+        stopping += 1
+        if stopping == count:
+            all_at_it.set()
+        await all_at_it.wait()
+        await really(self)
+
+    monkeypatch.setattr(Container, "stop", stop)
+    store = SegmentStore(tmp_path, count)
+    await store.start()
+    async with asyncio.timeout(20):
+        await store.close()
+
+
+HANGS = """
+import asyncio, threading
+from nadi.segmentstore import store
+
+async def close(self):
+    await asyncio.to_thread(threading.Event().wait)
+
+store.SegmentStore.close = close
+"""
+
+
+@pytest.mark.parametrize("kind", ["folder", "cluster"])
+def test_a_thread_that_hangs_keeps_no_process(kind: str, tmp_path: Path) -> None:
+    """And what was acknowledged is there at the next start."""
+    (tmp_path / "hangs").mkdir()
+    (tmp_path / "hangs" / "sitecustomize.py").write_text(HANGS)
+    short = "stop_store_s=0.3,cluster_break_s=0.3,cluster_leave_s=2,stop_s=4,cluster_stop_s=4"
+    limits = {"NADI_LIMITS": f"{short},cluster_settle_s=0.5"}
+    path = os.pathsep.join([str(tmp_path / "hangs"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    where = {"folder": tmp_path / "data"} if kind == "folder" else {"store": f"file://{tmp_path}/store"}
+    hanging = nadi.embedded(**where, environment={**limits, "PYTHONPATH": path})
+    with StreamManager(hanging.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        with manager.create_writer("home", "meters") as writer:
+            for number in range(100):
+                writer.write_event(b"%d" % number, routing_key="a")
+    began = time.monotonic()
+    hanging.stop()
+    assert time.monotonic() - began < 25, "it was killed, or nearly"
+    assert hanging._process.returncode == 1
+    with (
+        nadi.embedded(**where, environment=limits) as again,
+        StreamManager(again.controller_uri) as manager,
+    ):
+        end = manager.stream_info("home", "meters").tail
+        events = [int(event.data) for event in manager.read_events("home", "meters", end=end)]
+        assert events == list(range(100))
