@@ -15,7 +15,8 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.lane import Lane
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.errors import ConflictError, EventTooLargeError, RequestTimeoutError, StreamSealedError
+from nadi.client.segments.connection import AppendSession
+from nadi.errors import ConflictError, EventTooLargeError, NadiError, RequestTimeoutError, StreamSealedError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.keyspace import equal_ranges, key_position
 from nadi.wire import commands as wire
@@ -113,6 +114,20 @@ async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standa
             event.data async for event in manager.read_events("two", "st", end=await manager.cuts("two", "st").tail())
         ]
         assert sorted(found) == sorted(b"%d %d" % (number, at) for number in range(20) for at in range(3))
+
+
+async def test_the_older_of_two_on_one_connection_is_told_once_what_to_do() -> None:
+    told: list[NadiError] = []
+    session = AppendSession(lambda _: None, told.append, lambda: True)
+    async with world() as here:
+        connection = await stores_of(here.manager).connection("sc/st/0.#epoch.0", "appends")
+        older, newer = (connection.add_session(session, b"one") for _ in range(2))
+        assert ["end one of them" in str(error) for error in told] == [True]
+        connection.remove_session(older, b"one")
+        assert connection.has_session(newer)
+        connection.remove_session(newer, b"one")
+        connection.add_session(session, b"one")
+        assert len(told) == 1, "there was none any more"
 
 
 async def test_what_another_has_written_since_is_left_out() -> None:

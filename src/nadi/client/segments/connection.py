@@ -35,6 +35,7 @@ from nadi.wire.fields import Buffer
 from nadi.wire.outgoing import Outgoing
 
 _Answer = TypeVar("_Answer", bound=wire.Command)
+TWO_WRITERS = "writer of the same id has begun here, and both go on in turns: end one of them, or give each its own id"
 _KEEP_ALIVE_S = 10.0
 _SILENCE_S = 50.0  # without any answer, after which the peer counts as gone
 _NOT_AT_ALL = struct.pack("ii", 1, 0)  # `linger`: for no time is sent again what was sent, once it is closed
@@ -196,7 +197,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         session_id = self._session_of[writer_id] = next(self._ids)
         self._sessions[session_id] = session
         if before is not None and (replaced := self._sessions.pop(before, None)) is not None:
-            replaced.on_lost(UnavailableError("another session of the same writer was begun"))
+            replaced.on_lost(UnavailableError(f"another {TWO_WRITERS}"))
         return session_id
 
     def has_session(self, session_id: int) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nadi.backoff import Backoff
 from nadi.client.segments.alone import Alone
-from nadi.client.segments.connection import AppendSession, SegmentStoreConnection
+from nadi.client.segments.connection import TWO_WRITERS, AppendSession, SegmentStoreConnection
 from nadi.client.segments.stores import APPENDS, SegmentStores
 from nadi.errors import ClosedError, UnavailableError
 from nadi.wire import commands as wire
@@ -87,7 +87,7 @@ async def open_session(
             try:
                 last_event_number = await set_up(connection, segment, writer_id, token.text)
                 if not connection.has_session(session_id):
-                    raise UnavailableError("the connection was lost, or another session of the same writer was begun")
+                    raise UnavailableError(f"the connection was lost, or another {TWO_WRITERS}")
             except BaseException:
                 connection.remove_session(session_id, writer_id)
                 raise
