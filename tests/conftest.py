@@ -11,9 +11,12 @@ from hypothesis import settings
 
 # Files that take longest, by what is in their path: they begin first, so that two processes end together.
 LONG = (
-    "test_spark.py",
+    "simulation/cluster/",
     "test_documents.py",
+    "test_check_and_repair.py",
     "test_disk_full.py",
+    "test_odd.py",
+    "test_spark.py",
     "compatibility/",
     "crash/",
     "access/",
