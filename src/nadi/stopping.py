@@ -34,7 +34,7 @@ class Ending(AsyncExitStack):
 
 async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[object]]) -> bool:
     """Whether it has ended by then. If not, it is cancelled, and that is logged."""
-    task = asyncio.ensure_future(_awaited(end))
+    task = asyncio.get_running_loop().create_task(_awaited(end))  # in a simulation none may run any more
     try:
         await asyncio.wait([task], timeout=limit_s)
     except asyncio.CancelledError:

@@ -212,7 +212,8 @@ async def kills(server: RestartableServer, manager: StreamManager, scope: str, e
             try:
                 await asyncio.wait_for(process.wait(), 1 + 3 * chance.random())
             except TimeoutError:
-                os.kill(process.pid, signal.SIGKILL)
+                if process.returncode is None:  # else it has just been killed at its step
+                    os.kill(process.pid, signal.SIGKILL)
         if number == times // 2:
             other.set()
             await beside

@@ -38,15 +38,19 @@ def damage_snapshots(folder: Path, what: str) -> None:
         stored = folder / f"tier2/snapshots/container-{number}"
         manifest, _ = asyncio.run(snapshots.newest(ChunkStore.in_folder(folder / "tier2"), number))
         assert manifest is not None
-        file = folder / "tier2" / manifest.base[0].name
-        data = file.read_bytes()
+        bases = sorted(stored.glob("base-*"))  # an earlier one may be there yet, and does as well
+        assert folder / "tier2" / manifest.base[0].name in bases
         if "manifests" in what:
             for path in stored.glob("manifest-*"):
                 path.write_bytes(b"?" + path.read_bytes()[1:])
         if "base flipped" in what:
-            file.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 8]) + data[len(data) // 2 + 1 :])
+            for file in bases:
+                data = file.read_bytes()
+                half = len(data) // 2
+                file.write_bytes(data[:half] + bytes([data[half] ^ 8]) + data[half + 1 :])
         if "base missing" in what:
-            file.unlink()
+            for file in bases:
+                file.unlink()
         if "delta" in what and manifest.deltas:
             (folder / "tier2" / manifest.deltas[0].name).write_bytes(b"")
         if "all" in what:
