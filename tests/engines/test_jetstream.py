@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from nadi.engines import starting
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import OwnEngine
 from nadi.engines.identity import OwnLog, known_cluster, open_cluster
 from nadi.engines.jetstream.connection import Connection
 from nadi.engines.jetstream.engine import JetStreamEngine
@@ -40,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-async def engine(server: NatsServer) -> AsyncIterator[LogEngine]:
+async def engine(server: NatsServer) -> AsyncIterator[OwnEngine]:
     engine = await open_log(url_of([server]), REAL, make=True)
     yield engine
     await engine.close()
@@ -54,7 +54,7 @@ async def call(server: NatsServer, subject: str, request: object) -> object:
         await connection.close()
 
 
-async def got(engine: LogEngine, name: str, position: int = 0, length: int | None = None) -> bytes:
+async def got(engine: OwnEngine, name: str, position: int = 0, length: int | None = None) -> bytes:
     found = await engine.get(name, position, length)
     assert found is not None
     return bytes(found)
@@ -122,7 +122,7 @@ async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypat
 # --- servers that it takes -------------------------------------------------------------------------------
 
 
-async def test_it_passes_the_proof_and_is_left_as_it_was(engine: LogEngine) -> None:
+async def test_it_passes_the_proof_and_is_left_as_it_was(engine: OwnEngine) -> None:
     await asyncio.gather(*(prove_log(engine, REAL) for _ in range(3)))
     assert [page async for page in engine.listed("")] == []
 
@@ -139,7 +139,7 @@ async def test_one_that_takes_small_messages_only_is_told(tmp_path: Path) -> Non
         assert "write `max_payload: 32MB` into the configuration" in await refused(servers[0])
 
 
-async def test_the_largest_object_fits(engine: LogEngine) -> None:
+async def test_the_largest_object_fits(engine: OwnEngine) -> None:
     body = bytes(range(256)) * (22 << 12)
     assert await created(engine, "log/0/1/1", body)
     assert await got(engine, "log/0/1/1") == body
@@ -239,7 +239,7 @@ async def test_a_server_without_tls_learns_nothing(server: NatsServer, monkeypat
 # --- when they fail --------------------------------------------------------------------------------------
 
 
-async def test_it_goes_on_when_its_server_is_back(engine: LogEngine, server: NatsServer) -> None:
+async def test_it_goes_on_when_its_server_is_back(engine: OwnEngine, server: NatsServer) -> None:
     assert await engine.create("log/0/1/1", [b"x"])
     server.kill()
     with pytest.raises(UnavailableError, match="NATS can't store log/0/1/2"):
@@ -249,7 +249,7 @@ async def test_it_goes_on_when_its_server_is_back(engine: LogEngine, server: Nat
     assert await got(engine, "log/0/1/1") == b"x"
 
 
-async def test_what_is_under_way_ends_with_the_connection(engine: LogEngine, server: NatsServer) -> None:
+async def test_what_is_under_way_ends_with_the_connection(engine: OwnEngine, server: NatsServer) -> None:
     body = bytes(20 << 20)
     under_way = [asyncio.create_task(engine.create(f"log/0/1/{number}", [body])) for number in range(5)]
     await REAL.sleep(0.02)
@@ -260,7 +260,7 @@ async def test_what_is_under_way_ends_with_the_connection(engine: LogEngine, ser
     assert REAL.monotonic() < began + 5
 
 
-async def test_a_stream_that_was_lost_is_never_taken_for_an_empty_one(engine: LogEngine, server: NatsServer) -> None:
+async def test_a_stream_that_was_lost_is_never_taken_for_an_empty_one(engine: OwnEngine, server: NatsServer) -> None:
     assert await engine.create("log/0/1/1", [b"x"])
     assert not isinstance(await call(server, "STREAM.DELETE.LOG", {}), Problem)
     with pytest.raises(UnavailableError, match="the log's stream isn't there any more"):
@@ -279,7 +279,7 @@ def test_what_errors_mean() -> None:
     assert type(told("a", Problem(10047, 500, "insufficient storage"))) is StorageFullError
 
 
-async def test_one_that_is_full(engine: LogEngine, server: NatsServer) -> None:
+async def test_one_that_is_full(engine: OwnEngine, server: NatsServer) -> None:
     config = {"name": "LOG", "subjects": ["LOG.>"], "discard": "new", "num_replicas": 1, "max_bytes": 10_000}
     assert not isinstance(await call(server, "STREAM.UPDATE.LOG", config), Problem)
     with pytest.raises(StorageFullError, match="give JetStream more"):
@@ -288,7 +288,7 @@ async def test_one_that_is_full(engine: LogEngine, server: NatsServer) -> None:
     assert await engine.create("b", [b"x"])
 
 
-async def test_names_never_share_a_subject(engine: LogEngine) -> None:
+async def test_names_never_share_a_subject(engine: OwnEngine) -> None:
     assert isinstance(engine, JetStreamEngine)
     for name in ("a.b/c", "a/b.c", "a.b.c", "a/b/c"):
         assert await engine.create(name, [name.encode()])
@@ -323,7 +323,7 @@ async def test_room_after_a_break_is_for_one_at_a_time() -> None:
     assert await reads() == 2
 
 
-async def test_many_large_ones_are_read_at_once(engine: LogEngine) -> None:
+async def test_many_large_ones_are_read_at_once(engine: OwnEngine) -> None:
     """Together they are far over what a server keeps for a client that doesn't take it in."""
     bodies = {f"log/0/1/{number}": bytes([number]) * (8 << 20) for number in range(24)}
     for name, body in bodies.items():
@@ -333,7 +333,7 @@ async def test_many_large_ones_are_read_at_once(engine: LogEngine) -> None:
     assert [bytes(one) for one in found if isinstance(one, memoryview)] == [*bodies.values()]
 
 
-async def test_large_ones_after_many_small_ones_are_read_in_the_end(engine: LogEngine) -> None:
+async def test_large_ones_after_many_small_ones_are_read_in_the_end(engine: OwnEngine) -> None:
     body = bytes(16 << 20)
     for number in range(8):
         assert await created(engine, f"large/{number}", body)
@@ -347,7 +347,7 @@ async def test_large_ones_after_many_small_ones_are_read_in_the_end(engine: LogE
 # --- whose it is -----------------------------------------------------------------------------------------
 
 
-async def test_a_cluster_keeps_its_log(engine: LogEngine, server: NatsServer) -> None:
+async def test_a_cluster_keeps_its_log(engine: OwnEngine, server: NatsServer) -> None:
     store, _ = await open_engines("memory:///", REAL)
     log = OwnLog(LOG, engine)
     made = await asyncio.gather(*(open_cluster(store, 3, REAL, log) for _ in range(5)))
@@ -363,7 +363,7 @@ async def test_a_cluster_keeps_its_log(engine: LogEngine, server: NatsServer) ->
         await open_cluster(store, None, REAL, log)
 
 
-async def test_two_clusters_never_have_one_log(engine: LogEngine) -> None:
+async def test_two_clusters_never_have_one_log(engine: OwnEngine) -> None:
     one, _ = await open_engines("memory:///", REAL)
     two, _ = await open_engines("memory:///", REAL)
     log = OwnLog(LOG, engine)
@@ -372,7 +372,7 @@ async def test_two_clusters_never_have_one_log(engine: LogEngine) -> None:
         await open_cluster(two, 3, REAL, log)
 
 
-async def test_a_cluster_without_such_a_log_keeps_that(engine: LogEngine) -> None:
+async def test_a_cluster_without_such_a_log_keeps_that(engine: OwnEngine) -> None:
     store, _ = await open_engines("memory:///", REAL)
     await open_cluster(store, 3, REAL)
     written = await store.get("cluster.json")
@@ -382,7 +382,7 @@ async def test_a_cluster_without_such_a_log_keeps_that(engine: LogEngine) -> Non
         await open_cluster(store, None, REAL, OwnLog(LOG, engine))
 
 
-async def test_a_stream_with_something_else_in_it(engine: LogEngine) -> None:
+async def test_a_stream_with_something_else_in_it(engine: OwnEngine) -> None:
     store, _ = await open_engines("memory:///", REAL)
     await engine.create("orders/1", [b"x"])
     with pytest.raises(StoreError, match="holds orders/1, and isn't a cluster's"):

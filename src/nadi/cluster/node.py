@@ -122,6 +122,7 @@ class ClusterNode:
         await refuse_strangers(engine, runtime)  # before anything is written there
         await prove(engine, registry, runtime)
         own_log = await settings.open_log() if settings.open_log is not None else None
+        self._own_log = own_log.engine if own_log is not None else None
         self._log = CountedEngine(own_log.engine if own_log is not None else engine, runtime)
         self.cluster = await open_cluster(engine, settings.containers, runtime, own_log)
         key = ClusterKey(await signing_key(engine, runtime))
@@ -258,7 +259,7 @@ class ClusterNode:
     def janitor(self, **how: Any) -> Janitor:
         """For the store, as long as cleaning it is this server's. how: see `Janitor`."""
         (engine, registry, chunks), count = self._stores, self.cluster.containers
-        return Janitor(engine, registry, chunks, count, self._runtime, goes_on=self._cleans, **how)
+        return Janitor(engine, registry, chunks, count, self._runtime, log=self._own_log, goes_on=self._cleans, **how)
 
     def _cleans(self) -> bool:
         """Whether this server is the one that cleans the store."""

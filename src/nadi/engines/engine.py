@@ -7,9 +7,17 @@ what every engine does.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nadi.wire.fields import Buffer
+
+
+class Aged(NamedTuple):
+    """An object, and for how long it has been stored, by the clock of what keeps it."""
+
+    name: str
+    size_bytes: int
+    age_s: float
 
 
 class LogEngine(Protocol):
@@ -58,3 +66,10 @@ class LogEngine(Protocol):
     async def close(self) -> None:
         """Let go of connections and threads, those of the registry that was opened with it, too; nothing may be in
         flight."""
+
+
+class OwnEngine(LogEngine, Protocol):
+    """Of a log that isn't in the store: nothing else tells how old an object of it is."""
+
+    def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
+        """As `listed`."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from nadi.defaults import MOST_CONTAINERS
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, OwnEngine
 from nadi.engines.lines import line_of, value_of
 from nadi.engines.proof import PROOF
 from nadi.engines.starting import patiently, stored
@@ -56,7 +56,7 @@ class OwnLog(NamedTuple):
     """A log that isn't in the cluster's store."""
 
     name: str
-    engine: LogEngine
+    engine: OwnEngine
 
 
 class _Format(msgspec.Struct):
@@ -182,17 +182,22 @@ async def _identified(log: OwnLog, runtime: Runtime) -> str:
 
 async def _check_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
     """That the log is the one that the cluster has always had, and no other's."""
-    found = await _got(log.engine, _LOG_ID, runtime)
-    if cluster.log is None or found is None or found.decode() != cluster.log.id:
-        raise StoreError(
-            f"the log {log.name} isn't the one that this cluster has: start this server with that, or restore it if it "
-            "was lost. What was acknowledged lately is nowhere else"
-        )
+    await check_its_log(cluster, log, runtime)
     is_ours, owner = await stored(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
     if not is_ours:
         raise StoreError(
             f"the log {log.name} is that of another cluster ({owner.decode()}): a cluster in another store needs a "
             "stream of its own"
+        )
+
+
+async def check_its_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
+    """StoreError if the log isn't the one that the cluster has always had. Nothing is written."""
+    found = await _got(log.engine, _LOG_ID, runtime)
+    if cluster.log is None or found is None or found.decode() != cluster.log.id:
+        raise StoreError(
+            f"the log {log.name} isn't the one that this cluster has: start this server with that, or restore it if it "
+            "was lost. What was acknowledged lately is nowhere else"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, OwnEngine
 from nadi.engines.files import open_files
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.hdfs.where import SCHEME as HDFS
@@ -43,7 +43,7 @@ async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[Log
     return await open_engines(url, runtime, **config)
 
 
-async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> LogEngine:
+async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> OwnEngine:
     """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there.
 
     options: see `where`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ async def chain_of(log: ChainLog) -> list[bytes]:
     return [frame.payload async for frame in log.replay(0)]
 
 
-async def raced(engines: list[LogEngine], container: int, chance: random.Random) -> int:
+async def raced(engines: Sequence[LogEngine], container: int, chance: random.Random) -> int:
     """Owners claim one after another, and don't stop because another has: how many frames were acknowledged."""
     record, acknowledged = Record(), list[bytes]()
 

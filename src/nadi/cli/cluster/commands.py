@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import StoreOptions, StoreUrl, store_options
+from nadi.cli.admin.storing import StoreOptions, StoreUrl, log_options, store_options
 from nadi.cli.amounts import age_s
 from nadi.cli.printing import Form, errors_told, say, show
 from nadi.cli.session import TrustStore, formed
@@ -96,6 +97,12 @@ def _container_row(container: ContainerReport) -> dict[str, Any]:
 def clean(
     store: StoreUrl,
     store_option: StoreOptions = None,
+    log: Annotated[
+        str | None, typer.Option(help="URL of its log, if that is elsewhere: nats://host:4222,…/STREAM.")
+    ] = None,
+    log_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the log, such as user=me; may be repeated.")
+    ] = None,
     older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
@@ -104,19 +111,27 @@ def clean(
     import asyncio
 
     from nadi.cluster.operating.janitor import Cleaned, Janitor
-    from nadi.cluster.operating.looking import opened
+    from nadi.cluster.operating.looking import opened, opened_log
     from nadi.limits import JANITOR_LEAST_OLDER_S
 
-    async def cleaned() -> Cleaned:
-        async with opened(store, store_options(store, store_option)) as one:
+    async def cleaned() -> tuple[Cleaned, str]:
+        """And which log wasn't looked at."""
+        async with contextlib.AsyncExitStack() as stack:
+            one = await stack.enter_async_context(opened(store, store_options(store, store_option)))
+            own = None
+            if log is not None:
+                own = await stack.enter_async_context(opened_log(one, log, log_options(log_option)))
             parts = one.engine, one.registry, one.chunks, one.cluster.containers, one.runtime
-            return await Janitor(*parts, older_s=older_s, dry=dry_run).clean()
+            found = await Janitor(*parts, log=own, older_s=older_s, dry=dry_run).clean()
+            return found, one.cluster.log.name if one.cluster.log is not None and own is None else ""
 
     with errors_told():
         older_s = age_s(older)
         if older_s < JANITOR_LEAST_OLDER_S:
             raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
-        found = asyncio.run(cleaned())
+        if log is None and log_option:
+            raise InvalidArgumentError("--log-option is for a log that isn't in the store: give its --log, too")
+        found, left_out = asyncio.run(cleaned())
     say(f"{'would remove' if dry_run else 'removed'} {found.objects:,} objects, {found.removed_bytes:,} bytes:")
     say(f"  frames of logs          {found.frames:,}")
     say(f"  objects of snapshots    {found.snapshot_objects:,}")
@@ -125,6 +140,8 @@ def clean(
     say(f"  proofs of starts        {found.proofs:,}")
     if found.kept_chunks:
         say(f"left {found.kept_chunks:,} chunks that aren't known to be needed: a later snapshot will tell")
+    if left_out:
+        say(f"the log is in {left_out}, and wasn't looked at: say where that is with --log")
 
 
 @cluster_app.command()

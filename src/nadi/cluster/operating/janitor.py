@@ -3,7 +3,7 @@
 Objects are listed a page at a time, with a pause after each, and the record is read after the page. Chunks take more:
 the state of the record's snapshot is restored into a folder, and of each old chunk that it doesn't know the description
 is read. "Old" is by the store's own clock, as its listing shows it: its newest entry of a server or container is taken
-for now, so that nothing is taken for older than it is.
+for now, so that nothing is taken for older than it is. A log that isn't in the store tells the ages by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from nadi.cluster import records
 from nadi.cluster.operating import garbage
 from nadi.cluster.records import ContainerRecord, Records
 from nadi.cluster.servers import members
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, OwnEngine
 from nadi.engines.proof import PROOF
 from nadi.engines.registry import Registry
 from nadi.errors import NadiError, NotFoundError
@@ -61,8 +62,8 @@ class Cleaned(msgspec.Struct):
 
 
 class Janitor:
-    """Of one cluster. count: of its containers. older_s: what is younger stays. dry: nothing is removed. goes_on:
-    asked after each page; the cleaning ends early if it returns False."""
+    """Of one cluster. count: of its containers. log: if that isn't in the store. older_s: what is younger stays. dry:
+    nothing is removed. goes_on: asked after each page; the cleaning ends early if it returns False."""
 
     def __init__(
         self,
@@ -72,12 +73,14 @@ class Janitor:
         count: int,
         runtime: Runtime,
         *,
+        log: OwnEngine | None = None,
         older_s: float = JANITOR_OLDER_S,
         dry: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
         pause_s: float = JANITOR_PAUSE_S,
     ) -> None:
         self._engine, self._registry, self._chunks, self._count = engine, registry, chunks, count
+        self._log = log
         self._runtime, self._older_s, self._dry = runtime, older_s, dry
         self._goes_on, self._pause_s = goes_on, pause_s
         self._records = Records(registry, runtime)
@@ -112,13 +115,22 @@ class Janitor:
         count = 0
         async for page in self._pages(f"{PROOF}/"):
             count += await self._remove(page, [one.name for one in garbage.old(page, before_ms)], cleaned)
+        if self._log is not None:
+            async for page in self._aged(self._log, PROOF):
+                count += await self._remove(page, [one.name for one in page], cleaned, self._log)
+        return count
+
+    async def _of_log(self, container: int, before_ms: int, cleaned: Cleaned) -> int:
+        count, log = 0, self._log
+        pages = self._pages(folder_of(container)) if log is None else self._aged(log, folder_of(container))
+        async for page in pages:
+            aged = page if log is not None else garbage.old(page, before_ms)
+            record = await self._record(container) if aged else ContainerRecord()
+            count += await self._remove(page, garbage.frames(container, record, aged), cleaned, log)
         return count
 
     async def _of_container(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
-        async for page in self._pages(folder_of(container)):
-            aged = garbage.old(page, before_ms)
-            record = await self._record(container) if aged else ContainerRecord()
-            cleaned.frames += await self._remove(page, garbage.frames(container, record, aged), cleaned)
+        cleaned.frames += await self._of_log(container, before_ms, cleaned)
         async for page in self._pages(snapshots.folder_of(container)):
             aged = garbage.old(page, before_ms)
             record = await self._record(container) if aged else ContainerRecord()
@@ -176,11 +188,23 @@ class Janitor:
             yield page
             await self._runtime.sleep(self._pause_s)
 
-    async def _remove(self, page: Sequence[Listed], names: Sequence[str], cleaned: Cleaned) -> int:
+    async def _aged(self, log: OwnEngine, folder: str) -> AsyncIterator[list[Listed]]:
+        """Of a log that isn't in the store, what is old enough."""
+        async with aclosing(log.aged(folder)) as pages:  # type: ignore[type-var]
+            async for page in pages:
+                if not self._goes_on():
+                    return
+                yield [Listed(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]
+                await self._runtime.sleep(self._pause_s)
+
+    async def _remove(
+        self, page: Sequence[Listed], names: Sequence[str], cleaned: Cleaned, log: OwnEngine | None = None
+    ) -> int:
+        engine = log or self._engine
         sizes = {one.name: one.size_bytes for one in page}
         if not self._dry:
             for first in range(0, len(names), JANITOR_DELETED_AT_ONCE):
-                await self._engine.delete(names[first : first + JANITOR_DELETED_AT_ONCE])
+                await engine.delete(names[first : first + JANITOR_DELETED_AT_ONCE])
         cleaned.removed_bytes += sum(sizes[name] for name in names)
         return len(names)
 

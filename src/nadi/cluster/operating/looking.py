@@ -17,13 +17,13 @@ from nadi.cluster.operating.view import Seen, cluster_report
 from nadi.cluster.records import ContainerRecord, Records
 from nadi.cluster.servers.members import FOLDER, Member, decode
 from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
-from nadi.engines.engine import LogEngine
-from nadi.engines.identity import Cluster, find_cluster
-from nadi.engines.opening import open_engines
+from nadi.engines.engine import LogEngine, OwnEngine
+from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
+from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.registry import Registry
 from nadi.engines.starting import patiently
 from nadi.engines.urls import folder_of
-from nadi.errors import StoreError
+from nadi.errors import InvalidArgumentError, StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
 from nadi.observe.cluster import ClusterReport
 from nadi.runtime import REAL, Runtime
@@ -63,6 +63,29 @@ async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> 
         cluster = await find_cluster(engine, runtime)
         pace = GCS_PACE if url.startswith("gs:") else MembershipPace()
         yield SharedStore(cluster, engine, registry, ChunkStore.from_url(url, **options), runtime, pace)
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def opened_log(shared: SharedStore, url: str, options: dict[str, str]) -> AsyncIterator[OwnEngine]:
+    """The cluster's log, which isn't in its store, at that URL.
+
+    Raises:
+        InvalidArgumentError: its log has another name, or is in the store.
+        StoreError: it isn't the one that the cluster has always had.
+        UnavailableError: it gives no answer for a long while.
+    """
+    name, known = log_name(url, **options), shared.cluster.log
+    if known is None or known.name != name:
+        raise InvalidArgumentError(
+            f"the log of this cluster is in {known.name if known is not None else 'its store'}, not in {name}: "
+            + ("give that one with --log" if known is not None else "leave out --log")
+        )
+    engine = await open_log(url, shared.runtime, make=False, **options)
+    try:
+        await check_its_log(shared.cluster, OwnLog(name, engine), shared.runtime)
+        yield engine
     finally:
         await engine.close()
 

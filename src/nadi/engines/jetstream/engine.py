@@ -8,11 +8,14 @@ a MiB; 32 at a time, as a log is walked, 1,000 frames take a fifth of a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from nadi.engines.engine import Aged
 from nadi.engines.failures import RefusedError
 from nadi.engines.jetstream.connection import Connection, decoded, good
 from nadi.engines.jetstream.failures import CONSUMER_GONE, EXISTS, NOT_THERE, Problem, told
@@ -25,6 +28,9 @@ from nadi.errors import UnavailableError
 from nadi.limits import CHAIN_OBJECT_MOST_BYTES
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
+
+if TYPE_CHECKING:
+    from nadi.engines.jetstream.link import Answer
 
 T = TypeVar("T")
 _CREATE = {"Nats-Expected-Last-Subject-Sequence": "0"}
@@ -53,8 +59,11 @@ class _Done(msgspec.Struct):
 
 
 class _Consumer(msgspec.Struct):
+    """ts: now, by the clock of the stream's leader."""
+
     name: str
     num_pending: int
+    ts: datetime = datetime.min.replace(tzinfo=UTC)  # servers before 2.10 don't say: then nothing is old
 
 
 async def open_jetstream(where: Where, runtime: Runtime, *, make: bool) -> JetStreamEngine:
@@ -125,7 +134,19 @@ class JetStreamEngine:
         return data[position : None if length is None else position + length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
-        """By a consumer of headers, made for this."""
+        async with aclosing(self._pages(prefix)) as pages:
+            async for page, _ in pages:
+                yield {self._name(one.subject): _size_bytes(one) for one in page}
+
+    async def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
+        """See `OwnEngine`."""
+        async with aclosing(self._pages(prefix)) as pages:
+            async for page, now in pages:
+                now_s = now.timestamp()
+                yield [Aged(self._name(one.subject), _size_bytes(one), now_s - _stored_s(one)) for one in page]
+
+    async def _pages(self, prefix: str) -> AsyncGenerator[tuple[list[Answer], datetime], None]:
+        """Messages, and the time at which the listing began. By a consumer of headers, made for this."""
         folder, what = prefix.strip("/"), f"list {prefix}"
         config = {
             "deliver_policy": "all",
@@ -146,11 +167,11 @@ class JetStreamEngine:
                 if not page:
                     break  # what was to come has been deleted
                 left -= len(page)
-                yield page
+                yield page, consumer.ts
         finally:
             await self._forget(what, consumer.name)
 
-    async def _page(self, what: str, consumer: str) -> dict[str, int]:
+    async def _page(self, what: str, consumer: str) -> list[Answer]:
         request = msgspec.json.encode({"batch": _PAGE, "no_wait": True})
         answers = await self._connection.ask_many(
             what,
@@ -161,7 +182,7 @@ class JetStreamEngine:
         last = answers[-1]
         if last.status not in ("", "404", "408"):
             raise UnavailableError(f"NATS can't {what}: {last.status} {last.headers.get('Description', '')}")
-        return {self._name(one.subject): int(one.headers["Nats-Msg-Size"]) for one in answers if not one.status}
+        return [one for one in answers if not one.status]
 
     async def _forget(self, what: str, consumer: str) -> None:
         found = await self._connection.call(what, f"CONSUMER.DELETE.{self._stream}.{consumer}", {}, _Done)
@@ -195,3 +216,14 @@ class JetStreamEngine:
     async def close(self) -> None:
         await self._connection.close()
         await self._reading.close()
+
+
+def _size_bytes(message: Answer) -> int:
+    return int(message.headers["Nats-Msg-Size"])
+
+
+def _stored_s(message: Answer) -> float:
+    """When it was stored, since 1970: `$JS.ACK.` stream, consumer, three numbers, nanoseconds and one number more, in
+    later forms with two words before the stream and perhaps one at the end (JetStream's ADR-15)."""
+    words = message.reply.split(".")
+    return int(words[7 if len(words) == 9 else 9]) / 1e9

@@ -30,11 +30,13 @@ _NOBODY = "503"
 
 
 class Answer(NamedTuple):
-    """subject: of the message, in the stream or here; status: as in HTTP, if it is only that."""
+    """subject: of the message, in the stream or here; status: as in HTTP, if it is only that. reply: where a stream's
+    message would be acknowledged, which tells when it was stored."""
 
     data: bytes
     subject: str
     headers: Mapping[str, str]
+    reply: str = ""
 
     @property
     def status(self) -> str:
@@ -202,7 +204,7 @@ class Link:
 def _take(waiting: _Waiting, message: Msg) -> None:
     if waiting.done.done():
         return
-    answer = Answer(message.data, message.subject, message.headers or {})
+    answer = Answer(message.data, message.subject, message.headers or {}, message.reply)
     if answer.status == _NOBODY:
         waiting.done.set_exception(UnavailableError("nobody in NATS answers for it: its stream has no leader now"))
         return

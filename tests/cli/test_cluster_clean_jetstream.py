@@ -1,0 +1,113 @@
+"""`nadi cluster clean` of a cluster whose log is in NATS: what deposed owners left there goes, by the same rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.engines.jetstream import engine as jetstream
+from nadi.engines.opening import open_log
+from nadi.runtime import REAL
+from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
+from tests.support.nats import nats_servers, url_of
+from tests.support.waiting import until
+
+from .test_cluster import run
+from .test_cluster_clean import DAYS_S, LIMITS, events_of
+
+pytestmark = pytest.mark.timeout(300)
+GARBAGE = {name_of(0, Place(1, 9_000)): b"f" * 500, "proof/abc/alone": b"p"}
+SEAL = name_of(1, Place(1, 9_001))
+
+
+async def planted(url: str, names: Collection[str]) -> None:
+    engine = await open_log(url, REAL, make=False)
+    for name in names:
+        assert await engine.create(name, [GARBAGE.get(name) or encode_seal(1, Place(1, 9_001), 5, 2, bytes(16))])
+    await engine.close()
+
+
+async def listed(url: str) -> set[str]:
+    """All names in the log."""
+    engine = await open_log(url, REAL, make=False)
+    names = {name async for page in engine.listed("") for name in page}
+    await engine.close()
+    return names
+
+
+async def ages_s(url: str) -> dict[str, float]:
+    engine = await open_log(url, REAL, make=False)
+    ages = {one.name: one.age_s for page in [page async for page in engine.aged("log")] for one in page}
+    await engine.close()
+    return ages
+
+
+def test_garbage_goes_and_all_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nats_servers(tmp_path / "nats") as servers, nats_servers(tmp_path / "others") as others:
+        store, log = f"file://{tmp_path}/store", url_of(servers)
+        written: list[bytes] = []
+        for start in range(3):
+            server = nadi.embedded(store=store, log=log, containers=2, environment={"NADI_LIMITS": LIMITS})
+            with nadi.StreamManager(server.controller_uri) as manager:
+                if not start:
+                    manager.create_scope("home")
+                    manager.create_stream("home", "meters", 3)
+                with manager.create_writer("home", "meters") as writer:
+                    for number in range(20):
+                        written.append(f"{start} {number}".encode() * 50)
+                        writer.write_event(written[-1], routing_key=str(number))
+                    writer.flush()
+                time.sleep(0.5)
+            server.kill()
+        asyncio.run(planted(log, [*GARBAGE, SEAL]))
+        before, ages = asyncio.run(listed(log)), asyncio.run(ages_s(log))
+        assert set(ages) == {name for name in before if name.startswith("log/")}
+        assert all(-5.0 < age_s < 300.0 for age_s in ages.values()), ages
+        clean = "cluster", "clean", "--store", store
+
+        code, output = run(*clean)
+        assert code == 0, output
+        assert "the log is in nats:LOG, and wasn't looked at" in output
+        code, output = run(*clean, "--log", log)  # all of it is young
+        assert code == 0, output
+        assert "wasn't looked at" not in output
+        assert asyncio.run(listed(log)) == before
+
+        stored_s = jetstream._stored_s
+        with monkeypatch.context() as patched:
+            patched.setattr(jetstream, "_stored_s", lambda message: stored_s(message) - DAYS_S)
+            code, output = run(*clean, "--log", log, "--dry-run")
+            assert code == 0, output
+            would = output
+            assert "frames of logs          0" not in would
+            code, output = run(*clean, "--log", log)
+            assert code == 0, output
+            assert output.replace("removed", "would remove") == would  # which has removed nothing
+        after = asyncio.run(listed(log))
+        assert set(GARBAGE) <= before - after
+        assert SEAL in after
+
+        code, output = run(*clean, "--log", url_of(servers, "OTHER"))
+        assert code == 1
+        assert "in nats:LOG, not in nats:OTHER" in output
+        asyncio.run(made(url_of(others)))
+        code, output = run(*clean, "--log", url_of(others))
+        assert code == 1
+        assert "isn't the one that this cluster has" in " ".join(output.split())
+        code, output = run(*clean, "--log-option", "user=me")
+        assert code == 1
+        soon = "janitor_first_s=0.5,janitor_each_s=0.5,janitor_older_s=0.2,janitor_pause_s=0.01"
+        with nadi.embedded(store=store, log=log, environment={"NADI_LIMITS": soon}) as server:
+            asyncio.run(planted(log, [name for name in GARBAGE if name.startswith("log/")]))
+            until(lambda: not asyncio.run(listed(log)).intersection(GARBAGE))  # servers do it, too
+            assert sorted(events_of(server)) == sorted(written)
+            assert SEAL in asyncio.run(listed(log))
+
+
+async def made(url: str) -> None:
+    await (await open_log(url, REAL, make=True)).close()
