@@ -292,6 +292,11 @@ NOTEBOOK_PLACES = 200  # bookmarks there, and slices
 
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
+RPC_CROWDED_TIMES = 0.75  # of these: from here on those that have said nothing make room,
+RPC_CROWD_LOOK_S = 0.5  # within so long
+RPC_SILENT_S = 1.0  # after they last said anything,
+RPC_HELLO_BYTES = 300  # which was no more than this: a hello has some 100, the smallest call 300,
+RPC_HELLO_TLS_BYTES = 1_000  # and as much again, or twice that, with TLS
 RPC_STREAMS_MAX = 100  # calls in flight on one connection; clients hold back further ones
 RPC_AT_ONCE = 1_000  # calls in flight on all; an address with as many as are left is refused more as UNAVAILABLE
 RPC_REFUSED_AT_ONCE = 1_000  # such refusals in flight; past it every call is refused as RESOURCE_EXHAUSTED

@@ -16,6 +16,7 @@ from nadi.client.control.security import Security
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
 from nadi.cluster.operating.figures import samples
 from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
+from nadi.controller.grpc.crowd import Crowd
 from nadi.controller.grpc.server import rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
@@ -229,6 +230,9 @@ class ClusterServer:
         port = open_rpc(rpc, self._host, port, tls)
         told = self._advertised_host or self._host
         await rpc.start()
+        crowd = Crowd(port, has_tls=tls is not None)
+        crowd.start()
+        parts.callback(crowd.close)
         parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
         return (told, port), f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 

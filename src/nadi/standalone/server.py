@@ -20,6 +20,7 @@ from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
+from nadi.controller.grpc.crowd import Crowd
 from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
@@ -133,6 +134,7 @@ class Server:
             await self._start_controller(exchange)
             access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
             await self._start_rpc(tls, access)
+            parts.callback(self._crowd.close)
             parts.step("the doors of gRPC and REST", self._stop_answering, STOP_DOOR_S)
             if self._api is not None:
                 intake = OwnIntake(lambda: self.controller_uri, security, alone=True)
@@ -187,6 +189,8 @@ class Server:
         self._rpc_port = port
         self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
+        self._crowd = Crowd(port, has_tls=tls is not None)
+        self._crowd.start()
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
     def _own_door(self) -> Door:

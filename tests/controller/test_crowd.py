@@ -1,0 +1,89 @@
+"""Connections that say nothing keep nobody from the controller: they make room, and those that have asked stay."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.standalone import EmbeddedServer
+from nadi.standalone.security import ServerSecurity
+from tests.access.support import certificate
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+MOST = 40
+# without room made, silent ones would have their places for longer than a test lasts
+LIMITS = {"NADI_LIMITS": f"rpc_connections_max={MOST},tls_handshake_s=900,rpc_keepalive_s=900,rpc_silent_s=0.5"}
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"12345678"
+
+
+def connected(server: EmbeddedServer, count: int, said: bytes) -> list[socket.socket]:
+    port = int(server.controller_uri.rpartition(":")[2])
+    made = []
+    for _ in range(count):
+        made.append(socket.create_connection(("127.0.0.1", port), 10))
+        made[-1].sendall(said)
+        made[-1].setblocking(False)
+    return made
+
+
+def has_ended(one: socket.socket) -> bool:
+    try:
+        while one.recv(1000):
+            pass
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return True
+
+
+@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "a hello"])
+def test_silent_ones_make_room(said: bytes, tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
+        silent = [stack.enter_context(one) for one in connected(server, 3 * MOST, said)]
+        with StreamManager(server.controller_uri) as manager:
+            assert manager.create_scope("home")
+        until(lambda: all(map(has_ended, silent)))
+
+
+def test_those_that_have_asked_something_stay(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
+        asking = [stack.enter_context(one) for one in connected(server, 5, HELLO + 30 * PING)]
+        silent = [stack.enter_context(one) for one in connected(server, MOST - 6, HELLO)]
+        until(lambda: all(map(has_ended, silent)))
+        assert not any(map(has_ended, asking))
+
+
+def test_where_there_is_room_silent_ones_stay(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
+        few = [stack.enter_context(one) for one in connected(server, MOST // 2, HELLO)]
+        many = [stack.enter_context(one) for one in connected(server, MOST // 5, b"")]
+        with pytest.raises(AssertionError, match="never came to hold"):
+            until(lambda: any(map(has_ended, [*few, *many])), 3.0)
+
+
+def test_with_tls_one_that_has_only_shaken_hands_makes_room(tmp_path: Path) -> None:
+    made = certificate(tmp_path / "tls")
+    security = ServerSecurity(tls_certificate=str(made.certificate), tls_key=str(made.key))
+    context = ssl.create_default_context(cafile=made.authority)
+    context.set_alpn_protocols(["h2"])
+    context.check_hostname = False
+    with nadi.embedded(tmp_path / "data", environment=LIMITS, security=security) as server, ExitStack() as stack:
+        port = int(server.controller_uri.rpartition(":")[2])
+        silent = []
+        for _ in range(MOST):
+            one = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10))
+            one.sendall(HELLO)
+            one.setblocking(False)
+            silent.append(stack.enter_context(one))
+        until(lambda: all(map(has_ended, silent)))
+        with StreamManager(server.controller_uri, trust_store=made.authority) as manager:
+            assert manager.create_scope("home")
