@@ -40,6 +40,9 @@ async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[obje
     except asyncio.CancelledError:
         task.cancel()
         raise
+    if task.cancelled():  # an earlier step was, which ended the same
+        log.warning("not closed, for it was cancelled: %s", what)
+        return False
     if task.done():
         task.result()
         return True
