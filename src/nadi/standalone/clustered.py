@@ -230,7 +230,7 @@ class ClusterServer:
         port = open_rpc(rpc, self._host, port, tls)
         told = self._advertised_host or self._host
         await rpc.start()
-        crowd = Crowd(port, has_tls=tls is not None)
+        crowd = Crowd(port, has_tls=tls is not None, runtime=self._runtime)
         crowd.start()
         parts.callback(crowd.close)
         parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)

@@ -26,6 +26,7 @@ from nadi.limits import (
     RPC_HELLO_TLS_BYTES,
     RPC_SILENT_S,
 )
+from nadi.runtime import REAL, Runtime
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,8 @@ _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received
 class Crowd:
     """Of the door at that port; `start`, then `close`. has_tls: a hello is longer then."""
 
-    def __init__(self, port: int, *, has_tls: bool) -> None:
+    def __init__(self, port: int, *, has_tls: bool, runtime: Runtime = REAL) -> None:
+        self._runtime = runtime
         self._port, self._hello_bytes = port, RPC_HELLO_TLS_BYTES if has_tls else RPC_HELLO_BYTES
         self._crowded = round(RPC_CROWDED_TIMES * RPC_CONNECTIONS_MAX)
         self._task: asyncio.Task[None] | None = None
@@ -56,9 +58,9 @@ class Crowd:
 
     async def _look_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(RPC_CROWD_LOOK_S)
+            await self._runtime.sleep(RPC_CROWD_LOOK_S)
             try:
-                gone = Counter(await asyncio.to_thread(self.make_room))
+                gone = Counter(await self._runtime.in_thread(self.make_room))
             except OSError as error:  # this process can open no more files now
                 log.debug("gRPC's connections can't be looked at: %s", error)
                 continue
