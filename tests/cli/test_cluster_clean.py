@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import nadi
 from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
@@ -26,16 +27,11 @@ def events_of(server: nadi.standalone.EmbeddedServer) -> list[bytes]:
         return [event.data for event in manager.read_events("home", "meters", end=end)]
 
 
-def objects(store: Path) -> set[str]:
-    return {f.relative_to(store).as_posix() for f in store.rglob("*") if f.is_file() and ".nadi" not in f.parts}
-
-
-def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
-    store, url = tmp_path / "store", f"file://{tmp_path}/store"
+def killed_thrice(url: str, **how: Any) -> list[bytes]:
+    """What was written by clients of a server of that cluster, which was killed three times."""
     written: list[bytes] = []
-    environment = {"NADI_LIMITS": LIMITS}
     for start in range(3):
-        server = nadi.embedded(store=url, containers=2, environment=environment)
+        server = nadi.embedded(store=url, containers=2, environment={"NADI_LIMITS": LIMITS}, **how)
         with nadi.StreamManager(server.controller_uri) as manager:
             if not start:
                 manager.create_scope("home")
@@ -47,6 +43,16 @@ def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
                 writer.flush()
             time.sleep(0.5)
         server.kill()
+    return written
+
+
+def objects(store: Path) -> set[str]:
+    return {f.relative_to(store).as_posix() for f in store.rglob("*") if f.is_file() and ".nadi" not in f.parts}
+
+
+def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
+    store, url = tmp_path / "store", f"file://{tmp_path}/store"
+    written = killed_thrice(url)
     plain = objects(store)
     chunks = [name for name in plain if name.startswith("container-")]
     assert chunks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.support.nats import nats_servers, url_of
 from tests.support.waiting import until
 
 from .test_cluster import run
-from .test_cluster_clean import DAYS_S, LIMITS, events_of
+from .test_cluster_clean import DAYS_S, events_of, killed_thrice
 
 pytestmark = pytest.mark.timeout(300)
 GARBAGE = {name_of(0, Place(1, 9_000)): b"f" * 500, "proof/abc/alone": b"p"}
@@ -50,20 +49,7 @@ async def ages_s(url: str) -> dict[str, float]:
 def test_garbage_goes_and_all_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nats_servers(tmp_path / "nats") as servers, nats_servers(tmp_path / "others") as others:
         store, log = f"file://{tmp_path}/store", url_of(servers)
-        written: list[bytes] = []
-        for start in range(3):
-            server = nadi.embedded(store=store, log=log, containers=2, environment={"NADI_LIMITS": LIMITS})
-            with nadi.StreamManager(server.controller_uri) as manager:
-                if not start:
-                    manager.create_scope("home")
-                    manager.create_stream("home", "meters", 3)
-                with manager.create_writer("home", "meters") as writer:
-                    for number in range(20):
-                        written.append(f"{start} {number}".encode() * 50)
-                        writer.write_event(written[-1], routing_key=str(number))
-                    writer.flush()
-                time.sleep(0.5)
-            server.kill()
+        written = killed_thrice(store, log=log)
         asyncio.run(planted(log, [*GARBAGE, SEAL]))
         before, ages = asyncio.run(listed(log)), asyncio.run(ages_s(log))
         assert set(ages) == {name for name in before if name.startswith("log/")}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.client import StreamManager
 from nadi.cluster.records import MovedAway, Records
 from nadi.engines.files import open_files
 from nadi.errors import ConflictError, FencedError
@@ -33,15 +32,6 @@ BUSY = "is being moved by another `nadi migrate`, or taken back"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "MIGRATION_TURN_BEAT_S", BEAT_S)
     monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", DEAD_S)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters")
-    return folder
 
 
 @pytest.fixture

@@ -19,15 +19,6 @@ from tests.migration.support import LIMITS, Store, Written, files, migrate, refu
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters")
-    return folder
-
-
 def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
     (tmp_path / "store").mkdir()

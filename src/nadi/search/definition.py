@@ -21,7 +21,7 @@ from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
+from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -155,14 +155,11 @@ class Definitions:
         return await sorted_out(self.named_entries("index/"), self._read)
 
     def _read(self, stream: str, value: bytes) -> Definition:
-        def read() -> Definition:
-            found = msgspec.json.decode(value, type=Definition)
-            if found.stream != stream:
-                raise ValueError(f"it says that it is of {found.stream!r:.60}: who wrote that?")
-            return found
-
-        what = f"the search index of {self.scope}/{stream}: its definition"
-        return read_record(read, what, f"drop the index: `nadi search drop {self.scope} {stream}`")
+        return read_record(
+            lambda: named(msgspec.json.decode(value, type=Definition), "stream", stream),
+            f"the search index of {self.scope}/{stream}: its definition",
+            f"drop the index: `nadi search drop {self.scope} {stream}`",
+        )
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
         """Have its indexers end, or let them run again."""

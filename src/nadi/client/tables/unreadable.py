@@ -36,6 +36,13 @@ def read_record(read: Callable[[], T], what: str, instead: str) -> T:
         ) from error
 
 
+def named(record: T, field: str, name: str) -> T:
+    """The record, if its field has the name that it is kept under; ValueError if not."""
+    if (says := getattr(record, field)) != name:
+        raise ValueError(f"its {field} is {says!r:.60}: who wrote that?")
+    return record
+
+
 async def sorted_out(
     entries: AsyncIterator[tuple[str, bytes]], read: Callable[[str, bytes], T]
 ) -> tuple[dict[str, T], list[Unreadable]]:

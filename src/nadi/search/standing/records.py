@@ -19,7 +19,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.tables.table import ABSENT, ANY_VERSION, value_or_none
-from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
+from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import AlreadyExistsError, ConditionFailedError, ProtocolError, StreamRemadeError
 from nadi.limits import SEARCH_RECORDS_AT_ONCE
 from nadi.naming import segment_name
@@ -135,15 +135,12 @@ class Records:
             await self.definitions.table.remove(self._key(name))
 
     def _read(self, name: str, value: bytes) -> StandingQuery:
-        def read() -> StandingQuery:
-            found = msgspec.msgpack.decode(value, type=StandingQuery)
-            if found.name != name:
-                raise ValueError(f"it says that it is {found.name!r:.60}")
-            return found
-
-        own = f"{self.definitions.scope} {self.found.stream}"
-        what = f"the standing query {name} of {self.definitions.scope}/{self.found.stream}"
-        return read_record(read, what, f"remove it: `nadi search standing remove {own} {name}`")
+        scope, stream = self.definitions.scope, self.found.stream
+        return read_record(
+            lambda: named(msgspec.msgpack.decode(value, type=StandingQuery), "name", name),
+            f"the standing query {name} of {scope}/{stream}",
+            f"remove it: `nadi search standing remove {scope} {stream} {name}`",
+        )
 
     async def put(self, queries: Sequence[StandingQuery]) -> None:
         """Store some, `SEARCH_RECORDS_AT_ONCE` at most: all or none. AlreadyExistsError if a name is taken."""
@@ -240,14 +237,11 @@ async def drop_unreadable(definitions: Definitions, stream: str) -> None:
 
 
 def _read_set(scope: str, stream: str, value: bytes) -> QuerySet:
-    def read() -> QuerySet:
-        found = msgspec.msgpack.decode(value, type=QuerySet)
-        if found.stream != stream:
-            raise ValueError(f"it says that it is of {found.stream!r:.60}")
-        return found
-
-    what = f"the set of standing queries of {scope}/{stream}"
-    return read_record(read, what, f"drop it: `nadi search standing drop {scope} {stream}`")
+    return read_record(
+        lambda: named(msgspec.msgpack.decode(value, type=QuerySet), "stream", stream),
+        f"the set of standing queries of {scope}/{stream}",
+        f"drop it: `nadi search standing drop {scope} {stream}`",
+    )
 
 
 def set_key(stream: str) -> bytes:
