@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import ssl
 from contextlib import ExitStack
@@ -11,6 +13,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
+from nadi.controller.grpc import crowd
 from nadi.limits import RPC_CROWDED_TIMES
 from nadi.standalone import EmbeddedServer
 from nadi.standalone.security import ServerSecurity
@@ -83,6 +86,21 @@ def test_where_there_is_room_silent_ones_stay(tmp_path: Path) -> None:
         many = [stack.enter_context(one) for one in connected(server, MOST // 5, b"")]
         with pytest.raises(AssertionError, match="never came to hold"):
             until(lambda: any(map(has_ended, [*few, *many])), 3.0)
+
+
+def test_files_of_this_process_keep_their_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state's file has such locks, by which a program that copies it knows that it is in use."""
+    monkeypatch.setattr(crowd, "RPC_CONNECTIONS_MAX", 1)
+    with (tmp_path / "lock").open("wb") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        number = os.fstat(file.fileno()).st_ino
+        assert is_locked(number)
+        assert crowd.Crowd(1, has_tls=False).make_room() == []
+        assert is_locked(number)
+
+
+def is_locked(inode: int) -> bool:
+    return any(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_with_tls_one_that_has_only_shaken_hands_makes_room(tmp_path: Path) -> None:

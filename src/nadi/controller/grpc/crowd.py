@@ -16,7 +16,6 @@ import socket
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
 
 from nadi.limits import (
     RPC_CONNECTIONS_MAX,
@@ -73,45 +72,53 @@ class Crowd:
         numbers = os.listdir(_FOLDER)
         if len(numbers) < self._crowded:
             return []
-        silent = {number: self._is_silent(one) for number, one, _ in self._connections(numbers)}
+        silent = {number: is_silent for number in numbers if (is_silent := self._look(number)) is not None}
         if len(silent) < self._crowded:
             return []
-        gone = []
-        for _, one, address in self._connections([number for number in silent if silent[number]]):
-            if self._is_silent(one):
-                with contextlib.suppress(OSError):  # it has just ended
-                    one.shutdown(socket.SHUT_RDWR)
-                gone.append(address)
-        return gone
+        return [address for number in silent if silent[number] and (address := self._end(number))]
 
-    def _connections(self, numbers: Iterable[str]) -> Iterator[tuple[str, socket.socket, str]]:
-        """Those of this door, and their peers' addresses. Each by a descriptor of our own, for gRPC may close its own
-        at any moment, and another file have its number; and one at a time, for there may be no more."""
-        for number in numbers:
-            try:
-                copy = os.dup(int(number))
-            except OSError:  # not open any more
-                continue
-            try:
-                one = socket.socket(fileno=copy)
-            except OSError:  # no socket
-                os.close(copy)
-                continue
-            with one:
-                try:
-                    is_ours = one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == self._port
-                    peer = one.getpeername() if is_ours else None
-                except OSError:  # the door itself has no peer
-                    continue
-                if peer is not None:
-                    yield number, one, str(peer[0])
-
-    def _is_silent(self, one: socket.socket) -> bool:
+    def _look(self, number: str) -> bool | None:
+        """`_is_silent`, of the descriptor itself, not of a copy: whoever closes a copy of a file lets go of the locks
+        that this process has on that (`fcntl(2)`), and the files of containers' states have some."""
         try:
+            one = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, int(number))
+        except OSError:  # no socket, or not open any more
+            return None
+        try:
+            return self._is_silent(one)
+        finally:
+            one.detach()  # it is gRPC's
+
+    def _end(self, number: str) -> str:
+        """End the connection with that descriptor if it still says nothing; return where it came from. By a copy, for
+        gRPC may close its own at any moment, and another connection have its number."""
+        if not self._look(number):
+            return ""
+        try:
+            copy = socket.socket(fileno=os.dup(int(number)))
+        except OSError:  # it has just ended, or there may be no more
+            return ""
+        with copy, contextlib.suppress(OSError):  # likewise
+            if self._is_silent(copy):
+                address = str(copy.getpeername()[0])
+                copy.shutdown(socket.SHUT_RDWR)
+                return address
+        return ""
+
+    def _is_silent(self, one: socket.socket) -> bool | None:
+        """Whether it has said no more than a hello; None if it isn't a connection of this door."""
+        try:
+            if not _is_at(one.getsockname(), self._port) or not one.getpeername():
+                return None
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        except OSError:
-            return False
+        except OSError:  # it has ended, or is the door itself, which has no peer
+            return None
         if len(told) < _INFO_BYTES:
             return False
         (received,), (since_ms,) = _RECEIVED.unpack_from(told), _SINCE_DATA.unpack_from(told)
         return bool(received <= self._hello_bytes and since_ms >= RPC_SILENT_S * 1000)
+
+
+def _is_at(address: object, port: int) -> bool:
+    """Whether a socket's address is one with that port; those within a machine have paths, or nothing."""
+    return isinstance(address, tuple) and address[1] == port
