@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ from nadi.standalone import clustered, server
 from nadi.standalone.clustered import ClusterServer
 from nadi.standalone.server import Server
 from nadi.stopping import Ending, end_within
-from tests.support.waiting import until_async
+from tests.support.waiting import until, until_async
 
 SHORT_S = 0.2
 
@@ -244,3 +246,41 @@ def test_a_thread_that_hangs_keeps_no_process(kind: str, tmp_path: Path) -> None
         end = manager.stream_info("home", "meters").tail
         events = [int(event.data) for event in manager.read_events("home", "meters", end=end)]
         assert events == list(range(100))
+
+
+STARTS = """
+import asyncio, pathlib
+from nadi.segmentstore import store
+
+folder, really = pathlib.Path({folder!r}), store.SegmentStore.start
+
+async def start(self):
+    (folder / "begun").touch()
+    while not (folder / "go on").exists():
+        await asyncio.sleep(0.01)
+    await really(self)
+
+store.SegmentStore.start = start
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["a start that ends", "a start that doesn't"])
+def test_a_server_that_starts_can_be_stopped(ends: bool, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STARTS.format(folder=str(tmp_path)))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "NADI_LIMITS": "stop_s=60" if ends else "stop_s=1"}
+    ports = [f"--{door}port=0" for door in ("", "store-", "rest-")]
+    command = [sys.executable, "-m", "nadi", "up", "--data", str(tmp_path / "data"), *ports]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            until((tmp_path / "begun").exists)
+            process.terminate()
+            if ends:
+                (tmp_path / "go on").touch()
+            printed, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == (0 if ends else 1)
+    assert b"is serving" not in printed
+    assert (b"hasn't ended after 1 s" in said) != ends
+    FolderLock(tmp_path / "data").release()

@@ -7,7 +7,6 @@ An object has `time` (RFC 3339, UTC), `level`, `logger` and `message`; where the
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import logging
@@ -90,7 +89,6 @@ class Outlet(QueueHandler):
         self._dropped = self._told = 0
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
@@ -103,12 +101,17 @@ class Outlet(QueueHandler):
             self._stream.emit(record)
             if self._dropped > self._told and self._waiting.qsize() < WAITING_MOST // 2:
                 dropped, self._told = self._dropped - self._told, self._dropped
-                log.warning("%d messages were dropped, for nobody took them", dropped)
+                text = "%d messages were dropped, for nobody took them"
+                # not by `log`, which would wait for `close`
+                record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (dropped,), None)
+                self._stream.emit(self.prepare(record))
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Once the last messages are written; `logging` calls it as the process ends."""
         with contextlib.suppress(Full):
             self._waiting.put_nowait(None)
             self._thread.join(END_S)
+        super().close()
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -283,8 +283,10 @@ async def serve(
     until: asyncio.Event | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it begins to
+    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it is to
     stop.
+
+    Told so while it starts, it stops once it has started, for threads may write what is half open; it is never ready.
 
     DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise, because
     tier 2 is another's, or was emptied.
@@ -295,16 +297,26 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with server:
-        # What lives as long as the process: a full collection that walks it stops everything for 20 ms and more.
-        gc.collect()
-        gc.freeze()
-        ready(server)
-        waiting = [asyncio.create_task(event.wait()) for event in (stop, server.store.taken)]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+
+    async def until_told() -> None:
+        await stop.wait()
         stopping()
+
+    told = asyncio.create_task(until_told())
+    try:
+        async with server:
+            if not stop.is_set():
+                # What lives as long as the process: a full collection that walks it stops all for 20 ms and more.
+                gc.collect()
+                gc.freeze()
+                ready(server)
+            taken = asyncio.create_task(server.store.taken.wait())
+            await asyncio.wait([told, taken], return_when=asyncio.FIRST_COMPLETED)
+            taken.cancel()
+            stop.set()
+            await told
+    finally:
+        told.cancel()
     claim = server.store.chunks.claim
     if claim is not None and claim.lost is not None:
         raise claim.lost.with_traceback(None)
