@@ -68,6 +68,33 @@ async def test_a_step_that_never_ends_is_left(hangs: Callable[[], object], caplo
     assert said.startswith("still not closed after 0.2 s: a door")
 
 
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is cancelled"])
+async def test_what_a_step_uses_is_left_if_it(fails: bool) -> None:
+    """For parts of it may go on: of a segment store one container fails, and the others are still being closed."""
+    begun, may_fail, done = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def close() -> None:
+        begun.set()
+        await may_fail.wait()
+        raise ValueError("so")
+
+    async def used() -> None:
+        done.append("used")
+
+    ending = Ending()
+    ending.step("what it uses", used, 60.0, after_all=True)
+    ending.step("the store", close, 60.0)
+    stop = asyncio.create_task(ending.aclose())
+    await begun.wait()
+    if fails:
+        may_fail.set()
+    else:
+        stop.cancel()
+    with pytest.raises(ValueError if fails else asyncio.CancelledError):
+        await stop
+    assert done == []
+
+
 async def test_a_step_that_fails_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def fails() -> None:
         raise ValueError("so")

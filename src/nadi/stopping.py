@@ -20,7 +20,7 @@ class Ending(AsyncExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._left: list[str] = []  # what hasn't ended in time
+        self._left: list[str] = []  # what hasn't ended, or not well
 
     def step(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, *, after_all: bool = False) -> None:
         """what: is ended by `end`, or left as it is. after_all: left, too, if anything before it was, which may use it
@@ -28,8 +28,11 @@ class Ending(AsyncExitStack):
         self.push_async_callback(self._end, what, end, limit_s, after_all)
 
     async def _end(self, what: str, end: Callable[[], Awaitable[object]], limit_s: float, after_all: bool) -> None:
-        if not (after_all and self._left) and not await end_within(limit_s, what, end):
-            self._left.append(what)
+        if after_all and self._left:
+            return
+        self._left.append(what)  # also if it fails, or this is cancelled: parts of it may go on
+        if await end_within(limit_s, what, end):
+            self._left.remove(what)
 
 
 async def end_within(limit_s: float, what: str, end: Callable[[], Awaitable[object]]) -> bool:
