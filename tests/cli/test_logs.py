@@ -154,7 +154,8 @@ def test_an_exception_is_a_field_and_no_more_lines() -> None:
     assert found["exception"].endswith("ValueError: a\nb")
 
 
-def test_fields_are_those_of_the_message_and_of_what_is_at_work() -> None:
+def test_fields_are_those_of_the_message_and_of_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_of_process", {})  # a server in this process may have said what it is
     with logs.about(container=3):
         assert json.loads(logs.JsonLines().format(record("m", extra={"segment": "s/1", "other": 1}))) == {
             "time": "2026-09-21T14:13:20.250Z",
