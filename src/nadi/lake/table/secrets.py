@@ -16,29 +16,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(
-    r"secret|password|passwd|token|credential|(access|account|api|private).?key|connection-string"
+    r"secret|password|passwd|pwd|passphrase|token|credential|(access|account|api|private).?key|connection-string"
     r"|^header\..*(authorization|cookie)",
     re.IGNORECASE,
 )
 _PORT = r"(?!\d{1,5}(?:[/?#\s]|$))"  # whose digits are no password
-# Up to the last "@", as what reads the address may see it. In a text with words around it, up to the next blank.
-_OF_USER = re.compile(rf"(://[^/:@]*:){_PORT}(.+)(?=@)", re.DOTALL)
-_OF_USER_IN_TEXT = re.compile(rf"(://[^\s/:@'\",]*:){_PORT}(\S+)(?=@)")
-_OF_QUERY = re.compile(r"([?&;]([^\s=&;#?]{1,60})=)([^\s&;#'\"]+)")
-_SECRET_IN_QUERY = re.compile(rf"{_SECRET.pattern}|pwd|signature|^sig$|^odbc_connect$", re.IGNORECASE)
+_OF_USER = re.compile(rf"(://[^/:@]*:){_PORT}(.+)(?=@$)", re.DOTALL)
+_OF_USER_IN_WORD = re.compile(rf"(://[^/:@'\",]*:){_PORT}(.+)(?=@$)")
+_WORD = re.compile(r"\S+")
+_KEY = r"((?:^|[?&;])([^\s=&;#?]{1,60})=)"
+_OF_QUERY = re.compile(_KEY + "([^&;]+)")
+_OF_QUERY_IN_TEXT = re.compile(_KEY + r"([^\s&;#'\"]+)")
+_SECRET_IN_QUERY = re.compile(rf"{_SECRET.pattern}|signature|^sig$|^pass$|^pw$|^odbc_connect$", re.IGNORECASE)
 _SHOWN = "***"
 _LEAST_CHARS = 4  # a shorter secret would blot out the words of a text
 
 
 def plain_secret(name: str, value: str) -> str | None:
     """What a property has that is secret and not a variable's name, in words; None if nothing is."""
-    if _SECRET.search(name):
-        return None if VARIABLE.search(value) else "a secret"
-    return "a password" if _blotted(value, _OF_USER) != value else None
+    if _SECRET.search(name) and not VARIABLE.search(value):
+        return "a secret"
+    return "a password" if _blotted(value) != value else None  # also beside a variable, as in a connection string
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
@@ -46,20 +48,35 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST_CHARS:
             text = text.replace(secret, _SHOWN)
-    return _blotted(text, _OF_USER_IN_TEXT)
+    text = _WORD.sub(lambda word: _of_user(word[0], _OF_USER_IN_WORD, _hidden), text)
+    return _of_query(text, _OF_QUERY_IN_TEXT, _hidden)
 
 
-def _blotted(text: str, of_user: re.Pattern[str]) -> str:
-    return _changed(text, of_user, lambda password: _SHOWN if VARIABLE.sub("", password) else password)
+def _blotted(text: str) -> str:
+    return _changed(text, _hidden)
 
 
-def _changed(text: str, of_user: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """The text with the passwords in its addresses changed."""
+def _hidden(password: str) -> str:
+    return _SHOWN if VARIABLE.sub("", password) else password
 
-    def in_query(found: re.Match[str]) -> str:
-        return found[1] + change(found[3]) if _SECRET_IN_QUERY.search(found[2]) else found[0]
 
-    return _OF_QUERY.sub(in_query, of_user.sub(lambda found: found[1] + change(found[2]), text))
+def _changed(text: str, change: Callable[[str], str]) -> str:
+    """The address with its passwords changed."""
+    return _of_query(_of_user(text, _OF_USER, change), _OF_QUERY, change)
+
+
+def _of_user(text: str, of_user: re.Pattern[str], change: Callable[[str], str]) -> str:
+    """Up to the last "@", as what reads the address may see it; what is behind that isn't looked at, which would take
+    time that grows with its square."""
+    before, at, after = text.rpartition("@")
+    return of_user.sub(lambda found: found[1] + change(found[2]), before + at) + after
+
+
+def _of_query(text: str, of_query: re.Pattern[str], change: Callable[[str], str]) -> str:
+    def changed(found: re.Match[str]) -> str:
+        return found[1] + change(found[3]) if _SECRET_IN_QUERY.search(unquote(found[2])) else found[0]
+
+    return of_query.sub(changed, text)
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:
@@ -69,7 +86,7 @@ def shown(properties: Mapping[str, str]) -> dict[str, str]:
     {'token': '***', 'credential': 'lake:${LAKE_SECRET}'}
     """
     return {
-        name: _SHOWN if plain_secret(name, value) == "a secret" else _blotted(value, _OF_USER)
+        name: _SHOWN if plain_secret(name, value) == "a secret" else _blotted(value)
         for name, value in properties.items()
     }
 
@@ -85,14 +102,14 @@ def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> t
         return quote(value, safe="")
 
     def noted(password: str) -> str:
-        secrets.append(password)
+        secrets.extend((password, unquote(password)))
         return password
 
     made = {}
     for name, value in properties.items():
-        whole = _changed(value, _OF_USER, lambda password: VARIABLE.sub(quoted, password))
+        whole = _changed(value, lambda password: VARIABLE.sub(quoted, password))
         made[name] = VARIABLE.sub(lambda found: value_of(found[1]), whole)
         if _SECRET.search(name):
             secrets.append(made[name])
-        _changed(made[name], _OF_USER, noted)
+        _changed(made[name], noted)
     return made, secrets
