@@ -103,6 +103,19 @@ def test_what_has_a_name(
         shell.run(kind, delete, "home", name)
 
 
+def test_what_is_wrong_is_said_in_few_words(manager: nadi.StreamManager) -> None:
+    """Whoever may write there could make lists of records that say much."""
+    make(manager, "bookmark", "one")
+    table = manager.table("home", "_bookmarks")
+    held = table.get(b"bookmark/one")
+    assert held is not None
+    table.put(b"bookmark/one", msgspec.json.encode(msgspec.json.decode(held.value) | {"stream": "x" * 500_000}))
+    (bad,) = manager.bookmarks("home").unreadable()
+    assert "not to home/xxx" in bad.problem
+    assert len(bad.problem) < 1_000
+    assert manager.bookmarks("home").delete("one")
+
+
 def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
     make(manager, "bookmark", "odd")
     table = manager.table("home", "_bookmarks")

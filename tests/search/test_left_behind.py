@@ -12,7 +12,7 @@ import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
-from nadi.errors import NotFoundError
+from nadi.errors import NotFoundError, UnavailableError
 from nadi.search import labelling, leftover, past_parts
 from nadi.search.shards.objects import LABELS, Label
 from nadi.testing import RestartableServer
@@ -150,6 +150,50 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(whole))
     assert len(await leftover.remove(logs.manager, where)) == 1
     assert objects(logs) == [precious / "x"]
+
+
+async def test_what_is_no_shard_is_left_alone(logs: Indexed, tmp_path: Path) -> None:
+    """Also where the folder of an index leads elsewhere, as to another disk."""
+    await some(logs)
+    (folder,) = (logs.folder / "shards" / "search").iterdir()
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    stranger = elsewhere / "READ ME.txt"
+    stranger.write_bytes(b"mine")
+    (elsewhere / "0001-precious").write_bytes(b"mine")
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    (left,) = await leftover.find(logs.manager, str(logs.folder / "shards"))
+    assert left.shards == len([*elsewhere.iterdir()]) - 2
+    assert await leftover.remove(logs.manager, str(logs.folder / "shards")) == [left]
+    assert {path.name for path in elsewhere.iterdir()} == {"READ ME.txt", "0001-precious"}
+    assert await leftover.find(logs.manager, str(logs.folder / "shards")) == []
+
+
+async def test_nothing_is_deleted_once_another_server_answers(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows nothing of the index, and who looks has asked for the identity of the one before it."""
+    await some(logs)
+    await logs.manager.delete_scope(logs.scope, recursive=True)
+    mine = objects(logs)
+
+    async def another(_: StreamManager) -> str:
+        return "0"
+
+    monkeypatch.setattr(labelling, "identity", another)
+    for ask in (leftover.find, leftover.remove):
+        with pytest.raises(UnavailableError, match="another server"):
+            await ask(logs.manager, str(logs.folder / "shards"))
+    assert objects(logs) == mine
+
+
+async def test_a_misspelt_folder_is_an_error_and_isnt_made(logs: Indexed, nadi_server: RestartableServer) -> None:
+    shell, misspelt = Shell(nadi_server.controller_uri), logs.folder / "shrads"
+    told = await asyncio.to_thread(shell.run, "search", "clean", "--index", str(misspelt), "--dry-run", code=1)
+    assert "check its spelling" in told.stderr
+    assert not misspelt.exists()
+    misspelt.mkdir()
+    with pytest.raises(NotFoundError):
+        await leftover.remove(logs.manager, str(misspelt))
+    assert [*misspelt.iterdir()] == []
 
 
 async def test_one_whose_definition_cant_be_read_is_kept(logs: Indexed) -> None:

@@ -25,7 +25,7 @@ from nadi.fsync import sync_folder, write_all
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
-_OURS = ".nadi"  # no name begins with a dot
+OURS = ".nadi"  # no name begins with a dot
 _LOST_AND_FOUND = "lost+found"  # of a file system whose root this is, and which only root may look into
 _LOCKS = 64
 _LOCK_WAIT_S = 5.0
@@ -38,7 +38,7 @@ class Folder:
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
         self.root, self._runtime = root, runtime
-        self._ours = root / _OURS
+        self._ours = root / OURS
         self._unfinished = self._ours / runtime.unique()
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
         for folder in (root, self._ours, self._ours / "locks"):

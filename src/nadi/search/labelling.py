@@ -12,7 +12,7 @@ import time
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.errors import InvalidArgumentError, ProtocolError, ScopeNotFoundError
+from nadi.errors import InvalidArgumentError, ProtocolError, ScopeNotFoundError, UnavailableError
 from nadi.limits import SEARCH_LOOK_S
 from nadi.model.reports import IDENTITY, IdentityReport
 from nadi.search.definition import Definition, Definitions
@@ -58,13 +58,24 @@ async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float
 
 
 async def is_gone(manager: StreamManager, label: Label) -> bool:
-    """Whether the index isn't defined any more, at that server. Of one whose definition can't be read, that isn't
-    known."""
-    definitions = Definitions(manager, label.scope)
+    """Whether the index isn't defined any more, at the label's server. Of one whose definition can't be read, that
+    isn't known. UnavailableError: another server answers by now, which knows nothing of it."""
+    if await _is_defined(Definitions(manager, label.scope), label):
+        return False
+    if await identity(manager) != label.server:
+        raise UnavailableError("another server has begun to answer at this address: which indexes are gone isn't known")
+    return True
+
+
+async def _is_defined(definitions: Definitions, label: Label) -> bool:
     try:
-        return (await definitions.kept(label.stream)).id != label.id
+        return (await definitions.kept(label.stream)).id == label.id
     except (IndexNotFoundError, ScopeNotFoundError):
-        return True
+        return False
     except ProtocolError:
+        pass
+    try:
         place, _ = await definitions.place(label.stream)
-        return place is not None and place.id != label.id
+    except IndexNotFoundError:  # dropped meanwhile
+        return False
+    return place is None or place.id == label.id

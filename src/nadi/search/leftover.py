@@ -7,7 +7,6 @@ there. Others' folders, and those without a label, are told and left alone.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from dataclasses import dataclass
 from nadi.client.aio import StreamManager
 from nadi.display import Displayed
 from nadi.engines.engine import LogEngine
+from nadi.engines.folder import OURS
 from nadi.engines.opening import open_engines
-from nadi.errors import PermissionDeniedError
+from nadi.engines.urls import folder_of
+from nadi.errors import NotFoundError, PermissionDeniedError
 from nadi.runtime import REAL
 from nadi.search.labelling import identity, is_gone
-from nadi.search.shards.objects import FOLDER, LABELS, Label, label_of, url_of
+from nadi.search.shards.objects import FOLDER, LABELS, Label, Shards, label_of, url_of
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _UNLABELLED = "it has no label: an earlier nadi made it, and an indexer that starts will label it if it is in use"
@@ -39,23 +40,22 @@ class Leftover(Displayed):
 
 
 async def find(manager: StreamManager, where: str) -> list[Leftover]:
-    """What indexes have left in a store, a folder or a URL, and what of others is there."""
+    """What indexes have left in a store, a folder or a URL, and what of others is there. NotFoundError: the
+    folder has never been one for shards."""
     found = []
     async with _opened(where) as engine:
-        shards, sizes = Counter[str](), Counter[str]()
+        folders: set[str] = set()
         async for page in engine.listed(f"{FOLDER}/"):
-            for name, size in page.items():
-                folder = name.split("/")[1]
-                shards[folder] += 1
-                sizes[folder] += size
+            folders.update(name.split("/")[1] for name in page)
         labels = await _labels(engine)
         server = await identity(manager)
-        for folder in sorted({*labels, *filter(_NAME.fullmatch, shards)}):
+        for folder in sorted({*labels, *filter(_NAME.fullmatch, folders)}):
             label = labels.get(folder)
             kept = _UNLABELLED if folder not in labels else await _kept(manager, server, label)
-            if kept is not None:
+            sizes = {} if kept is None else await Shards(engine, folder, is_folder=False).sizes()
+            if kept is not None and (sizes or folder in labels):
                 scope, stream = ("", "") if label is None else (label.scope, label.stream)
-                found.append(Leftover(folder, scope, stream, shards[folder], sizes[folder], kept))
+                found.append(Leftover(folder, scope, stream, len(sizes), sum(sizes.values()), kept))
     return found
 
 
@@ -67,11 +67,7 @@ async def remove(manager: StreamManager, where: str) -> list[Leftover]:
         for folder, label in (await _labels(engine)).items():
             if label is None or await _kept(manager, server, label) != "":
                 continue
-            sizes: dict[str, int] = {}
-            async for page in engine.listed(f"{FOLDER}/{folder}/"):
-                sizes |= page
-            await engine.delete([*sizes])
-            await engine.delete([f"{LABELS}/{folder}"])
+            sizes = await Shards(engine, folder, is_folder=False).delete_all()
             done.append(Leftover(folder, label.scope, label.stream, len(sizes), sum(sizes.values())))
     return done
 
@@ -103,6 +99,9 @@ async def _labels(engine: LogEngine) -> dict[str, Label | None]:
 @asynccontextmanager
 async def _opened(where: str) -> AsyncIterator[LogEngine]:
     url = url_of(where)
+    folder = folder_of(url)
+    if folder is not None and not any((folder / name).is_dir() for name in (OURS, FOLDER)):  # opening would make it
+        raise NotFoundError(f"no index has its shards in {folder}: check its spelling")
     engine, _ = await open_engines(url, REAL)
     try:
         yield engine

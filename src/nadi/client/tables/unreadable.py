@@ -32,7 +32,7 @@ def read_record(read: Callable[[], T], what: str, instead: str) -> T:
         return read()
     except _WRONG as error:
         raise ProtocolError(
-            f"{what} can't be read ({error}): it is damaged, or of a newer nadi. Use that one, or {instead}"
+            f"{what} can't be read ({error!s:.300}): it is damaged, or of a newer nadi. Use that one, or {instead}"
         ) from error
 
 

@@ -19,7 +19,7 @@ from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
 from nadi.runtime import REAL
-from nadi.search.shards.names import IndexId, folder_of_index
+from nadi.search.shards.names import SHARD, IndexId, folder_of_index
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger("nadi.search")
@@ -74,9 +74,16 @@ class Shards:
         return await self._engine.get(self._prefix + shard)
 
     async def names(self) -> list[str]:
-        found = []
+        return [*await self.sizes()]
+
+    async def sizes(self) -> dict[str, int]:
+        """In bytes, by shard; without what isn't a shard by its name, which somebody else has put there."""
+        found: dict[str, int] = {}
         async for page in self._engine.listed(self._prefix):
-            found += [name.removeprefix(self._prefix) for name in page]
+            for name, size in page.items():
+                shard = name.removeprefix(self._prefix)
+                if SHARD.match(shard):
+                    found[shard] = size
         return found
 
     async def delete(self, shards: Sequence[str]) -> None:
@@ -87,10 +94,12 @@ class Shards:
         data = await self._engine.get(self._label)
         return None if data is None else label_of(self._label, data)
 
-    async def delete_all(self) -> None:
-        """The shards there are, and then the label."""
-        await self.delete(await self.names())
+    async def delete_all(self) -> dict[str, int]:
+        """The shards there are, and then the label; return the sizes of what was there."""
+        found = await self.sizes()
+        await self.delete([*found])
         await self._engine.delete([self._label])
+        return found
 
     async def close(self) -> None:
         await self._engine.close()
