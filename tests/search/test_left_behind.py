@@ -14,6 +14,7 @@ import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.search import labelling, leftover, past_parts
+from nadi.search.shards.names import new_name
 from nadi.search.shards.objects import LABELS, Label
 from nadi.testing import RestartableServer
 from tests.cli.test_streams import Shell
@@ -134,6 +135,7 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
     (precious / "x").write_bytes(b"mine")
     for data, why in (
         (b"\xff{", "its label can't be read"),
+        (b'{"x":' + b"[" * 1_500 + b"]" * 1_500 + b"}", "its label can't be read"),
         (msgspec.json.encode(msgspec.structs.replace(whole, stream="others")), "its label can't be read"),
         (msgspec.json.encode({**msgspec.to_builtins(whole), "id": "../../precious"}), "its label can't be read"),
         (msgspec.json.encode(msgspec.structs.replace(whole, server="0")), "another server's"),
@@ -150,6 +152,23 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(whole))
     assert len(await leftover.remove(logs.manager, where)) == 1
     assert objects(logs) == [precious / "x"]
+
+
+async def test_what_one_stores_after_another_has_deleted_all_is_deleted_too(logs: Indexed) -> None:
+    await some(logs)
+    definition = await logs.indexes.get("logs")
+    one, two = [await labelling.open_labelled(logs.manager, logs.scope, definition) for _ in range(2)]
+    try:
+        assert not await labelling.delete_if_gone(logs.manager, one, 0.0)
+        await logs.manager.delete_scope(logs.scope, recursive=True)
+        assert await labelling.delete_if_gone(logs.manager, one, 0.0)
+        assert objects(logs) == []
+        await two.put(new_name(), [b"late"])
+        assert await labelling.delete_if_gone(logs.manager, two, 0.0)
+        assert objects(logs) == []
+    finally:
+        await one.close()
+        await two.close()
 
 
 async def test_what_is_no_shard_is_left_alone(logs: Indexed, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ async def open_labelled(manager: StreamManager, scope: str, definition: Definiti
 async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float) -> bool:
     """Delete all shards of an index that went with its scope, or goes within some time, for its stream went before; and
     return whether it did. One that somebody drops is left to that."""
-    label, until = await shards.labelled(), time.monotonic() + within_s
+    until = time.monotonic() + within_s
+    label = await shards.labelled() or shards.own  # another indexer of it may have deleted all before
     if label is None or label.server != await identity(manager):
         return False
     while True:

@@ -17,7 +17,7 @@ from nadi.engines.engine import LogEngine
 from nadi.engines.folder import OURS
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
-from nadi.errors import NotFoundError, PermissionDeniedError
+from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError
 from nadi.runtime import REAL
 from nadi.search.labelling import identity, is_gone
 from nadi.search.shards.objects import FOLDER, LABELS, Label, Shards, label_of, url_of
@@ -90,9 +90,15 @@ async def _labels(engine: LogEngine) -> dict[str, Label | None]:
     async for page in engine.listed(f"{LABELS}/"):
         for name in page:
             folder = name.removeprefix(f"{LABELS}/")
-            data = await engine.get(name) if _NAME.fullmatch(folder) else None
-            if data is not None:
-                found[folder] = label_of(name, data)
+            if not _NAME.fullmatch(folder):
+                continue
+            try:
+                label = await label_of(engine, name)
+            except ProtocolError:
+                found[folder] = None
+            else:
+                if label is not None:
+                    found[folder] = label
     return found
 
 

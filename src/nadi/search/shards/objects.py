@@ -17,7 +17,7 @@ from nadi.backoff import Backoff
 from nadi.engines.engine import LogEngine
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
-from nadi.errors import InvalidArgumentError, StoreError, UnavailableError
+from nadi.errors import InvalidArgumentError, ProtocolError, StoreError, UnavailableError
 from nadi.runtime import REAL
 from nadi.search.shards.names import SHARD, IndexId, folder_of_index
 from nadi.wire.fields import Buffer
@@ -25,6 +25,7 @@ from nadi.wire.fields import Buffer
 log = logging.getLogger("nadi.search")
 
 FOLDER, LABELS = "search", "search-labels"
+_LABEL_BYTES = 4 << 10  # at most: names are short
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -47,9 +48,11 @@ class Shards:
     def __init__(self, engine: LogEngine, folder: str, *, is_folder: bool) -> None:
         self._engine, self._prefix, self._label = engine, f"{FOLDER}/{folder}/", f"{LABELS}/{folder}"
         self.is_folder = is_folder
+        self.own: Label | None = None  # that was stored, or would have been
 
     async def label(self, label: Label) -> None:
         """Say whose they are, unless that is said; wait while the store is away, or full."""
+        self.own = label
         await self._create(self._label, [msgspec.json.encode(label)])
 
     async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
@@ -90,9 +93,8 @@ class Shards:
         await self._engine.delete([self._prefix + shard for shard in shards])
 
     async def labelled(self) -> Label | None:
-        """The label; None if there is none that can be read."""
-        data = await self._engine.get(self._label)
-        return None if data is None else label_of(self._label, data)
+        """The label; None if there is none. ProtocolError: it can't be read."""
+        return await label_of(self._engine, self._label)
 
     async def delete_all(self) -> dict[str, int]:
         """The shards there are, and then the label; return the sizes of what was there."""
@@ -105,13 +107,18 @@ class Shards:
         await self._engine.close()
 
 
-def label_of(name: str, data: memoryview) -> Label | None:
-    """The label of that name; None if it can't be read, or is another folder's."""
+async def label_of(engine: LogEngine, name: str) -> Label | None:
+    """The label of that name; None if there is none. ProtocolError if it can't be read, or is another folder's."""
+    data = await engine.get(name, 0, _LABEL_BYTES)
+    if data is None:
+        return None
     try:
         label = msgspec.json.decode(data, type=Label)
-    except (msgspec.MsgspecError, ValueError):
-        return None
-    return label if f"{LABELS}/{label.folder}" == name else None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the label {name} can't be read ({error}): it is damaged, or of a newer nadi") from error
+    if f"{LABELS}/{label.folder}" != name:
+        raise ProtocolError(f"the label {name} is that of another folder: who put it there?")
+    return label
 
 
 async def open_shards(url: str, scope: str, stream: str, index_id: str) -> Shards:
