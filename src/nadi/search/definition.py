@@ -20,6 +20,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
+from nadi.client.tables.listing import entries_of, named_entries
 from nadi.client.tables.table import value_or_none
 from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import (
@@ -33,7 +34,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_PAGE_MAX_ENTRIES, TABLE_VALUE_MAX_BYTES
+from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
@@ -44,7 +45,6 @@ from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, Reach, started
 from nadi.search.shards.names import IndexId, new_index
 from nadi.search.shards.objects import open_shards, url_of
-from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry
 
 
@@ -235,33 +235,18 @@ class Definitions:
         for key in [key async for key, _ in self.entries(prefix.encode())]:
             await self.table.remove(prefix.encode() + key)
 
-    async def named_entries(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """As `entries`: names and values."""
-        async for key, value in self.entries(prefix.encode()):
-            yield key.decode(errors="replace"), value
-
     async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         """The table's keys that begin so, without that, and their values."""
         async for entry in self.versions(prefix):
             yield entry.key, entry.value
 
-    async def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
+    def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
         """The table's entries whose keys begin so, their keys without that."""
-        token = b""
-        while True:
-            asked = wire.ReadTableEntries(
-                0, self.table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, prefix, prefix + b"\xff")
-            )
-            try:
-                page = await self._stores.ask(asked, wire.TableEntriesRead)
-            except SegmentNotFoundError:
-                await self._check_scope()
-                return
-            if not page.entries:
-                return
-            for entry in page.entries:
-                yield TableEntry(bytes(entry.key[len(prefix) :]), entry.version, bytes(entry.value))
-            token = page.continuation_token
+        return entries_of(self._stores, self.scope, self.table, prefix)
+
+    def named_entries(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """As `entries`: names and values."""
+        return named_entries(self._stores, self.scope, self.table, prefix)
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         """The key ranges of a cut's segments."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,6 +20,7 @@ from nadi.client.control.policy import StreamConfiguration
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.tables.change import change_value
+from nadi.client.tables.listing import named_entries
 from nadi.client.tables.table import Table, value_or_none
 from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.display import Displayed
@@ -28,14 +29,12 @@ from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     ScopeNotFoundError,
-    SegmentNotFoundError,
     StreamNotFoundError,
     StreamTableNotFoundError,
 )
-from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS, TABLE_PAGE_MAX_ENTRIES
+from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS
 from nadi.model.place import TABLE_PREFIX, StoredTable
 from nadi.naming import STREAM_TABLES_TABLE, check_name
-from nadi.wire import commands as wire
 
 _USUAL_FORMAT = "json"  # of a schema that is given
 
@@ -122,12 +121,12 @@ class StreamTables:
     async def list(self, *, stream: str | None = None) -> builtins.list[TableDefinition]:
         """Return all definitions of the scope in order of names; only those on the stream, if given. Without those that
         `unreadable` tells."""
-        found, _ = await sorted_out(self._entries(), self._read)
+        found, _ = await self._sorted_out()
         return [one for one in found.values() if stream in (None, one.stream)]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the definitions that are damaged, or of a newer nadi; they can be dropped."""
-        return (await sorted_out(self._entries(), self._read))[1]
+        return (await self._sorted_out())[1]
 
     async def drop(self, name: str) -> bool:
         """Forget a definition; return False if there is none. The stream and its events stay."""
@@ -138,6 +137,9 @@ class StreamTables:
         return True
 
     # --- inside -----------------------------------------------------------------------------
+
+    async def _sorted_out(self) -> tuple[dict[str, TableDefinition], builtins.list[Unreadable]]:
+        return await sorted_out(named_entries(self._stores, self._scope, self._table, TABLE_PREFIX), self._read)
 
     def _read(self, name: str, value: bytes) -> TableDefinition:
         return read_record(
@@ -189,24 +191,6 @@ class StreamTables:
                 except ConditionFailedError:  # somebody else's by now
                     pass
             raise StreamNotFoundError(self._scope, stored.stream)
-
-    async def _entries(self) -> AsyncIterator[tuple[str, bytes]]:
-        low, token = TABLE_PREFIX.encode(), b""
-        while True:
-            asked = wire.ReadTableEntries(
-                0, self._table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, low, low + b"\xff")
-            )
-            try:
-                page = await self._stores.ask(asked, wire.TableEntriesRead)
-            except SegmentNotFoundError:
-                if not await self._stores.controller.scope_exists(self._scope):
-                    raise ScopeNotFoundError(self._scope) from None
-                return  # none was ever made
-            if not page.entries:
-                return
-            for entry in page.entries:
-                yield bytes(entry.key[len(low) :]).decode(errors="replace"), bytes(entry.value)
-            token = page.continuation_token
 
 
 class _Schemas:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -20,6 +20,7 @@ from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
+from nadi.client.tables.listing import named_entries
 from nadi.client.tables.table import ABSENT, Table, TableValue, value_or_none
 from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.errors import (
@@ -32,11 +33,10 @@ from nadi.errors import (
     ScopeNotFoundError,
     SegmentNotFoundError,
 )
-from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TABLE_PAGE_MAX_ENTRIES, TAG_MAX_CHARS
+from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TAG_MAX_CHARS
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, check_name
-from nadi.wire import commands as wire
 
 RESERVED = (HEAD, TAIL)
 One = TypeVar("One")
@@ -128,7 +128,7 @@ class Shelf:
 
     async def all(self) -> tuple[dict[str, Stored], list[Unreadable]]:
         """Records by name, in order of names, and those that can't be read."""
-        return await sorted_out(self._entries(), self._read)
+        return await sorted_out(named_entries(self._stores, self._scope, self._table, f"{self._kind}/"), self._read)
 
     def _read(self, name: str, value: bytes) -> Stored:
         def read() -> Stored:
@@ -141,22 +141,6 @@ class Shelf:
             return stored
 
         return read_record(read, self._what(name), f"delete it: `nadi {self._kind} delete {self._scope} {name}`")
-
-    async def _entries(self) -> AsyncIterator[tuple[str, bytes]]:
-        low = self._key("")
-        high, token = low + b"\xff", b""
-        while True:
-            asked = wire.ReadTableEntries(0, self._table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, low, high))
-            try:
-                page = await self._stores.ask(asked, wire.TableEntriesRead)
-            except SegmentNotFoundError:
-                await self._check_scope()
-                return  # none was ever made
-            if not page.entries:
-                return
-            for entry in page.entries:
-                yield bytes(entry.key[len(low) :]).decode(errors="replace"), bytes(entry.value)
-            token = page.continuation_token
 
     def _key(self, name: str) -> bytes:
         return f"{self._kind}/{name}".encode()
