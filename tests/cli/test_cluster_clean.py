@@ -87,7 +87,9 @@ def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
     assert set(garbage) - stays <= gone
     assert stays <= after
     # a server that was killed while it moved events has left a chunk, too, now and then
-    assert (left := re.search(r"^left (\d+) chunks", output, re.MULTILINE)) and 1 <= int(left[1]) <= len(chunks) + 1
+    left = re.search(r"^left (\d+) chunks", output, re.MULTILINE)
+    assert left is not None, output
+    assert 1 <= int(left[1]) <= len(chunks) + 1
     # killed servers' own entries go, too; frames may, that were released; no chunk that has events does
     assert all(name.startswith(("log/", "servers/", "snapshots/")) for name in gone - set(garbage))
     assert run("cluster", "clean", "--store", url)[1].startswith("removed 0 objects")

@@ -82,16 +82,23 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 
 KINDS: Methods = {rpc: kinds for methods in SERVICES.values() for rpc, kinds in methods.items()}
+_GRPC_LOGGER, _NOT_SENT = "grpc._cython.cygrpc", "ExecuteBatchError"  # gRPC's, neither of which has a public name
 _CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
 
 
 def rpc_server(*, shares_port: bool = False, **arguments: Any) -> grpc.aio.Server:
     """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server. shares_port: other
     processes may listen at its port, too."""
+    logging.getLogger(_GRPC_LOGGER).addFilter(_is_fault)  # once, however often
     options = dict(SERVER_OPTIONS) | {"grpc.so_reuseport": int(shares_port)}
     return grpc.aio.server(
         options=list(options.items()), maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
     )
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Not of a caller that left just as it was answered: gRPC logs an error and a traceback for each."""
+    return record.exc_info is None or record.exc_info[0] is None or record.exc_info[0].__name__ != _NOT_SENT
 
 
 class Call:
