@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,12 +18,14 @@ from typing import Any
 import pytest
 
 import nadi
+from nadi import stopping
 from nadi.client import StreamManager
 from nadi.cluster import node
 from nadi.cluster.doors.front import Front
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
-from nadi.errors import DataFolderLockedError
+from nadi.errors import DataFolderLockedError, RequestTimeoutError
+from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import FolderLock
 from nadi.segmentstore.store import SegmentStore
@@ -213,6 +216,35 @@ async def test_nothing_keeps_a_server_of_a_folder(
     await stop(one.controller)
     await close(one.store)
     await doors.really_stop()
+
+
+async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each takes all of its time, and then doesn't notice that it is cancelled."""
+    limits: dict[str, float] = {}
+    step = Ending.step
+
+    def spied(self: Ending, what: str, end: Any, limit_s: float, *, after_all: bool = False) -> None:
+        limits[what] = limit_s + stopping._CANCELLED_S
+        step(self, what, end, limit_s, after_all=after_all)
+
+    monkeypatch.setattr(Ending, "step", spied)
+    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    await one.start()
+    await one.stop()
+    assert {"the data folder", "the REST door", "the live page's clients", "what was taken in over HTTP"} <= set(limits)
+    assert sum(limits.values()) < STOP_S
+
+
+def test_who_embeds_a_server_waits_until_it_would_end_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.limits.STOP_S", 1.0)
+    monkeypatch.setattr(sys.modules["nadi.standalone.embedded"], "KILL_AFTER_S", 1.0)
+    one = nadi.embedded(tmp_path / "data")
+    os.kill(one.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(RequestTimeoutError, match="was killed"):
+        one.stop()
+    assert 1.5 < time.monotonic() - began < 20
+    assert one.has_ended
 
 
 async def test_containers_are_closed_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,7 +355,7 @@ TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 # --- a server's end ------------------------------------------------------------------------------
 STOP_DOOR_S = 3.0  # for each of its doors, and of what it has open to others, once calls have had their second
 STOP_STORE_S = 90.0  # for a data folder to have what was queued, and seals, which read all of the states
-STOP_S = 110.0  # for the process to end, whatever is broken: `deploy/` has it killed after two minutes
+STOP_S = 115.0  # for the process to end, whatever is broken: `deploy/` has it killed after two minutes
 
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # at most one append (plus one event)

@@ -29,7 +29,6 @@ def _say(ready: Ready) -> None:
 
 async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
     """served: gets the controller's URI once it is."""
-    from nadi.limits import CLUSTER_STOP_S, STOP_S
     from nadi.standalone.server import serve
 
     def ready(server: Server | ClusterServer) -> None:
@@ -45,12 +44,7 @@ async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    await serve(
-        _server(folder, settings),
-        ready,
-        stop,
-        partial(end_process_within, CLUSTER_STOP_S if settings.store else STOP_S),
-    )
+    await serve(_server(folder, settings), ready, stop, partial(end_process_within, settings.stop_s))
 
 
 def _server(folder: str, settings: Settings) -> Server | ClusterServer:

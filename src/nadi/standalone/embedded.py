@@ -31,7 +31,7 @@ from nadi.errors import (
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+KILL_AFTER_S = 3.0  # a server that ends itself, whatever keeps it, hasn't then
 ERROR_KINDS = {  # of a start, what is said more exactly first
     "folder": DataFolderError,
     "full": StorageFullError,
@@ -83,6 +83,13 @@ class Settings(msgspec.Struct, frozen=True):
         """Those of `ClusterServer` that are called the same."""
         return self._without("store", "store_options", "tier2", "tier2_options", "log_max_bytes")
 
+    @property
+    def stop_s(self) -> float:
+        """How long the server may take to stop before it ends itself as it is."""
+        from nadi.limits import CLUSTER_STOP_S, STOP_S
+
+        return CLUSTER_STOP_S if self.store else STOP_S
+
     def _without(self, *names: str) -> dict[str, Any]:
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in names}
 
@@ -108,6 +115,7 @@ class EmbeddedServer:
         self, folder: Path | None, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder or Path()  # none: a worker's own, which goes with it
+        self._stop_s = settings.stop_s + KILL_AFTER_S
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nadi.standalone", str(folder or ""), msgspec.json.encode(settings).decode()],
             stdin=subprocess.PIPE,
@@ -121,7 +129,7 @@ class EmbeddedServer:
             self.kill()
             raise
         if ready.error:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(self._stop_s)
             self._close_pipes()
             raise ERROR_KINDS.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
@@ -148,11 +156,14 @@ class EmbeddedServer:
         return Ready(error=f"the server ended at once with code {self._process.wait()}; see its messages above")
 
     def stop(self) -> None:
-        """Stop the server cleanly, and wait for it."""
+        """Stop the server cleanly, and wait for it: up to two minutes where its disk is slow, and it has much to store.
+
+        RequestTimeoutError: it didn't even end itself by then, and was killed.
+        """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(self._stop_s)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise RequestTimeoutError("the server did not stop in time and was killed") from None
