@@ -23,6 +23,7 @@ from .process import Process, current
 
 T = TypeVar("T")
 _COLLECTED_EACH_S = 60.0
+_TICK_S = 1e-8  # a wait takes no less: what is rounded off it would let no time pass, for whoever waits again and again
 
 
 class StuckError(Exception):
@@ -95,7 +96,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         process = current.get()
-        timer = super().call_at(when if process is None else process.true_time(when), callback, *args, context=context)
+        if process is not None:
+            waits = when > process.local_time(self.now)
+            when = process.true_time(when)
+            if waits:
+                when = max(when, self.now + _TICK_S)
+        timer = super().call_at(when, callback, *args, context=context)
         its: Process | None = timer._context.get(current)  # type: ignore[attr-defined]
         if its is not None and not its.runs:
             self._scheduled.remove(timer)  # type: ignore[attr-defined]

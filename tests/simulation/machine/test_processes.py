@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import os
 import random
@@ -54,6 +55,31 @@ def test_work_past_the_runtime_is_told() -> None:
 
 
 # --- clocks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.97, 1.03, 1.1])
+def test_who_waits_for_what_its_clock_lacks_comes_there(rate: float) -> None:
+    """A clock may lack the last of its digits when somebody is woken, and be finer than the simulation's."""
+    young = next(seed for seed in itertools.count() if random.Random(seed).random() < 1e-4)
+
+    async def main(loop: SimulatedLoop) -> int:
+        await asyncio.sleep(5_000)
+        one = Process(loop, "young", random.Random(young), rate)
+        clock, chance = one.runtime.monotonic, random.Random(1)
+
+        async def waits() -> int:
+            most = 0
+            for _ in range(500):
+                due, tries = clock() + chance.random(), 0
+                while clock() < due and tries < 100:
+                    await one.runtime.sleep(due - clock())
+                    tries += 1
+                most = max(most, tries)
+            return most
+
+        return await one.start(waits())
+
+    assert run(main) <= 2
 
 
 def test_each_process_has_a_clock_of_its_own() -> None:
