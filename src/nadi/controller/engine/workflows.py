@@ -3,7 +3,7 @@
 `run` takes a stream's lock, lets `begin` check the request, records the work that `begin` returns, and
 then performs its steps until they succeed. The steps are idempotent; a store that can't be reached
 makes them wait and start over. A controller that dies leaves the record, and `resume` finishes the work.
-Workflows run in their own tasks, so a client that hangs up doesn't stop one halfway.
+Workflows run in their own tasks, so a client that hangs up doesn't stop one halfway; one that hasn't begun never will.
 
 Other controllers may use the same store. The lock covers one process only; among controllers, the one that has stored
 the stream's `Turn` (together with its work) goes first. What `begin` read may have changed before then, so it is
@@ -109,12 +109,13 @@ class Workflows:
         loop = asyncio.get_running_loop()
         recorded: asyncio.Future[AnyWork | None] = loop.create_future()
         done: asyncio.Future[None] = loop.create_future()
+        is_begun = False
 
         async def flow() -> None:
+            nonlocal is_begun
             try:
                 async with self.lock(name):
-                    if recorded.done():  # nobody waits for it any more
-                        return
+                    is_begun = True
                     while await self._begin(name, begin, recorded, done):
                         pass
                     settle(recorded, None)
@@ -128,7 +129,7 @@ class Workflows:
                 settle(recorded, error=error)
                 settle(done, error=error)
 
-        self.tasks.spawn(flow())
+        task = self.tasks.spawn(flow())
         try:
             async with asyncio.timeout(WORKFLOW_WAIT_S):
                 await self._unless_full(name, recorded)
@@ -139,6 +140,8 @@ class Workflows:
         except TimeoutError as error:
             raise RequestTimeoutError(f"{name} is busy for too long: try again") from error
         finally:
+            if not is_begun:  # who gave up leaves the queue: calls have a limit only while somebody waits for them
+                task.cancel()
             for future in (recorded, done):
                 future.add_done_callback(seen)
 
