@@ -118,6 +118,20 @@ async def test_each_segment_is_where_its_container_is(tmp_path: Path) -> None:
         assert HERE not in stores.asked
 
 
+async def test_it_says_which_store_a_command_goes_to(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as stores:
+        here, there, reach = stores.address(stores.here), stores.address(stores.there), stores.reach
+        assert [reach.place_of(exists(segment)) for segment in (HERE, THERE, RECORDS)] == [here, there, here]
+        assert reach.place_of(wire.MergeSegmentsBatch(ID, THERE, (HERE,), "")) == there
+        append = wire.ConditionalAppend(WRITER, 1, 0, 0, memoryview(b"data"), ID)
+        await reach(created(THERE))
+        await reach(wire.SetupAppend(ID, WRITER, THERE, ""))
+        assert reach.place_of(append) == there
+        await stores.move(1)
+        assert [reach.place_of(command) for command in (exists(THERE), append)] == [here, here]
+        assert reach.place_of(wire.GetSegmentLoads(ID, LOAD_SEGMENT, "", "")) not in (here, there)
+
+
 async def test_records_lie_in_container_0(tmp_path: Path) -> None:
     async with two_stores(tmp_path) as stores:
         for number in range(10):

@@ -292,6 +292,7 @@ class ClusterNode:
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
             is_leased=self._may_control,
+            place_of=reach.place_of,
         )
         return controller, reach.close
 

@@ -52,7 +52,7 @@ from nadi.controller.state.records import (
     UpdateGroupWork,
     UpdateWork,
 )
-from nadi.controller.state.segments import Exchange, Segments
+from nadi.controller.state.segments import Exchange, PlaceOf, Segments, one_place
 from nadi.controller.state.store import Store
 from nadi.controller.structures import StructureCalls, page_of, position_of
 from nadi.controller.time import marks, moment_cut
@@ -100,7 +100,8 @@ class Controller(StructureCalls):
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
     WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
     clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
-    follow their load. is_leased: whether no other controller can have started since this one did.
+    follow their load. is_leased: whether no other controller can have started since this one did. place_of: as for
+    `Segments`.
     """
 
     def __init__(
@@ -112,11 +113,12 @@ class Controller(StructureCalls):
         rpc_endpoint: tuple[str, int],
         scaling: Profile = CLASSIC,
         is_leased: Leased = always,
+        place_of: PlaceOf = one_place,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
-        segments = Segments(exchange, self.clock)
+        segments = Segments(exchange, self.clock, place_of)
         metadata = Metadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
         super().__init__(flow)

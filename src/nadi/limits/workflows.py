@@ -7,6 +7,6 @@ WORKFLOW_TAKE_UP_S = 30.0  # so long a workflow waits for another controller tha
 WORKFLOW_HOLD_S = 5.0  # so long a controller works before it makes sure that it still has the turn
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
-SEGMENT_CALLS_AT_ONCE = 128  # of a controller: they share frames of logs, and more would keep the loop for too long
+SEGMENT_CALLS_AT_ONCE = 128  # of a controller at one store: they share frames of logs; more would keep the loop long
 CONVOY_FEW = 8  # workflows of a kind that go as they come; more set out together, to share frames of the logs,
 CONVOY_WAIT_S = 0.3  # and wait no longer than this for those before them: a container may be between two servers

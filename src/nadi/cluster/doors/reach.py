@@ -84,6 +84,18 @@ class Reach:
         segment = acts_of(command)[0][0]
         return await self._where_it_is(segment, partial(self._ask, command))
 
+    def place_of(self, command: Command) -> str:
+        """The address of the store that a command goes to, as far as is known now."""
+        match command:
+            case wire.ConditionalAppend():
+                writer = self._writers.get(command.writer_id)
+                segment = writer.setup.segment if writer is not None else ""
+            case wire.GetSegmentLoads():
+                return "all"
+            case _:
+                segment = acts_of(command)[0][0]
+        return self._address if is_record(segment) or self._store.has(segment) else self._owner_of(segment)
+
     def close(self) -> None:
         """End the connections to other stores."""
         self._peers.close()

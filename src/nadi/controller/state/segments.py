@@ -4,6 +4,8 @@
 UnavailableError when the store can't be reached. Each call here is idempotent: what is already done
 counts as done, so a workflow can be run again from its start. Only unavailability is retried, a few
 times; workflows deal with longer outages.
+
+Calls to each store wait in a lane of its own, so one that doesn't answer holds up nobody who asks another.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from nadi.backoff import Backoff
 from nadi.controller.state.records import Config
@@ -35,6 +38,7 @@ from nadi.wire.errors import error_of, is_whole
 from nadi.wire.loads import unpacked_loads
 
 Exchange = Callable[[Command], Awaitable[Command]]
+PlaceOf = Callable[[Command], str]
 
 Answer = TypeVar("Answer", bound=Command)
 A = TypeVar("A")
@@ -57,15 +61,26 @@ def only_if(permitted: Callable[[], Awaitable[None]] | None) -> Iterator[None]:
         _permitted.reset(token)
 
 
-class Segments:
-    """Typed calls to the segment store."""
+def one_place(command: Command) -> str:
+    """Where there is one store only."""
+    return ""
 
-    def __init__(self, exchange: Exchange, clock: Runtime) -> None:
-        self._exchange = exchange
+
+class _Lane:
+    """For the calls to one store. askers: those whose commands are given only if permitted."""
+
+    def __init__(self) -> None:
+        self.permits, self.askers = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE), asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
+
+
+class Segments:
+    """Typed calls to the segment stores. place_of: returns the one that a command goes to, by any name."""
+
+    def __init__(self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = one_place) -> None:
+        self._exchange, self._place_of = exchange, place_of
         self.clock = clock
         self._request_ids = itertools.count(1)
-        self._permits = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
-        self._askers = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)  # whose commands are given only if permitted
+        self._lanes: WeakValueDictionary[str, _Lane] = WeakValueDictionary()  # those in use
 
     def request_id(self) -> int:
         return next(self._request_ids)
@@ -74,13 +89,14 @@ class Segments:
         """The reply, and whether the command may have been carried out by an earlier, unanswered try."""
         backoff = Backoff(first_s=_FIRST_PAUSE_S, growth=4, sleep=self.clock.sleep)
         for attempt in itertools.count(1):
+            lane = self._lane(command)  # anew each time: segments move
             try:
                 if (permitted := _permitted.get()) is None:
-                    reply = await self._give(command)
+                    reply = await self._give(command, lane)
                 else:
-                    async with self._askers:  # asked just before it is given: one of thousands may wait for long
+                    async with lane.askers:  # asked just before it is given: one of thousands may wait for long
                         await permitted()
-                        reply = await self._give(command)
+                        reply = await self._give(command, lane)
                 if isinstance(reply, wire.WrongHost):
                     raise failure(command, reply)
                 return reply, attempt > 1
@@ -90,9 +106,16 @@ class Segments:
             await backoff.pause()
         raise AssertionError("unreachable")
 
-    async def _give(self, command: Command) -> Command:
-        async with self._permits:
+    async def _give(self, command: Command, lane: _Lane) -> Command:
+        async with lane.permits:
             return await self._exchange(command)
+
+    def _lane(self, command: Command) -> _Lane:
+        place = self._place_of(command)
+        lane = self._lanes.get(place)
+        if lane is None:
+            lane = self._lanes[place] = _Lane()
+        return lane
 
     async def ask(self, command: Command, *answers: type[Answer]) -> Answer:
         """The reply if it is one of the answers; otherwise raise the error that it stands for."""

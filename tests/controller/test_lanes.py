@@ -1,0 +1,56 @@
+"""A store that doesn't answer holds up nobody who asks another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nadi.controller.controller import Controller
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config
+from nadi.errors import UnavailableError
+from nadi.limits import SEGMENT_CALLS_AT_ONCE
+from nadi.wire.commands import Command
+from tests.support.waiting import until_async
+
+from .fake_store import FakeStore
+
+FAR = "far"  # how streams' names begin that are to be in another store, which says nothing
+
+
+def place_of(command: Command) -> str:
+    return FAR if f"/{FAR}" in getattr(command, "segment", "") else "here"
+
+
+async def test_a_store_that_doesnt_answer_holds_up_nobody_who_asks_another() -> None:
+    store, answers, waiting, most = FakeStore(), asyncio.Event(), 0, 0
+
+    async def exchange(command: Command) -> Command:
+        nonlocal waiting, most
+        if place_of(command) == FAR and not answers.is_set():
+            waiting += 1
+            most = max(most, waiting)
+            try:
+                await answers.wait()
+                raise UnavailableError("it said nothing")
+            finally:
+                waiting -= 1
+        return await store.exchange(command)
+
+    controller = Controller(
+        exchange, endpoint_of=lambda _: ("127.0.0.1", 1), rpc_endpoint=("127.0.0.1", 2), place_of=place_of
+    )
+    await controller.start()
+    await controller.create_scope("home")
+    names = [StreamName("home", f"{FAR}-{number}") for number in range(2 * SEGMENT_CALLS_AT_ONCE)]
+    far = asyncio.gather(*(controller.create_stream(name, Config()) for name in names))
+    await until_async(lambda: waiting == SEGMENT_CALLS_AT_ONCE)
+    async with asyncio.timeout(20):
+        for number in range(3):
+            await controller.create_stream(StreamName("home", f"near-{number}"), Config())
+        await controller.list_streams("home", "")
+    assert not far.done()
+    answers.set()
+    await far
+    assert all([await controller.stream_exists(name) for name in names])
+    assert most == SEGMENT_CALLS_AT_ONCE, "there is a limit for each store"
+    await controller.stop()
