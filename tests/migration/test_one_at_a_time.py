@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import nadi
 from nadi.cluster.records import MovedAway, Records
 from nadi.engines.files import open_files
+from nadi.engines.opening import open_engines
+from nadi.engines.registry import Registry
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import turn, undoing
 from nadi.migration.clusters import ClusterStore
 from nadi.migration.folders import StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.migration.turn import Turn
+from nadi.migration.turn import Turn, has_ended
 from nadi.runtime import REAL
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
+from tests.support.fake_s3 import FakeS3
 from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,6 +48,10 @@ def store(tmp_path: Path) -> Store:
 
 def leftover(tmp_path: Path) -> Path:
     return tmp_path / "store" / "migrating"
+
+
+def is_given_back(tmp_path: Path) -> bool:
+    return b'"has_ended":true' in leftover(tmp_path).read_bytes()
 
 
 @asynccontextmanager
@@ -96,7 +104,7 @@ async def test_of_a_cluster(second: str, store: Store, tmp_path: Path) -> None:
         if second == "fill":
             nadi.embedded(other).stop()
         assert BUSY in await asyncio.to_thread(refused, *given, store=store)
-    assert not leftover(tmp_path).exists()
+    assert is_given_back(tmp_path)
 
 
 async def test_a_cluster_that_is_being_taken_back(
@@ -129,11 +137,11 @@ def test_after_a_crash_the_next_may_go_on(store: Store, tmp_path: Path) -> None:
     until(leftover(tmp_path).exists)
     killed.kill()
     killed.communicate()
-    assert leftover(tmp_path).exists()
+    assert not is_given_back(tmp_path)
     process = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert not leftover(tmp_path).exists()
+    assert is_given_back(tmp_path)
 
 
 def test_what_a_crash_leaves_is_no_strangers(data: Path, tmp_path: Path) -> None:
@@ -158,7 +166,66 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
         await second.keep()  # whose value is still there, though the first has left
         with pytest.raises(ConflictError, match=BUSY):
             await Turn(registry, "file:///store").__aenter__()
-    assert await registry.get("migrating") is None
+    there = await registry.get("migrating")
+    assert there is not None
+    assert has_ended(there)
+    await engine.close()
+
+
+class Late:
+    """A registry that `meanwhile` is called for, before one change of a value: the first that is made, or a later."""
+
+    def __init__(self, registry: Registry, meanwhile: Callable[[], Awaitable[object]], before: int) -> None:
+        self._registry, self._meanwhile, self._left = registry, meanwhile, before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        await self._change()
+        return await self._registry.compare_and_set(name, value, version)
+
+    async def delete(self, name: str) -> None:
+        await self._change()
+        await self._registry.delete(name)
+
+    async def _change(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            await self._meanwhile()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: str, before: int, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        options = (await stack.enter_async_context(FakeS3())).config() if kind == "s3" else {}
+        url = "s3://bucket/nadi" if kind == "s3" else f"file://{tmp_path}/store"
+        engine, registry = await open_engines(url, REAL, **options)
+        stack.push_async_callback(engine.close)
+        first, second = Turn(registry, url), Turn(registry, url)
+        await first.__aenter__()
+        first._registry = cast("Registry", Late(registry, lambda: stack.enter_async_context(second), before))
+        first._beats.cancel()
+        await first.__aexit__()
+        if not hasattr(second, "_beats"):  # it ended with fewer changes
+            await stack.enter_async_context(second)
+        await second.keep()
+        with pytest.raises(ConflictError, match=BUSY):
+            await Turn(registry, url).__aenter__()
+
+
+async def test_what_is_given_back_is_taken_at_once_and_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", 3600.0)
+    engine, registry = await open_files(tmp_path, REAL)
+    for _ in range(2):
+        async with Turn(registry, "file:///store"):
+            pass
+    turns = [Turn(registry, "file:///store") for _ in range(3)]
+    came = await asyncio.gather(*(one.__aenter__() for one in turns), return_exceptions=True)
+    (has,) = [one for one in came if isinstance(one, Turn)]
+    assert all(isinstance(one, ConflictError) for one in came if one is not has)
+    await has.__aexit__()
     await engine.close()
 
 
@@ -197,4 +264,4 @@ async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(st
             await Migration(source, target, _Shown()).run()
     with pytest.raises(nadi.errors.DataFolderError, match="hasn't ended"):
         nadi.embedded(back)
-    await until_async(lambda: not leftover(tmp_path).exists())
+    await until_async(lambda: is_given_back(tmp_path))

@@ -4,6 +4,9 @@ It sets a value in the store again and again, each time anew; whoever comes mean
 refused. One that was killed leaves a value that doesn't change any more: the next one watches it for a while, by its
 own clock, and takes its place. One that stood still for so long, and wakes up, is told so before each step that
 counts. A folder has a lock of the system's besides: see `folders.alone`.
+
+Who has done says so in the value, and leaves it there: a store can set a value only if it is still one's own, and can't
+so delete it, and a deletion that comes late would be that of the next one's.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ from nadi.runtime import REAL, Runtime
 log = logging.getLogger(__name__)
 
 
-class _Holder(msgspec.Struct, frozen=True):
-    """Who has the turn; nothing is decided by it."""
+class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who has the turn, or had it: has_ended."""
 
     host: str
     process: int
     nonce: str
+    has_ended: bool = False
 
 
 class Turn:
@@ -48,7 +52,7 @@ class Turn:
     async def __aenter__(self) -> Self:
         """ConflictError: it is another's. UnavailableError, StoreError: the store can't say."""
         there = await self._there()
-        if there is not None:
+        if there is not None and not has_ended(there):
             there = await self._watched(there)
         self._version = there.version if there is not None else None
         await self.keep()
@@ -56,13 +60,14 @@ class Turn:
         return self
 
     async def _watched(self, there: Entry) -> Entry | None:
-        """What is there if it doesn't change for as long as it takes to be dead; None if it is taken away."""
+        """What is there if it doesn't change for as long as it takes to be dead, or is given back; None if it is taken
+        away."""
         until = self._runtime.monotonic() + MIGRATION_TURN_DEAD_S
         while self._runtime.monotonic() < until:
             await self._runtime.sleep(min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4)
             now = await self._there()
-            if now is None:
-                return None
+            if now is None or has_ended(now):
+                return now
             if now != there:
                 raise self._taken(now)
         return there
@@ -70,15 +75,18 @@ class Turn:
     async def keep(self) -> None:
         """Make sure that it still is this one's, before a step that counts. Raises as `__aenter__`."""
         async with self._one_at_a_time:
-            if self._is_lost:
-                raise self._taken(await self._there())
-            self._next = self._next or self._value()
-            entry = await was_set(self._registry, TURN, self._next, self._version, self._runtime)
-            self._next = b""
-            if entry is None:
-                self._is_lost = True
-                raise self._taken(await self._there())
-            self._version = entry.version
+            await self._set()
+
+    async def _set(self, *, ends: bool = False) -> None:
+        if self._is_lost:
+            raise self._taken(await self._there())
+        self._next = self._next or self._value(ends)
+        entry = await was_set(self._registry, TURN, self._next, self._version, self._runtime)
+        self._next = b""
+        if entry is None:
+            self._is_lost = True
+            raise self._taken(await self._there())
+        self._version = entry.version
 
     async def _beat(self) -> None:
         with contextlib.suppress(ConflictError):  # the next step is told
@@ -95,25 +103,37 @@ class Turn:
         self._beats.cancel()
         await asyncio.gather(self._beats, return_exceptions=True)
         try:
-            await self.keep()
-            await self._registry.delete(TURN)
+            if self._next:  # what a beat hasn't finished
+                await self._set()
+            await self._set(ends=True)
         except NadiError as error:  # the next one waits until this one counts as dead
             log.info("the turn at %s could not be given back: %s", self._url, error)
 
     async def _there(self) -> Entry | None:
         return await patiently(f"read {TURN}", lambda: self._registry.get(TURN), self._runtime)
 
-    def _value(self) -> bytes:
-        return msgspec.json.encode(_Holder(socket.gethostname(), os.getpid(), self._runtime.unique()))
+    def _value(self, ends: bool) -> bytes:
+        return msgspec.json.encode(_Holder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends))
 
     def _taken(self, there: Entry | None) -> ConflictError:
-        whose = ""
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            if there is not None:
-                holder = msgspec.json.decode(there.value, type=_Holder)
-                whose = f", by process {holder.process} on {holder.host}"
+        holder = None if there is None else _holder(there)
+        whose = "" if holder is None else f", by process {holder.process} on {holder.host}"
         return ConflictError(
             f"the data of {self._url} is being moved by another `nadi migrate`, or taken back{whose}: wait until that "
             f"has ended, or stop it, then start this one again. One that was killed is noticed within "
             f"{MIGRATION_TURN_DEAD_S:g} s"
         )
+
+
+def has_ended(there: Entry) -> bool:
+    """Whether who had the turn has given it back."""
+    holder = _holder(there)
+    return holder is not None and holder.has_ended
+
+
+def _holder(there: Entry) -> _Holder | None:
+    """None: it can't be read."""
+    try:
+        return msgspec.json.decode(there.value, type=_Holder)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
