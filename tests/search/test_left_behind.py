@@ -84,6 +84,38 @@ async def test_nor_that_of_another_server(logs: Indexed, monkeypatch: pytest.Mon
     assert objects(logs) == mine
 
 
+@pytest.mark.parametrize("whose", ["its own", "another server's", "nobody's", "damaged"])
+async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_s(
+    whose: str, logs: Indexed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the rule of `nadi search clean`."""
+    monkeypatch.setattr("nadi.search.indexing.upkeep.SEARCH_ORPHAN_S", 0.0)
+    await some(logs)
+    path = label(logs)
+    whole = msgspec.json.decode(path.read_bytes(), type=Label)
+    if whose != "its own":
+        path.unlink()
+    if whose == "another server's":
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, server="0")))
+    elif whose == "damaged":
+        path.write_bytes(b"\xff{")
+    elif whose == "nobody's":
+
+        async def none(_: StreamManager) -> None:
+            """As of an earlier server."""
+
+        monkeypatch.setattr(labelling, "identity", none)
+    orphan = logs.folder / "shards" / "search" / whole.folder / new_name()
+    orphan.write_bytes(b"x")
+    async with logs.running():
+        if whose == "its own":
+            await until_async(lambda: not orphan.exists())
+            return
+        said = {"another server's": "it is another server's", "nobody's": "it has no label", "damaged": "can't be read"}
+        await until_async(lambda: said[whose] in caplog.text)
+    assert orphan.exists()
+
+
 async def test_what_is_left_is_told_and_deleted(logs: Indexed, nadi_server: RestartableServer) -> None:
     await some(logs)
     await logs.manager.delete_scope(logs.scope, recursive=True)

@@ -19,6 +19,16 @@ from nadi.search.definition import Definition, Definitions
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.objects import Label, Shards, open_shards
 
+_UNLABELLED = "it has no label: an earlier nadi made it, and an indexer that starts will label it if it is in use"
+
+
+def why_kept(label: Label | None, server: str | None) -> str:
+    """Why no shard of a folder with that label, which no definition or manifest names, may be deleted by who asks that
+    server; "" if it may be. What the server knows of shards says nothing of another server's."""
+    if label is None:
+        return _UNLABELLED
+    return "" if label.server == server else "it is another server's"
+
 
 async def identity(manager: StreamManager) -> str | None:
     """The server's, or the cluster's; None of one of an earlier nadi, which has none."""
@@ -47,7 +57,7 @@ async def delete_if_gone(manager: StreamManager, shards: Shards, within_s: float
     return whether it did. One that somebody drops is left to that."""
     until = time.monotonic() + within_s
     label = await shards.labelled() or shards.own  # another indexer of it may have deleted all before
-    if label is None or label.server != await identity(manager):
+    if label is None or why_kept(label, await identity(manager)):
         return False
     while True:
         if await is_gone(manager, label):

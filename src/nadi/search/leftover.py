@@ -19,11 +19,10 @@ from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError
 from nadi.runtime import REAL
-from nadi.search.labelling import identity, is_gone
+from nadi.search.labelling import identity, is_gone, why_kept
 from nadi.search.shards.objects import FOLDER, LABELS, Label, Shards, label_of, url_of
 
 _NAME = re.compile(r"[0-9a-f]{32}")
-_UNLABELLED = "it has no label: an earlier nadi made it, and an indexer that starts will label it if it is in use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ async def find(manager: StreamManager, where: str) -> list[Leftover]:
         server = await identity(manager)
         for folder in sorted({*labels, *filter(_NAME.fullmatch, folders)}):
             label = labels.get(folder)
-            kept = _UNLABELLED if folder not in labels else await _kept(manager, server, label)
+            kept = await _kept(manager, server, label) if folder in labels else why_kept(None, server)
             sizes = {} if kept is None else await Shards(engine, folder, is_folder=False).sizes()
             if kept is not None and (sizes or folder in labels):
                 scope, stream = ("", "") if label is None else (label.scope, label.stream)
@@ -76,8 +75,8 @@ async def _kept(manager: StreamManager, server: str | None, label: Label | None)
     """Why a folder with that label is kept, "" if it is left behind; None if its index is there."""
     if label is None:
         return "its label can't be read: it is damaged, or of a newer nadi"
-    if label.server != server:
-        return "it is another server's"
+    if why := why_kept(label, server):
+        return why
     try:
         return "" if await is_gone(manager, label) else None
     except PermissionDeniedError:

@@ -21,6 +21,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.runtime import REAL
 from nadi.search.changes import Changes
 from nadi.search.definition import Definition, Definitions
+from nadi.search.labelling import identity, why_kept
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.shards.manifest import Manifest, OvertakenError, Shard, joined, to_merge
 from nadi.search.shards.merging import merge
@@ -135,6 +136,11 @@ class Upkeep:
         known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
         before_ms = REAL.now_ms() - SEARCH_ORPHAN_S * 1000
         orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
+        if not orphans:
+            return
+        if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
+            self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
+            return
         await self._shards.delete(orphans)
 
 
