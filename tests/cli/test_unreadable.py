@@ -3,6 +3,7 @@ asks for it, and can be deleted."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 import nadi
 import nadi.lake
+import nadi.search
+from nadi.cli.app import app
 from nadi.errors import NotFoundError, ProtocolError
 from tests.cli.test_streams import Shell
 
@@ -42,6 +46,13 @@ def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManag
 @pytest.fixture
 def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
     return Shell(server.controller_uri)
+
+
+@pytest.fixture
+def walked(manager: nadi.StreamManager) -> Iterator[None]:
+    manager.create_scope("walked")
+    yield
+    manager.delete_scope("walked", recursive=True)
 
 
 def make(manager: nadi.StreamManager, kind: str, name: str) -> None:
@@ -131,6 +142,49 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
     with pytest.raises(ProtocolError):
         manager.bookmarks("home").tag("odd", ["t"])
     assert manager.bookmarks("home").delete("odd")
+
+
+@pytest.mark.parametrize(
+    ("walks", "command"),
+    [
+        ("nadi.client.places.shelf", ["bookmark", "list", "walked"]),
+        ("nadi.client.places.shelf", ["slice", "list", "walked"]),
+        ("nadi.client.definitions.stream_tables", ["stream-table", "list", "walked"]),
+        ("nadi.search.definition", ["search", "list", "walked"]),
+        ("nadi.search.standing.records", ["search", "standing", "list", "walked", "logs"]),
+        ("nadi.lake.states", ["lake", "list", "walked"]),
+        ("nadi.functions.progress", ["function", "list", "walked"]),
+    ],
+    ids=lambda given: " ".join(given[:-1]) if isinstance(given, list) else "",
+)
+@pytest.mark.usefixtures("walked")
+def test_a_list_reads_a_table_once(
+    manager: nadi.StreamManager,
+    server: nadi.standalone.EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    walks: str,
+    command: list[str],
+) -> None:
+    if command[0] == "search":
+        pytest.importorskip("tantivy", reason="search needs tantivy")
+        manager.create_stream("walked", "logs")
+        nadi.search.indexes(manager, "walked").create("logs", "message:text", where=str(tmp_path))
+        if "standing" in command:
+            manager.create_stream("walked", "hits")
+            nadi.search.standing_queries(manager, "walked").create("logs", "hits")
+    count, module = 0, importlib.import_module(walks)
+    really = module.sorted_out
+
+    async def counted(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        return await really(*given)
+
+    monkeypatch.setattr(module, "sorted_out", counted)
+    ran = CliRunner().invoke(app, [*command, "--controller", server.controller_uri])
+    assert ran.exit_code == 0, ran.output
+    assert count == 1
 
 
 @pytest.mark.parametrize(("kind", "forget"), [("lake", "forget"), ("function", "delete")])

@@ -64,9 +64,9 @@ def list_bookmarks(
     manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's bookmarks."""
-    marks = manager.bookmarks(scope)
-    rows = [_bookmark_row(found) for found in marks.list(stream=stream, tag=tag)]
-    show_with(marks.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
+    marks, unreadable = manager.bookmarks(scope).list_with_unreadable(stream=stream, tag=tag)
+    rows = [_bookmark_row(found) for found in marks]
+    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
 
 
 @bookmark_app.command("show")
@@ -106,9 +106,9 @@ def list_slices(
     manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
 ) -> None:
     """List a scope's named slices."""
-    slices = manager.slices(scope)
-    rows = [_slice_row(found) for found in slices.list(stream=stream, tag=tag)]
-    show_with(slices.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
+    slices, unreadable = manager.slices(scope).list_with_unreadable(stream=stream, tag=tag)
+    rows = [_slice_row(found) for found in slices]
+    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
 
 
 @slice_app.command("show")

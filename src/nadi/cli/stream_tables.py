@@ -88,11 +88,11 @@ def list_stream_tables(
     form: Form = Form.TABLE,
 ) -> None:
     """List a scope's stream tables."""
-    tables = manager.stream_tables(scope)
-    rows = [_row(found) for found in tables.list(stream=stream)]
+    tables, unreadable = manager.stream_tables(scope).list_with_unreadable(stream=stream)
+    rows = [_row(found) for found in tables]
     for row in rows:
         row["columns"] = row["schema"] or "of the stream's schema"
-    show_with(tables.unreadable(), rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
+    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
 
 
 @stream_table_app.command("show")

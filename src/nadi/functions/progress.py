@@ -208,15 +208,18 @@ def _record_of(function: Function, held: FunctionRecord | None) -> FunctionRecor
 
 async def functions_of(manager: StreamManager, scope: str) -> Mapping[str, FunctionRecord]:
     """Return the scope's functions, by name, with what they have done; without those that `unreadable` tells."""
-    return (await _sorted_out(manager, scope))[0]
+    return (await functions_with_unreadable(manager, scope))[0]
 
 
 async def unreadable(manager: StreamManager, scope: str) -> list[Unreadable]:
     """Return the scope's functions whose records are damaged, or of a newer nadi; they can be deleted."""
-    return (await _sorted_out(manager, scope))[1]
+    return (await functions_with_unreadable(manager, scope))[1]
 
 
-async def _sorted_out(manager: StreamManager, scope: str) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:
+async def functions_with_unreadable(
+    manager: StreamManager, scope: str
+) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:
+    """Return both, what `functions_of` returns and what `unreadable` does, by one walk."""
     groups: ReaderGroupManager = manager.reader_group_manager(scope)
 
     async def entries() -> AsyncIterator[tuple[str, bytes]]:

@@ -37,15 +37,16 @@ class LakeStatus:
 
 def lakes_of(manager: StreamManager, scope: str) -> dict[str, LakeRecord]:
     """The scope's lakes by name, as the store has them; without those that `unreadable` tells."""
-    return _sorted_out(manager, scope)[0]
+    return lakes_with_unreadable(manager, scope)[0]
 
 
 def unreadable(manager: StreamManager, scope: str) -> list[Unreadable]:
     """The scope's lakes whose records are damaged, or of a newer nadi; they can be forgotten."""
-    return _sorted_out(manager, scope)[1]
+    return lakes_with_unreadable(manager, scope)[1]
 
 
-def _sorted_out(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord], list[Unreadable]]:
+def lakes_with_unreadable(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord], list[Unreadable]]:
+    """What `lakes_of` returns, and what `unreadable` does, by one walk."""
     thread, core = inside(manager)
 
     async def entries() -> AsyncIterator[tuple[str, bytes]]:

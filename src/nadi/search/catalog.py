@@ -87,12 +87,17 @@ class Indexes:
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
-        return [*(await self._definitions.all())[0].values()]
+        return (await self.list_with_unreadable())[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
         dropped."""
         return (await self._definitions.all())[1]
+
+    async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
+        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        found, unreadable = await self._definitions.all()
+        return [*found.values()], unreadable
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""

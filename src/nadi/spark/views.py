@@ -78,10 +78,10 @@ async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Ty
     """is_ended: whether the options say up to where to read; else it is what is there now."""
     import asyncio  # here, for Spark imports this module to look for sources
 
-    tables = await manager.stream_tables(scope).list()
+    tables, unreadable = await manager.stream_tables(scope).list_with_unreadable()
     streams = await manager.list_streams(scope)
     names = {table.name for table in tables}
-    for bad in await manager.stream_tables(scope).unreadable():
+    for bad in unreadable:
         _log.warning("no view is made of it: %s", bad.problem)
         names.add(bad.name)  # a stream of that name isn't shown instead
     plain = [stream for stream in sorted(streams) if stream not in names]

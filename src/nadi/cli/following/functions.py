@@ -132,11 +132,11 @@ def list_functions(
     """List a scope's functions: workers, events a second, what is unread, retries, dead letters."""
 
     async def ask(manager: StreamManager) -> tuple[list[Unreadable], list[dict[str, Any]]]:
-        from nadi.functions.progress import functions_of, unreadable
+        from nadi.functions.progress import functions_with_unreadable
 
-        found = await functions_of(manager, scope)
+        found, unreadable = await functions_with_unreadable(manager, scope)
         rows = [await _row(manager, scope, record) for _, record in sorted(found.items())]
-        return await unreadable(manager, scope), rows
+        return unreadable, rows
 
     columns = ["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"]
     empty = f"Scope {scope} has no functions yet: run one with `nadi function run`."

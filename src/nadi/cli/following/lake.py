@@ -164,8 +164,9 @@ def list_lakes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) ->
     """List a scope's lakes."""
     import time
 
-    from nadi import lake as lakes
+    from nadi.lake.states import lakes_with_unreadable
 
+    found, unreadable = lakes_with_unreadable(manager, scope)
     now_ms = int(time.time() * 1000)
     rows = [
         {
@@ -175,11 +176,11 @@ def list_lakes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) ->
             "writers": sum(not one.is_gone(now_ms) for one in record.writers.values()),
             "wanted": "yes" if record.is_wanted else "no",
         }
-        for name, record in sorted(lakes.lakes_of(manager, scope).items())
+        for name, record in sorted(found.items())
     ]
     empty = f"Scope {scope} has no lakes yet: start one with `nadi lake start`."
     columns = ["lake", "stream", "table", "writers", "wanted"]
-    show_with(lakes.unreadable(manager, scope), rows, columns, form=form, empty=empty)
+    show_with(unreadable, rows, columns, form=form, empty=empty)
 
 
 @lake_app.command("stop")

@@ -39,7 +39,8 @@ def beside_scope(manager: StreamManager, scope: str, *, of_streams: bool) -> lis
     catalog = indexes(manager, scope)
     try:
         there = set() if of_streams else set(manager.list_streams(scope))
-        streams = [*(one.stream for one in catalog.list()), *(one.name for one in catalog.unreadable())]
+        found, unreadable = catalog.list_with_unreadable()
+        streams = [*(one.stream for one in found), *(one.name for one in unreadable)]
         return [partial(catalog.drop, stream) for stream in streams if stream not in there]
     except (NotFoundError, PermissionDeniedError):
         return []

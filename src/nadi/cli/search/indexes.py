@@ -50,7 +50,7 @@ def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) 
     """List a scope's search indexes."""
     from nadi.search import indexes
 
-    found = indexes(manager, scope)
+    found, unreadable = indexes(manager, scope).list_with_unreadable()
     rows = [
         {
             "stream": one.stream,
@@ -59,10 +59,10 @@ def list_indexes(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) 
             "stopped": "being dropped" if one.is_dropped else one.is_stopped,
             "store": one.url,
         }
-        for one in found.list()
+        for one in found
     ]
     columns = ["stream", "fields", "format", "stopped", "store"]
-    show_with(found.unreadable(), rows, columns, form=form, empty=f"Scope {scope} has no search indexes.")
+    show_with(unreadable, rows, columns, form=form, empty=f"Scope {scope} has no search indexes.")
 
 
 @search_app.command("status")

@@ -75,12 +75,10 @@ def list_queries(manager: StreamManager, scope: Scope, stream: Stream, form: For
     """List a stream's standing queries."""
     from nadi.search import standing_queries
 
-    found = standing_queries(manager, scope)
-    rows = [
-        {"name": one.name, "query": one.text, "from": one.since or "when it was added"} for one in found.list(stream)
-    ]
+    found, unreadable = standing_queries(manager, scope).list_with_unreadable(stream)
+    rows = [{"name": one.name, "query": one.text, "from": one.since or "when it was added"} for one in found]
     empty = f"Stream {scope}/{stream} has no standing queries yet."
-    show_with(found.unreadable(stream), rows, ["name", "query", "from"], form=form, empty=empty)
+    show_with(unreadable, rows, ["name", "query", "from"], form=form, empty=empty)
 
 
 @standing_app.command("status")

@@ -121,12 +121,18 @@ class StreamTables:
     async def list(self, *, stream: str | None = None) -> builtins.list[TableDefinition]:
         """Return all definitions of the scope in order of names; only those on the stream, if given. Without those that
         `unreadable` tells."""
-        found, _ = await self._sorted_out()
-        return [one for one in found.values() if stream in (None, one.stream)]
+        return (await self.list_with_unreadable(stream=stream))[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the definitions that are damaged, or of a newer nadi; they can be dropped."""
         return (await self._sorted_out())[1]
+
+    async def list_with_unreadable(
+        self, *, stream: str | None = None
+    ) -> tuple[builtins.list[TableDefinition], builtins.list[Unreadable]]:
+        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        found, unreadable = await self._sorted_out()
+        return [one for one in found.values() if stream in (None, one.stream)], unreadable
 
     async def drop(self, name: str) -> bool:
         """Forget a definition; return False if there is none. The stream and its events stay."""

@@ -192,16 +192,23 @@ class Named(Generic[One]):
     async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
         """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
         that `unreadable` tells."""
-        found, _ = await self._shelf.all()
-        return [
-            self._of(name, stored)
-            for name, stored in found.items()
-            if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
-        ]
+        return (await self.list_with_unreadable(stream=stream, tag=tag))[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
         return (await self._shelf.all())[1]
+
+    async def list_with_unreadable(
+        self, *, stream: str | None = None, tag: str | None = None
+    ) -> tuple[builtins.list[One], builtins.list[Unreadable]]:
+        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        found, unreadable = await self._shelf.all()
+        listed = [
+            self._of(name, stored)
+            for name, stored in found.items()
+            if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
+        ]
+        return listed, unreadable
 
     async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
         """Add some tags and remove others."""

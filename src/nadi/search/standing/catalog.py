@@ -168,15 +168,18 @@ class StandingQueries:
 
     async def list(self, stream: str) -> builtins.list[StandingQuery]:
         """Return a stream's standing queries, by name; without those that `unreadable` tells."""
-        found = await self.get(stream)
-        records = self._records(found)
-        kept, _ = await records.sorted_out()
-        return _added(kept, await records.changes().look())
+        return (await self.list_with_unreadable(stream))[0]
 
     async def unreadable(self, stream: str) -> builtins.list[Unreadable]:
         """Return the queries of a stream that are damaged, or of a newer nadi. Matchers don't go on without them; they
         can be removed."""
         return (await self._records(await self.get(stream)).sorted_out())[1]
+
+    async def list_with_unreadable(self, stream: str) -> tuple[builtins.list[StandingQuery], builtins.list[Unreadable]]:
+        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        records = self._records(await self.get(stream))
+        kept, unreadable = await records.sorted_out()
+        return _added(kept, await records.changes().look()), unreadable
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
