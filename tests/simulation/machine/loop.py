@@ -11,8 +11,10 @@ import contextlib
 import contextvars
 import gc
 import heapq
+import itertools
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from .process import Process, current
 
 T = TypeVar("T")
 _COLLECTED_EACH_S = 60.0
+_TURNS_AT_ONCE = 200_000  # that take no time: more wouldn't end
 _TICK_S = 1e-8  # a wait takes no less: what is rounded off it would let no time pass, for whoever waits again and again
 
 
@@ -47,7 +50,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = 0.0
         self.sockets: Sockets | None = None
-        self._selector = self  # whom the loop asks to wait for what comes from outside, which is nothing
+        self._ready: deque[asyncio.Handle] = deque()
+        self._scheduled: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by when they are due
+        self._stopping = False
+        self._number, self._turns = itertools.count(), 0
         self._remains: list[tuple[asyncio.Task[Any], contextvars.Context]] = []
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # asyncio's own is all threads'
         self._held: dict[Process, list[asyncio.Handle]] = {}
@@ -68,17 +74,35 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process = current.get()
         return self.now if process is None else process.local_time(self.now)
 
-    def select(self, timeout: float | None) -> list[Never]:
-        if timeout is None:
+    def _run_once(self) -> None:
+        """As asyncio's, without what only real time and real sockets need."""
+        scheduled, ready = self._scheduled, self._ready
+        while scheduled and scheduled[0][2]._cancelled:
+            heapq.heappop(scheduled)
+        if not ready and not self._stopping:
+            self._wait_for(scheduled[0][0] if scheduled else None)
+        self._turns += 1
+        if self._turns > _TURNS_AT_ONCE:
+            self._turns = 0
+            raise StuckError(f"at {self.now:.3f} s there is no end of what is to do, and no time passes")
+        while scheduled and scheduled[0][0] <= self.now:
+            ready.append(heapq.heappop(scheduled)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _wait_for(self, when: float | None) -> None:
+        if when is None:
             raise StuckError(f"at {self.now:.3f} s nobody waits for a timer")
-        self.now += timeout
+        if when > self.now:
+            self.now, self._turns = when, 0
         if self.now >= self._collected + _COLLECTED_EACH_S:
             self._collected = self.now
             gc.collect()
-        return []
 
-    def _process_events(self, events: list[Never]) -> None:
-        pass
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is let go of when it is due
 
     def _write_to_self(self) -> None:
         pass  # nothing else has a thread
@@ -90,7 +114,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
         """At that time of the simulation, in no process."""
-        return super().call_at(when, callback, *arguments, context=self._outside)
+        timer = asyncio.TimerHandle(when, callback, arguments, self, self._outside)
+        self._schedule(timer)
+        return timer
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
@@ -101,25 +127,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             when = process.true_time(when)
             if waits:
                 when = max(when, self.now + _TICK_S)
-        timer = super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
         its: Process | None = timer._context.get(current)  # type: ignore[attr-defined]
-        if its is not None and not its.runs:
-            self._scheduled.remove(timer)  # type: ignore[attr-defined]
-            heapq.heapify(self._scheduled)  # type: ignore[attr-defined]
+        if its is None or its.runs:
+            self._schedule(timer)
+        else:
             self._set_aside(its, timer)
         return timer
 
-    def _call_soon(self, callback: Any, args: Any, context: contextvars.Context | None) -> asyncio.Handle:
-        handle: asyncio.Handle = super()._call_soon(callback, args, context)  # type: ignore[misc]
+    def _schedule(self, timer: asyncio.TimerHandle) -> None:
+        heapq.heappush(self._scheduled, (timer.when(), next(self._number), timer))
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = asyncio.Handle(callback, args, self, context)
         process: Process | None = handle._context.get(current)  # type: ignore[attr-defined]
-        if process is not None and not process.runs:
-            self._ready.pop()  # type: ignore[attr-defined]
+        if process is None or process.runs:
+            self._ready.append(handle)
+        else:
             self._set_aside(process, handle)
         return handle
 
     def _set_aside(self, process: Process, handle: asyncio.Handle) -> None:
-        if isinstance(handle, asyncio.TimerHandle):
-            handle._scheduled = False  # type: ignore[attr-defined]
         if process.is_alive:
             self._held[process].append(handle)
         else:
@@ -143,34 +174,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """It is dead: nothing of it is run."""
         # what is dropped would be told of its end, and write, so all of it is kept
         self._remains += process.tasks.items()
-        for handle in [*self._ready, *self._scheduled, *self._held.pop(process, [])]:  # type: ignore[attr-defined]
-            if handle._context.get(current) is process:
+        timers = (timer for _, _, timer in self._scheduled)
+        for handle in [*self._ready, *timers, *self._held.pop(process, [])]:
+            if handle._context.get(current) is process:  # type: ignore[attr-defined]
                 handle.cancel()
 
     def hold(self, process: Process) -> None:
         """It stands still: nothing of it is run until `release`."""
         held = self._held.setdefault(process, [])
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        for place, handle in enumerate(ready):
-            if handle._context.get(current) is process:
-                ready[place] = _nothing(self)  # the loop may be counting them
+        for place, handle in enumerate(self._ready):
+            if handle._context.get(current) is process:  # type: ignore[attr-defined]
+                self._ready[place] = _nothing(self)  # the loop may be counting them
                 held.append(handle)
-        mine = [timer for timer in scheduled if timer._context.get(current) is process]
-        if mine:
-            scheduled[:] = [timer for timer in scheduled if timer._context.get(current) is not process]
-            heapq.heapify(scheduled)
-            for timer in mine:
-                self._set_aside(process, timer)
+        others = []
+        for entry in sorted(self._scheduled):
+            if entry[2]._context.get(current) is process:  # type: ignore[attr-defined]
+                held.append(entry[2])
+            else:
+                others.append(entry)
+        self._scheduled[:] = others  # in order, and so a heap
 
     def release(self, process: Process) -> None:
         for handle in self._held.pop(process, []):
             if handle.cancelled():
                 continue
             if isinstance(handle, asyncio.TimerHandle):
-                handle._scheduled = True  # type: ignore[attr-defined]
-                heapq.heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+                self._schedule(handle)
             else:
-                self._ready.append(handle)  # type: ignore[attr-defined]
+                self._ready.append(handle)
 
     # --- connections ----------------------------------------------------------------------------------
 
@@ -254,6 +285,8 @@ def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
                 raise loop.failures[0]
             return result
         finally:
-            loop.run_until_complete(loop.end())
-            loop.bury()
-            loop.close()
+            try:
+                loop.run_until_complete(loop.end())
+            finally:
+                loop.bury()
+                loop.close()

@@ -46,6 +46,15 @@ def test_what_waits_for_nothing_is_told() -> None:
         run(main)
 
 
+def test_time_that_stands_still_is_told() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        for _ in itertools.count():
+            await asyncio.sleep(0)
+
+    with pytest.raises(StuckError, match="no time passes"):
+        run(main)
+
+
 def test_work_past_the_runtime_is_told() -> None:
     async def main(loop: SimulatedLoop) -> None:
         await Runtime().in_thread(print)
