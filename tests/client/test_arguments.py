@@ -88,6 +88,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something e
     "ReaderGroupManager.create_reader_group.retention": ("NONE", 5, None),
     "Bookmarks.list.stream": (5, b"text"),
     "NamedSlices.list.stream": (5, b"text"),
+    "Bookmarks.list_with_unreadable.stream": (5, b"text"),
+    "NamedSlices.list_with_unreadable.stream": (5, b"text"),
     "KeyValueTable.keys.start": NO_BYTES,
     "KeyValueTable.keys.end": NO_BYTES,
     "KeyValueTable.entries.start": NO_BYTES,

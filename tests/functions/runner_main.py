@@ -12,7 +12,7 @@ import sys
 from nadi.client.aio import StreamManager
 from nadi.functions import serve
 
-from .support import a_function
+from .support import exactly_once
 
 
 async def main(uri: str, scope: str, handler: str, step: str, number: int) -> None:
@@ -26,11 +26,8 @@ async def main(uri: str, scope: str, handler: str, step: str, number: int) -> No
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    function = a_function(
-        *(scope, handler), output="out", exactly_once=True, batch_events=20, dead_letters="dead", retries=1
-    )
     async with StreamManager(uri) as manager:
-        await serve(function, manager, stop=stop, step=note)
+        await serve(exactly_once(scope, handler), manager, stop=stop, step=note)
 
 
 if __name__ == "__main__":

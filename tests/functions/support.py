@@ -22,6 +22,12 @@ def a_function(scope: str, handler: str, **options: Any) -> Function:
     return Function(scope=scope, stream="in", handler=f"{HANDLERS}:{handler}", **{**quick, **options})
 
 
+def exactly_once(scope: str, handler: str) -> Function:
+    """What a `command.runner` runs."""
+    options = {"output": "out", "dead_letters": "dead", "retries": 1, "batch_events": 20, "exactly_once": True}
+    return a_function(scope, handler, **options)
+
+
 async def streams(manager: StreamManager, scope: str, segments: int = 2) -> None:
     await manager.create_stream(scope, "in", segments)
     await manager.create_stream(scope, "out", 2)

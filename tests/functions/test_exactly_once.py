@@ -19,7 +19,7 @@ from nadi.functions import serve
 from nadi.testing import RestartableServer
 
 from .command import runner
-from .support import a_function, in_order, read, read_all, running, streams, until_handled, write
+from .support import a_function, exactly_once, in_order, read, read_all, running, streams, until_handled, write
 
 STEPS = ("begun", "written", "recorded", "committed")
 
@@ -200,9 +200,7 @@ async def kills(server: RestartableServer, manager: StreamManager, scope: str, e
     await streams(manager, scope, 3)
     chance = random.Random(times)
     other = asyncio.Event()
-    beside = asyncio.create_task(
-        serve(a_function(scope, "double", output="out", exactly_once=True, batch_events=20), manager, stop=other)
-    )
+    beside = asyncio.create_task(serve(exactly_once(scope, "double"), manager, stop=other))
     for number in range(times):
         first, last = events * number // times, events * (number + 1) // times
         async with runner(
@@ -214,12 +212,13 @@ async def kills(server: RestartableServer, manager: StreamManager, scope: str, e
             except TimeoutError:
                 if process.returncode is None:  # else it has just been killed at its step
                     os.kill(process.pid, signal.SIGKILL)
+            assert await process.wait() == -signal.SIGKILL
         if number == times // 2:
             other.set()
             await beside
     other.set()
     await beside
-    async with running(a_function(scope, "double", output="out", exactly_once=True), manager):
+    async with running(exactly_once(scope, "double"), manager):
         await check(manager, scope, events)
 
 

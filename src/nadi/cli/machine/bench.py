@@ -74,8 +74,8 @@ def _served(
     if controller is not None:
         tell_if_nobody_listens(controller)
         with StreamManager(controller, trust_store=trust_store) as manager:
-            manager.create_scope(scope)
             try:
+                manager.create_scope(scope)  # a stop may come as the server has just made it
                 yield manager, scope, None
             finally:
                 _remove(manager, scope)
