@@ -30,11 +30,11 @@ SEGMENT = "sc/st/0.#epoch.0"
 TIMEOUT_S = 0.3  # of the client, and of its writers
 SOON_S = 10.0  # a test that takes longer hangs
 
-Write = Callable[[World], Awaitable[Callable[[], Awaitable[object]]]]
+Write = Callable[..., Awaitable[Callable[[], Awaitable[object]]]]
 
 
-async def bytes_flushed(w: World) -> Any:
-    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+async def bytes_flushed(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
 
     async def write() -> None:
         await writer.write(b"bytes")
@@ -43,8 +43,8 @@ async def bytes_flushed(w: World) -> Any:
     return write
 
 
-async def bytes_closed(w: World) -> Any:
-    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+async def bytes_closed(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
 
     async def write() -> None:
         await writer.write(b"bytes")
@@ -53,8 +53,8 @@ async def bytes_closed(w: World) -> Any:
     return write
 
 
-async def bytes_that_find_no_room(w: World) -> Any:
-    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+async def bytes_that_find_no_room(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
 
     async def write() -> None:
         await writer.write(bytes(WRITER_PENDING_BYTES + 1))
@@ -139,7 +139,7 @@ async def test_shared_state_goes_on_once_there_is_room() -> None:
 def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> None:
     async def run(kind: type[NadiError], lose: Callable[[World], object]) -> None:
         async with world(1) as w:
-            begun = await write(w)
+            begun = await write(w, SOON_S)
             lose(w)
             with pytest.raises(kind):
                 await asyncio.wait_for(begun(), SOON_S)

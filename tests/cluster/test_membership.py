@@ -78,7 +78,12 @@ async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> No
 
 @in_virtual_time
 async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
-    a, _, c = await three(cluster, after_s=0.3)
+    (a,) = cluster.add("a", after_s=0.3)
+    await until_async(a.knows_all)
+    await asyncio.sleep(0.5)
+    (c,) = cluster.add("c", after_s=0.3)  # whose beats are between two looks
+    await until_async(a.knows_all)
+    await asyncio.sleep(1.0)
     lists = a.registry.calls["list"]
     await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
     c.kill()
