@@ -94,6 +94,24 @@ async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster
 
 
 @in_virtual_time
+async def test_a_death_that_is_due_while_another_server_is_asked_about_is_seen_then(cluster: Cluster) -> None:
+    (a,) = cluster.add("a", after_s=0.3)
+    await until_async(a.knows_all)
+    await asyncio.sleep(0.5)
+    (c,) = cluster.add("c", after_s=0.3)  # whose beats are between two looks
+    await until_async(a.knows_all)
+    await asyncio.sleep(1.0)
+    lists = a.registry.calls["list"]
+    await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
+    c.kill()
+    await asyncio.sleep(2.5)  # 0.8 s before c is due
+    a.faults.after_s = 0.25
+    cluster.add("d")  # the next look tells of it, and it is asked about for 0.25 s
+    took = await until_async(lambda: "c" not in a.alive())
+    assert 1.2 < took < 1.3
+
+
+@in_virtual_time
 async def test_one_lost_beat_costs_no_lease(cluster: Cluster) -> None:
     a, _, _ = await three(cluster, after_s=0.05)
     for _ in range(5):

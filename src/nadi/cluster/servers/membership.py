@@ -224,11 +224,12 @@ class Membership:
             if clock() >= due:
                 due = max(due + self._pace.beat_s, clock())
                 await self._look()
-            await self._ask_all(self._roster.questions(clock()))
+            asked = clock()
+            await self._ask_all(self._roster.questions(asked))
             await self._clean()
             self._tell(changes)
-            doubt, now = self._roster.next_doubt(), clock()
-            await self._runtime.sleep(max(0.0, min(due, doubt if doubt > now else due) - now))
+            doubt = self._roster.next_doubt()  # may have come meanwhile; an earlier one was asked about
+            await self._runtime.sleep(max(0.0, min(due, doubt if doubt > asked else due) - clock()))
 
     async def _look(self) -> None:
         """One lost call says nothing of the registry: it has failed when the second one in a row has."""
