@@ -3,7 +3,8 @@
 Those streams are kept in a table, so a restart continues with them. A stream is struck off once none of its writers
 counts any more, until one notes a time again. What a round decides (`watermarks`) is carried out by changes that are
 conditional on what was read: a writer that notes a time meanwhile is not dropped, and no watermark is stored twice.
-So a round cut short, because the controller ends or the store is away, leaves the rest to the next one.
+So a round cut short, because the controller ends or the store is away, leaves the rest to the next one. A store that
+doesn't answer, of several, holds up those streams whose marks it has, and costs a round one wait.
 
 How long a stalled writer has been waited for is kept in memory, by the monotonic clock, since the wall clock may be
 set; a restart gives it the stream's full timeout again.
@@ -40,33 +41,52 @@ class WatermarkRounds:
     async def round(self) -> None:
         """Look at the next streams, at most WATERMARK_STREAMS_A_ROUND of them."""
         left = WATERMARK_STREAMS_A_ROUND
+        away: dict[str, UnavailableError] = {}  # by store: what came of asking it in this round
         while left > 0:
             found, self._token = await self._table.page(self._token, left)
             if not found:
                 self._token = b""
-                return
+                break
             left -= len(found)
             for key, _ in found:
                 name = StreamName.of(key)
                 try:
-                    await self._look_at(name)
+                    await self._look_at(name, away)
                     self._complaints.settled(key)
                 except UnavailableError:
-                    raise  # the store is away, for all streams
+                    raise  # what has the records is away, for all streams
                 except Exception as error:
                     if await self._flow.metadata.find_stream(name) is not None:  # else it was deleted meanwhile
                         self._complaints.tell(key, error)
+        if away:
+            raise next(iter(away.values()))
 
-    async def _look_at(self, name: StreamName) -> None:
+    async def _look_at(self, name: StreamName, away: dict[str, UnavailableError]) -> None:
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
-        table = metadata.marks(name)
         marks = await self._marks(name) if found is not None else {}
         if found is None or not marks:
             await self._strike_off(name)
             return
-        stream, history = found.value, await metadata.history(name)
+        history = await metadata.history(name)
         mark_segment = (await metadata.stream(name.mark)).value.segments[0].id
+        place = self._flow.segments.place_of(name.mark.segment(mark_segment))
+        if place in away:
+            return
+        try:
+            await self._judge(name, found.value, history, marks, mark_segment)
+        except UnavailableError as error:
+            away[place] = error
+
+    async def _judge(
+        self,
+        name: StreamName,
+        stream: Stream,
+        history: History,
+        marks: dict[str, Versioned[WriterMark]],
+        mark_segment: int,
+    ) -> None:
+        table = self._flow.metadata.marks(name)
         mark_stream = MarkStream(self._flow.segments, name.mark.segment(mark_segment))
         extent = await mark_stream.extent()
         now_ms, before = self._flow.clock.monotonic_ms(), self._waiting.get(name.key, {})

@@ -110,6 +110,10 @@ class Segments:
         async with lane.permits:
             return await self._exchange(command)
 
+    def place_of(self, segment: str) -> str:
+        """The store that has a segment, by any name, as far as is known now."""
+        return self._place_of(wire.GetStreamSegmentInfo(0, segment, ""))
+
     def _lane(self, command: Command) -> _Lane:
         place = self._place_of(command)
         lane = self._lanes.get(place)
