@@ -9,6 +9,7 @@ import pytest
 
 import nadi
 from nadi.cli.machine import disk, measures
+from tests.access.support import PASSWORD, guarded
 from tests.cli.test_streams import Shell
 
 SHORT = ("--seconds", "0.1")
@@ -49,6 +50,15 @@ def test_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert [scope for scope in manager.list_scopes() if not scope.startswith("_")] == ["home"]
         done = shell.run("bench", "--controller", server.controller_uri, "--data", str(tmp_path), code=1)
         assert "--data has no effect with --controller" in done.stderr.replace("\n", " ")
+
+
+def test_who_may_make_no_scope_is_told_only_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("method", "Basic"), ("username", "reader"), ("password", PASSWORD)):
+        monkeypatch.setenv(f"pravega_client_auth_{name}", value)
+    with guarded(tmp_path) as server:
+        done = Shell(server.controller_uri).run("bench", "--controller", server.controller_uri, *SHORT, code=1)
+    assert "refused createScope" in done.stderr
+    assert "removed" not in done.stderr
 
 
 def test_memory_is_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

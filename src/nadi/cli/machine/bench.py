@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -17,7 +17,7 @@ import typer
 from nadi.cli.events.write import INTERRUPTED
 from nadi.cli.printing import Form, errors_told, show, warn
 from nadi.cli.session import TrustStore, formed, tell_if_nobody_listens
-from nadi.errors import InvalidArgumentError, NadiError, StorageFullError
+from nadi.errors import AccessDeniedError, InvalidArgumentError, NadiError, StorageFullError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -73,12 +73,14 @@ def _served(
     scope = f"bench-{uuid4().hex[:8]}"
     if controller is not None:
         tell_if_nobody_listens(controller)
-        with StreamManager(controller, trust_store=trust_store) as manager:
+        with StreamManager(controller, trust_store=trust_store) as manager, ExitStack() as stack:
+            stack.callback(_remove, manager, scope)  # a stop may come as the server has just made it
             try:
-                manager.create_scope(scope)  # a stop may come as the server has just made it
-                yield manager, scope, None
-            finally:
-                _remove(manager, scope)
+                manager.create_scope(scope)
+            except AccessDeniedError:
+                stack.pop_all()  # there is none
+                raise
+            yield manager, scope, None
         return
     if not data.is_dir():
         raise InvalidArgumentError(f"there is no folder {data}: give one on the disk to be measured")
