@@ -20,7 +20,7 @@ from typing import Self
 
 import msgspec
 
-from nadi.engines.identity import TURN
+from nadi.engines.identity import TURN, turn_has_ended
 from nadi.engines.registry import Entry, Registry
 from nadi.engines.starting import patiently, was_set
 from nadi.errors import ConflictError, NadiError
@@ -127,8 +127,7 @@ class Turn:
 
 def has_ended(there: Entry) -> bool:
     """Whether who had the turn has given it back."""
-    holder = _holder(there)
-    return holder is not None and holder.has_ended
+    return turn_has_ended(there.value)
 
 
 def _holder(there: Entry) -> _Holder | None:

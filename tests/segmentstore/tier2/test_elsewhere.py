@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nadi.engines.opening import open_engines
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
+from nadi.migration.turn import Turn
+from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
@@ -113,6 +116,16 @@ async def test_a_store_that_has_something_else_is_refused(tmp_path: Path, name: 
     async with FakeS3() as fake:
         await fake.objects.put(f"chunks/{name}", b"{}", absent=False, etag=None, generation=None)
         assert said in await refused(tmp_path, fake)
+
+
+async def test_a_migration_that_came_to_nothing_leaves_a_store_free(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        engine, registry = await open_engines(URL, REAL, **fake.config())
+        async with Turn(registry, URL):
+            assert "holds migrating" in await refused(tmp_path / "early", fake)
+        await engine.close()
+        async with opened(tmp_path / "late", fake):
+            pass
 
 
 async def test_a_bucket_that_isnt_there_is_refused(tmp_path: Path) -> None:

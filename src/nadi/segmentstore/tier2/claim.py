@@ -23,6 +23,7 @@ import msgspec
 from nadi.engines import outcomes
 from nadi.engines.engine import LogEngine
 from nadi.engines.failures import RefusedError
+from nadi.engines.identity import TURN, turn_has_ended
 from nadi.engines.opening import open_of_chunks
 from nadi.engines.proof import PROOF, prove
 from nadi.engines.registry import Entry, Registry
@@ -201,8 +202,10 @@ class Claim:
         """Of a store that nobody has: whether it may be had, and keeps what this stands on."""
         if self._where.claimed:
             raise StoreError(gone(self.folder, self.url))
+        turn = await registry.get(TURN)
+        past = TURN if turn is not None and turn_has_ended(turn.value) else ""  # a migration that came to nothing
         async for page in engine.listed(""):
-            found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
+            found = list(islice((name for name in page if not name.startswith(f"{PROOF}/") and name != past), 3))
             if _CLUSTER in page:
                 raise StoreError(f"{self.url} is the store of a cluster: give tier 2 a prefix of its own")
             if found and await registry.get(NAME) is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.engines.failures import RefusedError
+from nadi.engines.identity import TURN
 from nadi.engines.proof import PROOF
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, NotFoundError, StoreError, UnavailableError
@@ -174,7 +175,7 @@ async def _names(chunks: ChunkStore) -> dict[str, int]:
     found: dict[str, int] = {}
     async for page in chunks.pages(""):
         found |= {one.name: one.size_bytes for one in page}
-    others = claims.NAME, f"{PROOF}/", "."
+    others = claims.NAME, f"{PROOF}/", TURN, "."
     return {name: size for name, size in found.items() if not name.startswith(others)}
 
 
