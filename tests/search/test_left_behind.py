@@ -90,6 +90,7 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
 ) -> None:
     """By the rule of `nadi search clean`."""
     monkeypatch.setattr("nadi.search.indexing.upkeep.SEARCH_ORPHAN_S", 0.0)
+    monkeypatch.setattr("nadi.search.indexing.upkeep.SEARCH_TIDY_S", 0.05)
     await some(logs)
     path = label(logs)
     whole = msgspec.json.decode(path.read_bytes(), type=Label)
@@ -113,7 +114,9 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
             return
         said = {"another server's": "it is another server's", "nobody's": "it has no label", "damaged": "can't be read"}
         await until_async(lambda: said[whose] in caplog.text)
+        await asyncio.sleep(0.3)
     assert orphan.exists()
+    assert caplog.text.count("stay in their folder") <= 1, "told once, however often it looks"
 
 
 async def test_what_is_left_is_told_and_deleted(logs: Indexed, nadi_server: RestartableServer) -> None:

@@ -322,7 +322,7 @@ RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still 
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
 # --- between the servers of a cluster ------------------------------------------------------------
-PEER_COMMANDS_AT_ONCE = 128  # of this controller at another store: as many as at its own
+PEER_COMMANDS_AT_ONCE = 136  # of this controller at another store: what it has for one, and who asks all of them
 PEER_PLACE_S = 1.0  # a command that finds no such place within it is refused, and tried again later
 PEER_CONNECT_S = 2.0
 PEER_SILENCE_S = 5.0  # after which a store that says nothing, and answers no keep-alive, counts as gone

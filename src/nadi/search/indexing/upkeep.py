@@ -49,6 +49,7 @@ class Upkeep:
         self._manager, self._definitions, self._definition = manager, definitions, definition
         self._shards, self._changes, self._sharing, self._log = shards, changes, sharing, logger
         self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
+        self._left: set[str] = set()  # that may be another's
         self.news = asyncio.Event()
         self.loose: str | None = None
 
@@ -139,7 +140,9 @@ class Upkeep:
         if not orphans:
             return
         if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
-            self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
+            if not self._left.issuperset(orphans):
+                self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
+            self._left.update(orphans)
             return
         await self._shards.delete(orphans)
 
