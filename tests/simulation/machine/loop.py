@@ -12,6 +12,7 @@ import contextvars
 import gc
 import heapq
 import itertools
+import sys
 import warnings
 import weakref
 from collections import deque
@@ -275,6 +276,17 @@ def _collected_in_time() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What is in the middle of something as it is let go of, outside of its context, complains to nobody."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+
+
 def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
     """What `main` gives, in a loop of its own; raises what a callback raised."""
     loop = SimulatedLoop()
@@ -288,5 +300,6 @@ def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
             try:
                 loop.run_until_complete(loop.end())
             finally:
-                loop.bury()
-                loop.close()
+                with _unheard():
+                    loop.bury()
+                    loop.close()

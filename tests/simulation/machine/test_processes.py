@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import itertools
 import logging
 import os
 import random
+import sys
 import time
 import uuid
 import weakref
@@ -53,6 +55,40 @@ def test_time_that_stands_still_is_told() -> None:
 
     with pytest.raises(StuckError, match="no time passes"):
         run(main)
+
+
+def test_what_a_killed_process_was_in_the_middle_of_is_let_go_of_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    its: contextvars.ContextVar[int] = contextvars.ContextVar("its")
+
+    async def page() -> None:
+        token = its.set(1)
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            its.reset(token)  # ValueError in another context
+
+    async def pages() -> AsyncIterator[None]:
+        while True:
+            await page()
+            yield
+
+    async def read() -> None:
+        async for _ in pages():
+            pass
+
+    async def main(loop: SimulatedLoop) -> None:
+        one = process(loop, "one")
+        one.start(read())
+        await asyncio.sleep(1.0)
+        one.kill()
+
+    run(main)
+    gc.collect()
+    assert heard == []
 
 
 def test_work_past_the_runtime_is_told() -> None:
