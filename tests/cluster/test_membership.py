@@ -76,8 +76,8 @@ async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> No
     assert a.changes == changes + 1
 
 
-@in_virtual_time
-async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
+async def one_whose_look_began_as_another_was_killed(cluster: Cluster) -> Node:
+    """The other is "c"; the look takes 0.3 s."""
     (a,) = cluster.add("a", after_s=0.3)
     await until_async(a.knows_all)
     await asyncio.sleep(0.5)
@@ -87,6 +87,12 @@ async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster
     lists = a.registry.calls["list"]
     await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
     c.kill()
+    return a
+
+
+@in_virtual_time
+async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
+    a = await one_whose_look_began_as_another_was_killed(cluster)
     await asyncio.sleep(0.5)
     a.faults.after_s = 0.0
     took = await until_async(lambda: "c" not in a.alive())
@@ -95,15 +101,7 @@ async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster
 
 @in_virtual_time
 async def test_a_death_that_is_due_while_another_server_is_asked_about_is_seen_then(cluster: Cluster) -> None:
-    (a,) = cluster.add("a", after_s=0.3)
-    await until_async(a.knows_all)
-    await asyncio.sleep(0.5)
-    (c,) = cluster.add("c", after_s=0.3)  # whose beats are between two looks
-    await until_async(a.knows_all)
-    await asyncio.sleep(1.0)
-    lists = a.registry.calls["list"]
-    await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
-    c.kill()
+    a = await one_whose_look_began_as_another_was_killed(cluster)
     await asyncio.sleep(2.5)  # 0.8 s before c is due
     a.faults.after_s = 0.25
     cluster.add("d")  # the next look tells of it, and it is asked about for 0.25 s

@@ -13,6 +13,7 @@ import pytest
 import nadi
 from nadi.cluster.records import MovedAway, Records
 from nadi.engines.files import open_files
+from nadi.engines.identity import turn_has_ended
 from nadi.engines.opening import open_engines
 from nadi.engines.registry import Registry
 from nadi.errors import ConflictError, FencedError
@@ -20,7 +21,7 @@ from nadi.migration import turn, undoing
 from nadi.migration.clusters import ClusterStore
 from nadi.migration.folders import StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.migration.turn import Turn, has_ended
+from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.fake_s3 import FakeS3
@@ -168,7 +169,7 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
             await Turn(registry, "file:///store").__aenter__()
     there = await registry.get("migrating")
     assert there is not None
-    assert has_ended(there)
+    assert turn_has_ended(there.value)
     await engine.close()
 
 

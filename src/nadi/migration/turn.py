@@ -52,7 +52,7 @@ class Turn:
     async def __aenter__(self) -> Self:
         """ConflictError: it is another's. UnavailableError, StoreError: the store can't say."""
         there = await self._there()
-        if there is not None and not has_ended(there):
+        if there is not None and not turn_has_ended(there.value):
             there = await self._watched(there)
         self._version = there.version if there is not None else None
         await self.keep()
@@ -66,7 +66,7 @@ class Turn:
         while self._runtime.monotonic() < until:
             await self._runtime.sleep(min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4)
             now = await self._there()
-            if now is None or has_ended(now):
+            if now is None or turn_has_ended(now.value):
                 return now
             if now != there:
                 raise self._taken(now)
@@ -123,11 +123,6 @@ class Turn:
             f"has ended, or stop it, then start this one again. One that was killed is noticed within "
             f"{MIGRATION_TURN_DEAD_S:g} s"
         )
-
-
-def has_ended(there: Entry) -> bool:
-    """Whether who had the turn has given it back."""
-    return turn_has_ended(there.value)
 
 
 def _holder(there: Entry) -> _Holder | None:

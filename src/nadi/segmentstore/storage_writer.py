@@ -138,8 +138,6 @@ class StorageWriter:
 
     async def _flush(self) -> None:
         """Move what is due, several runs at a time, for a while; a failure is raised once the others have ended."""
-        if not self._moving and self._most_urgent(everything=False) is None:
-            return  # as mostly: no tasks are made for it
         ends_at = self._runtime.monotonic() + FLUSH_ROUND_S
 
         async def one_after_another() -> None:
@@ -180,7 +178,7 @@ class StorageWriter:
         async with self._at_once:
             if self._container.failure is not None:
                 return False
-            found = self._most_urgent(everything=everything)
+            found = self._most_urgent(everything)
             if found is None:
                 return False
             record, move = found
@@ -192,7 +190,7 @@ class StorageWriter:
                     del self._moving[extent]
             return True
 
-    def _most_urgent(self, *, everything: bool) -> tuple[SegmentRecord, Move] | None:
+    def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
         """The first move that is due."""
         moving = set(self._moving.values())
         most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
