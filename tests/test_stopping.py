@@ -24,7 +24,7 @@ from nadi.cluster import node
 from nadi.cluster.doors.front import Front
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
-from nadi.errors import DataFolderLockedError, RequestTimeoutError
+from nadi.errors import DataFolderError, DataFolderLockedError, NadiError, RequestTimeoutError, UnavailableError
 from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import FolderLock
@@ -245,6 +245,65 @@ def test_who_embeds_a_server_waits_until_it_would_end_itself(tmp_path: Path, mon
         one.stop()
     assert 1.5 < time.monotonic() - began < 20
     assert one.has_ended
+
+
+FAILS_AND_STAYS = """
+import os, pathlib, signal, time
+
+pathlib.Path({told!r}).write_text(str(os.getpid()))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+{says}
+time.sleep(600)
+"""
+SAYS = 'os.write(1, b\'{"error": "so", "error_kind": "folder"}\\n\')'
+
+
+def _start_that_fails_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, stop_s: float) -> None:
+    monkeypatch.setattr("nadi.limits.STOP_S", stop_s)
+    monkeypatch.setattr(sys.modules["nadi.standalone.embedded"], "KILL_AFTER_S", 0.0)
+    (tmp_path / "sitecustomize.py").write_text(FAILS_AND_STAYS.format(told=str(tmp_path / "pid"), says=says))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    nadi.embedded(tmp_path / "data", environment={"PYTHONPATH": path})
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        pytest.param(SAYS, pytest.raises(DataFolderError, match=r"^so$"), id="with an error"),
+        pytest.param("os.close(1)", pytest.raises(UnavailableError, match="was killed"), id="and closes its output"),
+    ],
+)
+def test_a_server_that_fails_to_start_and_stays_is_killed(
+    says: str, error: pytest.RaisesExc[NadiError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with error:
+        _start_that_fails_and_stays(tmp_path, monkeypatch, says, 0.5)
+    assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("says", [SAYS, "os.close(1)"], ids=["with an error", "and closes its output"])
+def test_a_server_that_fails_to_start_is_killed_with_who_is_interrupted(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = subprocess.Popen.wait
+
+    def wait(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return waited(self)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        _start_that_fails_and_stays(tmp_path, monkeypatch, says, 600.0)
+    assert _is_gone(int((tmp_path / "pid").read_text()))
 
 
 async def test_containers_are_closed_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,13 +125,12 @@ class EmbeddedServer:
         )
         try:
             ready = self._await_ready(timeout_s)
+            if ready.error:
+                self._has_ended_in_time()
+                raise ERROR_KINDS.get(ready.error_kind, UnavailableError)(ready.error)
         except BaseException:  # Ctrl-C, say
             self.kill()
             raise
-        if ready.error:
-            self._process.wait(self._stop_s)
-            self._close_pipes()
-            raise ERROR_KINDS.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
         self.rest_uri = ready.rest_uri
@@ -153,7 +152,17 @@ class EmbeddedServer:
             return msgspec.json.decode(line, type=Ready)
         if not readable:
             raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
-        return Ready(error=f"the server ended at once with code {self._process.wait()}; see its messages above")
+        if not self._has_ended_in_time():
+            return Ready(error="the server closed its output, didn't end, and was killed; see its messages above")
+        return Ready(error=f"the server ended at once with code {self._process.returncode}; see its messages above")
+
+    def _has_ended_in_time(self) -> bool:
+        """Whether it ends within the time that it may take to stop."""
+        try:
+            self._process.wait(self._stop_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop the server cleanly, and wait for it: up to two minutes where its disk is slow, and it has much to store.
@@ -162,15 +171,13 @@ class EmbeddedServer:
         """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(self._stop_s)
-            except subprocess.TimeoutExpired:
+            if not self._has_ended_in_time():
                 self.kill()
-                raise RequestTimeoutError("the server did not stop in time and was killed") from None
+                raise RequestTimeoutError("the server did not stop in time and was killed")
         self._close_pipes()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as in a crash."""
+        """Kill the server with SIGKILL, as in a crash; nothing, once it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()
