@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
 from nadi.controller.state.segments import Segments
@@ -138,8 +139,10 @@ async def judged(world: World, history: History, name: str) -> int:
 
 
 async def _judge(world: World, history: History, name: str, process: Process) -> int:
-    await learn_ends(Client(world, history, name, process), history, SCALED)
-    await world.run(_come_to_rest)
+    judge = Client(world, history, name, process)
+    await learn_ends(judge, history, SCALED)
+    while await judge.control("unfinished", _unfinished):
+        await judge.pause(1.0)
     reader = Reader(world, history, name, [], process)
     for stream in (SCALED, TRUNCATED):
         history.check(stream.key, await reader.read_on(stream))
@@ -153,14 +156,13 @@ async def _judge(world: World, history: History, name: str, process: Process) ->
     await Inserter(world, history, name, process).judge()
     for register in history.registers.values():
         register.check()
-    watermarks = await world.run(_watermarks)
-    history.check_watermarks(watermarks, await world.run(lambda life: life.controller.history(SCALED)))
+    watermarks = await judge.served("watermarks", _watermarks)
+    history.check_watermarks(watermarks, await judge.control("history", lambda controller: controller.history(SCALED)))
     return len(watermarks)
 
 
-async def _come_to_rest(life: Serving) -> None:
-    while life.controller.unfinished["workflows"]:  # noqa: ASYNC110
-        await asyncio.sleep(1.0)
+async def _unfinished(controller: Controller) -> int:
+    return controller.unfinished["workflows"]
 
 
 async def _watermarks(life: Serving) -> list[Watermark]:

@@ -17,7 +17,7 @@ from nadi.wire import commands as wire
 from ..judging.history import BrokenWordError, History
 from ..machine.network import LostError
 from ..machine.process import Process
-from ..world import World
+from ..world import Serving, World
 
 T = TypeVar("T")
 AWAY = (wire.NoSuchSegment, wire.SegmentIsTruncated)
@@ -115,10 +115,14 @@ class Client:
 
     async def control(self, what: str, call: Callable[[Controller], Awaitable[T]], *, tries: int = 1_000_000) -> T:
         """A call to the controller, repeated where it may have been lost: the controller's are made for that."""
+        return await self.served(what, lambda life: call(life.controller), tries=tries)
+
+    async def served(self, what: str, work: Callable[[Serving], Awaitable[T]], *, tries: int = 1_000_000) -> T:
+        """Done where the controller is, likewise."""
         for _ in range(tries):
             try:
                 async with asyncio.timeout(self.patience_s):
-                    return await self.world.ask(self.name, what, lambda life: call(life.controller))
+                    return await self.world.ask(self.name, what, work)
             except (LostError, UnavailableError, TimeoutError):
                 await self.pause(0.5)
         raise LostError

@@ -242,12 +242,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """After the end, when nothing runs any more: let go of those who were killed."""
         self._is_over = True
         self.set_exception_handler(lambda _loop, _context: None)  # whom they would have told of errors is dead too
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that would have become tasks
-            for task, context in self._remains:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    context.run(task.get_coro().close)
+        for task, context in self._remains:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(BaseException):
+                context.run(task.get_coro().close)
         self._remains.clear()  # whoever keeps the loop doesn't keep the world
         self._held.clear()
         self.sockets = None
@@ -278,11 +276,14 @@ def _collected_in_time() -> Iterator[None]:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What is in the middle of something as it is let go of, outside of its context, complains to nobody."""
+    """What is in the middle of something as it is let go of, outside of its context, complains to nobody; nor what
+    would have become a task, such as the end of an asynchronous generator."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        yield
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+            gc.collect()
     finally:
         sys.unraisablehook = before
 

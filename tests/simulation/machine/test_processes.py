@@ -12,6 +12,7 @@ import random
 import sys
 import time
 import uuid
+import warnings
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any
@@ -88,6 +89,34 @@ def test_what_a_killed_process_was_in_the_middle_of_is_let_go_of_in_silence(
 
     run(main)
     gc.collect()
+    assert heard == []
+
+
+def test_what_a_killed_process_had_not_begun_is_let_go_of_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+
+    class Plan:
+        def __init__(self) -> None:
+            self.itself = self  # only who looks for such rings lets go of it
+            self.work = asyncio.sleep(60.0)
+
+    async def plans() -> None:
+        plan = Plan()
+        await asyncio.sleep(60.0)
+        await plan.work
+
+    async def main(loop: SimulatedLoop) -> None:
+        one = process(loop, "one")
+        one.start(plans())
+        await asyncio.sleep(1.0)
+        one.kill()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run(main)
+        gc.collect()
+    assert told == []
     assert heard == []
 
 
