@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -42,6 +43,11 @@ class NatsServer:
             except OSError:
                 assert REAL.monotonic() < until, "the NATS server doesn't start"
                 REAL.rest(0.02)
+
+    def pause(self) -> None:
+        """It stands still, until it is killed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         if self._process is not None:

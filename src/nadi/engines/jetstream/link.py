@@ -57,7 +57,7 @@ class Link:
 
     def __init__(self, where: Where) -> None:
         self._where = where
-        self._client: NatsClient = _SafeClient() if where.needs_tls else NatsClient()
+        self._client = _SafeClient() if where.needs_tls else _Client()
         self._inbox = self._client.new_inbox()
         self._tokens = count()
         self._waiting: dict[str, _Waiting] = {}
@@ -213,7 +213,16 @@ def _take(waiting: _Waiting, message: Msg) -> None:
         waiting.done.set_result(None)
 
 
-class _SafeClient(NatsClient):
+class _Client(NatsClient):
+    """Tells whenever its connection has ended. The library doesn't where something waited to be sent: it tries that
+    once more, and fails before it calls `closed_cb`."""
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._pending, self._pending_data_size = [], 0
+        await super()._close(status, do_cbs)
+
+
+class _SafeClient(_Client):
     """Says nothing to a server that doesn't speak TLS: the library would send it the password."""
 
     def _connect_command(self) -> bytes:
