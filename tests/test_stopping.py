@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -24,7 +25,14 @@ from nadi.cluster import node
 from nadi.cluster.doors.front import Front
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
-from nadi.errors import DataFolderError, DataFolderLockedError, NadiError, RequestTimeoutError, UnavailableError
+from nadi.errors import (
+    DataFolderError,
+    DataFolderLockedError,
+    InvalidArgumentError,
+    NadiError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import FolderLock
@@ -267,8 +275,9 @@ def _start_that_fails_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def _is_gone(pid: int) -> bool:
+    """If not, it is now."""
     try:
-        os.kill(pid, 0)
+        os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return True
     return False
@@ -304,6 +313,39 @@ def test_a_server_that_fails_to_start_is_killed_with_who_is_interrupted(
     with pytest.raises(KeyboardInterrupt):
         _start_that_fails_and_stays(tmp_path, monkeypatch, says, 600.0)
     assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    "printed", [r"hello\n", r"\n", r"{}\n", r"null\n", r"\xff\n"], ids=["text", "nothing", "{}", "null", "no text"]
+)
+def test_a_server_that_prints_something_else_is_told_and_killed(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py"):
+        _start_that_fails_and_stays(tmp_path, monkeypatch, f"os.write(1, b'{printed}')", 600.0)
+    assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("ports", [{"port": 70_000}, {"port": -1}, {"rest_port": 65_536}])
+def test_what_is_no_port_is_told(ports: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a port"):
+        nadi.embedded(tmp_path / "data", **ports)
+
+
+def test_a_server_starts_beside_many_open_files(tmp_path: Path) -> None:
+    """`select` takes no descriptor over 1,023."""
+    held = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held[0], min(2_000, held[1])), held[1]))
+    files: list[int] = []
+    try:
+        while not files or files[-1] < 1_100:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        with nadi.embedded(tmp_path / "data") as server:
+            assert server.controller_uri
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, held)
 
 
 async def test_containers_are_closed_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

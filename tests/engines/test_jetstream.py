@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from nadi.errors import InvalidArgumentError, StorageFullError, StoreError, Unav
 from nadi.runtime import REAL
 from tests.access.support import certificate
 from tests.support.engines import created, known
-from tests.support.nats import NatsServer, nats_servers, url_of
+from tests.support.nats import HOST, NatsServer, nats_servers, url_of
 
 LOG = "nats:LOG"
 GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
@@ -268,6 +269,55 @@ async def test_what_is_under_way_ends_with_the_connection(
     assert "no answer in" not in str(results), "they were told only when their time was over"
 
 
+@asynccontextmanager
+async def stalling(server: NatsServer, stalls: asyncio.Event) -> AsyncIterator[str]:
+    """The address of a way to a server. Once it stalls it takes in no more, and has no more to say."""
+
+    async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+
+    async def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection(HOST, server.port)
+        ways = [asyncio.create_task(passed_on(reader, requests)), asyncio.create_task(passed_on(answers, writer))]
+        try:
+            await stalls.wait()
+            for way in ways:
+                way.cancel()
+            writer.write_eof()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            writer.transport.abort()
+            requests.transport.abort()
+
+    way = await asyncio.start_server(came, HOST)
+    try:
+        yield f"nats://{HOST}:{way.sockets[0].getsockname()[1]}/LOG"
+    finally:
+        way.close()
+
+
+@pytest.mark.parametrize("ends", ["the other side", "this side"])
+async def test_nothing_waits_for_a_side_that_takes_nothing_in(server: NatsServer, ends: str) -> None:
+    stalls = asyncio.Event()
+    async with stalling(server, stalls) as url:
+        engine = await open_log(url, REAL, make=True)
+        if ends == "this side":
+            server.pause()
+        else:
+            stalls.set()
+        under_way = [asyncio.create_task(engine.create(f"log/0/1/{number}", [bytes(20 << 20)])) for number in range(2)]
+        await REAL.sleep(0.2)
+        if ends == "this side":
+            async with asyncio.timeout(0.9):
+                await engine.close()
+        results = await asyncio.gather(*under_way, return_exceptions=True)
+        assert all(isinstance(result, UnavailableError) for result in results), results
+        assert "no answer in" not in str(results), "they were told only when their time was over"
+        await engine.close()
+
+
 async def test_a_stream_that_was_lost_is_never_taken_for_an_empty_one(engine: OwnEngine, server: NatsServer) -> None:
     assert await engine.create("log/0/1/1", [b"x"])
     assert not isinstance(await call(server, "STREAM.DELETE.LOG", {}), Problem)
@@ -329,6 +379,34 @@ async def test_room_after_a_break_is_for_one_at_a_time() -> None:
     assert await reads() == 1
     room.came(8 << 20)
     assert await reads() == 2
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(300, 64), (5_592_641, 5)])
+async def test_answers_that_differ_by_a_few_bytes_wait_for_no_others(size: int, at_once: int) -> None:
+    """The digits of a number and of a time make them."""
+    room = Room()
+    for _ in range(30):
+        room.came(size)
+    async with AsyncExitStack() as under_way:
+        for _ in range(at_once - 1):
+            await under_way.enter_async_context(room.taken())
+        for more in (0, 1, 2, 1, 2, 0, 2):
+            async with asyncio.timeout(10), room.taken():
+                room.came(size + more)
+
+
+async def test_a_read_that_waits_for_room_ends_in_its_time(
+    engine: OwnEngine, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await created(engine, "a", b"x")
+    assert await got(engine, "a") == b"x"
+    server.pause()
+    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 1.0)
+    reads = [engine.get(f"log/0/1/{number}") for number in range(40)]
+    async with asyncio.timeout(8):
+        found = await asyncio.gather(*reads, return_exceptions=True)
+    assert {type(one) for one in found} == {UnavailableError}
+    assert {str(one).partition(": ")[2] for one in found} == {"no answer in 1 s; it is tried again"}
 
 
 async def test_no_more_is_asked_for_until_what_is_larger_than_expected_has_come() -> None:

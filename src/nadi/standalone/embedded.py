@@ -8,12 +8,12 @@ Ctrl-C in a terminal and interrupting a notebook reach only the caller, which ma
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,19 @@ class Ready(msgspec.Struct):
     error_kind: str = ""
 
 
+def _ready(line: bytes) -> Ready:
+    try:
+        ready = msgspec.json.decode(line, type=Ready)
+    except msgspec.MsgspecError:
+        ready = Ready()
+    if not ready.error and not ready.controller_uri:
+        raise UnavailableError(
+            f"the server's process printed {line[:100]!r}, and not where it listens: see its messages above, and "
+            "whether a sitecustomize.py or a .pth file prints something wherever Python starts"
+        )
+    return ready
+
+
 class EmbeddedServer:
     """A running child server. Clients connect to `controller_uri`; `pid` is its process.
 
@@ -146,10 +159,10 @@ class EmbeddedServer:
 
     def _await_ready(self, timeout_s: float) -> Ready:
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        readable = wait([self._process.stdout.fileno()], timeout_s)
         line = self._process.stdout.readline() if readable else b""
         if line:
-            return msgspec.json.decode(line, type=Ready)
+            return _ready(line)
         if not readable:
             raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
         if not self._has_ended_in_time():
@@ -246,6 +259,9 @@ def embedded(
     ...     server.controller_uri.startswith("tcp://127.0.0.1:")
     True
     """
+    for each in (port, rest_port):
+        if each is not None and not 0 <= each <= 65_535:
+            raise InvalidArgumentError(f"{each} is not a port: those are 0 to 65535, and 0 is any free one")
     if log and not store:
         raise InvalidArgumentError("a log of its own is for a cluster: give the URL of its store, too")
     if store and (tier2 or tier2_options or log_max_bytes is not None):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from nadi.engines.failures import RefusedError
 from nadi.engines.jetstream.failures import Problem, told
+from nadi.engines.jetstream.room import Room
 from nadi.engines.jetstream.where import Where
 from nadi.errors import InvalidArgumentError, UnavailableError
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from nadi.engines.jetstream.link import Answer, Enough, Link
 
 T = TypeVar("T")
-TIMEOUT_S = 10.0  # of a request, its connecting included
+TIMEOUT_S = 10.0  # of a request, its turn and its connecting included
 _AT_ONCE = 64  # requests
 
 
@@ -35,7 +37,7 @@ class Connection:
         self._where, self._largest_bytes = where, largest_bytes
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._turns, self._room = asyncio.Semaphore(_AT_ONCE), Room()
 
     async def ask(self, what: str, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
         """The answer to a request. what: as in "NATS can't store log/0/1".
@@ -44,14 +46,31 @@ class Connection:
         """
         return await self._with_link(what, lambda link: link.ask(subject, payload, headers))
 
+    async def read(self, what: str, subject: str, request: bytes) -> Answer:
+        """As `ask`, for an answer that may be large."""
+
+        async def asked(link: Link) -> Answer:
+            try:
+                answer = await link.ask(subject, request, None)
+            except UnavailableError:
+                if not link.is_open:
+                    self._room.broke()
+                raise
+            self._room.came(len(answer.data))
+            return answer
+
+        return await self._with_link(what, asked, self._room.taken())
+
     async def ask_many(self, what: str, subject: str, payload: bytes, enough: Enough) -> list[Answer]:
         """As `ask`, for messages of a stream: until there are `enough`."""
         return await self._with_link(what, lambda link: link.ask_many(subject, payload, enough))
 
-    async def _with_link(self, what: str, work: Callable[[Link], Awaitable[T]]) -> T:
+    async def _with_link(
+        self, what: str, work: Callable[[Link], Awaitable[T]], room: AbstractAsyncContextManager[None] | None = None
+    ) -> T:
         link = None
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._room:
+            async with asyncio.timeout(TIMEOUT_S), self._turns, room or nullcontext():
                 link = await self._connected()
                 return await work(link)
         except TimeoutError:

@@ -19,7 +19,6 @@ from nadi.engines.engine import Aged
 from nadi.engines.failures import RefusedError
 from nadi.engines.jetstream.connection import Connection, decoded, good
 from nadi.engines.jetstream.failures import CONSUMER_GONE, EXISTS, NOT_THERE, Problem, told
-from nadi.engines.jetstream.room import Room
 from nadi.engines.jetstream.stream import open_stream
 from nadi.engines.jetstream.where import Where
 from nadi.engines.names import check_name
@@ -89,7 +88,7 @@ class JetStreamEngine:
 
     def __init__(self, stream: str, connection: Connection, reading: Connection, runtime: Runtime) -> None:
         self._stream, self._connection, self._runtime = stream, connection, runtime
-        self._reading, self._room = reading, Room()
+        self._reading = reading
         self._newest = 0  # sequence number in the stream that was acknowledged
         self._has_lost = ""
 
@@ -117,13 +116,7 @@ class JetStreamEngine:
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         subject, what = self._subject(name), f"read {name}"
         request = msgspec.json.encode({"last_by_subj": subject})
-        async with self._room.taken():
-            try:
-                answer = await self._reading.ask(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
-            except UnavailableError:
-                self._room.broke()
-                raise
-            self._room.came(len(answer.data))
+        answer = await self._reading.read(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
         if len(answer.data) < _IN_THREAD_BYTES:
             found = decoded(what, answer.data, _Got)
         else:

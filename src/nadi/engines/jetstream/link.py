@@ -227,9 +227,13 @@ class _Client(NatsClient):
         return super()._connect_command()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Sends nothing more: the library tries to, and where that fails it never calls `closed_cb`."""
+        """Sends nothing more. The library tries to: where that fails it never calls `closed_cb`, and where the other
+        side takes nothing in, it waits."""
         if self._pending_data_size:
             self._pending, self._pending_data_size = [], 0
+        writer = getattr(self._transport, "_io_writer", None)  # None before it connects, or if it couldn't
+        if writer is not None:
+            writer.transport.abort()
         await super()._close(status, do_cbs)
 
 

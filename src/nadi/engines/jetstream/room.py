@@ -21,8 +21,8 @@ class Room:
 
     def __init__(self) -> None:
         self._expected = _FIRST_BYTES
-        self._held = 0
-        self._is_over = False  # more is under way than was expected: nothing more is, until all of it came
+        self._held = self._count = 0
+        self._is_over = False  # more may be under way than was expected: nothing more is, until all of it came
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
@@ -31,20 +31,23 @@ class Room:
             await self._changed.wait_for(self._has_room)
             taken = self._expected
             self._held += taken
+            self._count += 1
         try:
             yield
         finally:
             self._held -= taken
-            self._is_over = self._is_over and self._held > 0
+            self._count -= 1
+            self._is_over = self._is_over and self._count > 0
             async with self._changed:
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        return not self._held or (not self._is_over and self._held + self._expected <= _MOST_BYTES)
+        return not self._count or (not self._is_over and self._held + self._expected <= _MOST_BYTES)
 
     def came(self, size_bytes: int) -> None:
         """An answer came: the next ones are expected to be as large, or half of what was expected."""
-        self._is_over = self._is_over or size_bytes > self._expected
+        if size_bytes > self._expected:
+            self._is_over = self._is_over or size_bytes * self._count > _MOST_BYTES
         self._expected = max(size_bytes, self._expected // 2, 1)
 
     def broke(self) -> None:
