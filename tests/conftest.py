@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -34,6 +35,11 @@ LONG = (
 # No deadline for an example: a shared machine may stop for longer than any useful one.
 settings.register_profile("nadi", deadline=None)
 settings.load_profile("nadi")
+
+
+# A shell's job in the background ignores Ctrl-C, and so would all that tests start, and then interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, Unava
 from nadi.standalone.embedded import Settings
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.workers import Workers
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.crash
 
@@ -71,16 +71,6 @@ def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: 
         assert len(list(manager.read_events("home", "meters", end=end))) == 400
 
 
-def free_ports(count: int) -> int:
-    """The first of so many, one after the other."""
-    while True:
-        with contextlib.ExitStack() as taken, contextlib.suppress(OSError, OverflowError):
-            first = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            for port in range(first + 1, first + count):
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            return int(first)
-
-
 def started_at(rest: str) -> str:
     """Of the process whose metrics are there."""
     with urlopen(f"{rest}/metrics") as answer:
@@ -89,7 +79,7 @@ def started_at(rest: str) -> str:
 
 
 def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_same(tmp_path: Path) -> None:
-    port = free_ports(3)
+    port = free_port(count=3)
     with Workers(2, tmp_path / "data", settings(rest_port=port)) as workers:
         own = {started_at(f"http://127.0.0.1:{port + 1 + number}") for number in range(2)}
         assert len(own) == 2

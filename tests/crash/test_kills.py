@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import socket
 import statistics
 import threading
 import time
@@ -37,6 +36,7 @@ from tests.crash.load import (
     Worker,
     read_slice,
 )
+from tests.support.ports import free_port
 
 KILLS = int(os.environ.get("NADI_CRASH_KILLS", "8"))
 # So that files rotate, runs go beside the log, data moves to tier 2, chunks go, records leave memory between kills.
@@ -46,15 +46,6 @@ SMALL_LIMITS = (
     "run_least_bytes=8192,run_file_bytes=262144,run_carry_bytes=16384,run_idle_s=0.05,"
     "records_in_memory=2,state_map_bytes=262144,snapshot_interval_s=0.2,snapshot_deltas=5"
 )
-
-
-def free_port() -> int:
-    """Below the range of ephemeral ports: nobody's outgoing connection takes it while the server is down."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class Scaler:

@@ -281,21 +281,26 @@ async def stalling(server: NatsServer, stalls: asyncio.Event) -> AsyncIterator[s
     async def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, requests = await asyncio.open_connection(HOST, server.port)
         ways = [asyncio.create_task(passed_on(reader, requests)), asyncio.create_task(passed_on(answers, writer))]
-        try:
-            await stalls.wait()
-            for way in ways:
-                way.cancel()
+        await stalls.wait()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        if not writer.is_closing():
             writer.write_eof()
-            await asyncio.get_running_loop().create_future()
-        finally:
-            writer.transport.abort()
-            requests.transport.abort()
+        await over.wait()
+        for one in (writer, requests):
+            one.transport.abort()
+        await asyncio.gather(writer.wait_closed(), requests.wait_closed(), return_exceptions=True)
 
-    way = await asyncio.start_server(came, HOST)
+    over, visits = asyncio.Event(), list[asyncio.Task[None]]()
+    way = await asyncio.start_server(lambda *streams: visits.append(asyncio.create_task(came(*streams))), HOST)
     try:
         yield f"nats://{HOST}:{way.sockets[0].getsockname()[1]}/LOG"
     finally:
         way.close()
+        stalls.set()
+        over.set()
+        await asyncio.gather(*visits)
 
 
 @pytest.mark.parametrize("ends", ["the other side", "this side"])

@@ -15,11 +15,11 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.spark.connections import Client
 from nadi.standalone.embedded import EmbeddedServer, embedded
 from nadi.testing import fill_stream, read_stream
-from tests.crash.test_kills import free_port
 from tests.segmentstore.tier2.test_processes import EVENTS, LIMITS
 from tests.spark.test_direct import LIMITS as DIRECT_LIMITS
 from tests.spark.test_direct import World
 from tests.spark.test_direct import asked as asked
+from tests.support.ports import free_port
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.slow

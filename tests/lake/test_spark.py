@@ -34,6 +34,7 @@ def spark() -> Iterator[Any]:
         yield session
 
 
+@pytest.mark.timeout(400)  # a dozen of Spark's jobs
 def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncated(
     nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
 ) -> None:

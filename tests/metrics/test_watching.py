@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from nadi.standalone.embedded import EmbeddedServer
 from tests.access.support import PASSWORD
 from tests.metrics.conftest import ADMIN
 from tests.metrics.support import ALL, parsed, scraped, series
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -139,12 +139,6 @@ def test_each_alert_is_explained() -> None:
 
 
 # --- by Prometheus itself ------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

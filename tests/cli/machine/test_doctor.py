@@ -25,18 +25,12 @@ import nadi
 from nadi.cli.machine import disk, programs, serving
 from nadi.cli.machine.finding import Finding, State
 from tests.cli.test_streams import Shell
+from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_SYNCED_S", 0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_a_server_that_is_well(tmp_path: Path) -> None:

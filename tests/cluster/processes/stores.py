@@ -8,8 +8,9 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.cluster.processes.ports import PATIENCE_S, ROOT, free_port
+from tests.cluster.processes.ports import PATIENCE_S, ROOT
 from tests.cluster.processes.wires import Wire, Wires
+from tests.support.ports import free_port
 
 
 class FolderStore:

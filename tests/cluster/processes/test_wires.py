@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.cluster.processes.ports import free_port
 from tests.cluster.processes.wires import Address, Wire, Wires
+from tests.support.ports import free_port
 
 _HEARD_S = 10.0
 _SILENT_S = 0.2

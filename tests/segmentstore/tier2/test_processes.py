@@ -13,10 +13,10 @@ import pytest
 import nadi
 from nadi.standalone.embedded import EmbeddedServer, embedded
 from nadi.testing import fill_stream, read_stream
-from tests.crash.test_kills import free_port
 from tests.segmentstore.tier2.elsewhere import URL, chunks
 from tests.support.fake_s3.requests import Answer, Request
 from tests.support.fake_s3.server import FakeS3
+from tests.support.ports import free_port
 
 LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_kills import free_port
 from tests.spark.kills.chain import Chain
 from tests.spark.kills.killing import IN_TASKS, STEPS, VICTIMS
+from tests.support.ports import free_port
 
 KILLS = int(os.environ.get("NADI_SPARK_KILLS", "4"))
 SEED = int(os.environ.get("NADI_SPARK_SEED", str(random.randrange(1_000_000))))

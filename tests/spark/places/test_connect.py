@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 import nadi
 from tests.spark.scaled import check_once_in_order
+from tests.support.ports import free_port
 
 from .cluster import SPARK, answers, source_path, wait_for
 from .guide import command, examples
@@ -36,12 +36,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(not all(map(is_there, NEEDED)), reason="Spark Connect's client needs pyspark[connect]"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
 
 
 @pytest.fixture
