@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.processes.ports import PATIENCE_S, ROOT
+from tests.cluster.processes.patience import PATIENCE_S, ROOT
 
 
 class Part:

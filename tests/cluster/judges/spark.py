@@ -14,7 +14,7 @@ from tests.cluster.judges.judge import TAIL_S, MissingError, check_same
 from tests.cluster.processes.client import Client, Promised
 from tests.cluster.processes.cluster import Cluster
 from tests.cluster.processes.history import read_all
-from tests.cluster.processes.ports import ROOT
+from tests.cluster.processes.patience import ROOT
 from tests.crash.load import SCOPE, Ledger
 
 COPIES = "copies"

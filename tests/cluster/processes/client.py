@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tests.cluster.processes.ports import PATIENCE_S, ROOT
+from tests.cluster.processes.patience import PATIENCE_S, ROOT
 
 SETTLED_S = 2 * PATIENCE_S
 

@@ -14,7 +14,7 @@ from nadi.engines.opening import open_engines
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from tests.cluster.processes.doors import Doors
-from tests.cluster.processes.ports import PATIENCE_S
+from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.server import Server
 from tests.cluster.processes.stores import FolderStore, S3Store
 from tests.cluster.processes.wires import Wire, Wires

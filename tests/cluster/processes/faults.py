@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nadi.limits import CLUSTER_DRAIN_S
 from tests.cluster.processes.cluster import Cluster
 from tests.cluster.processes.doors import CLIENTS, SERVERS
-from tests.cluster.processes.ports import PATIENCE_S
+from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.server import Server
 from tests.cluster.processes.stores import S3Store
 

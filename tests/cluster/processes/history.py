@@ -13,7 +13,7 @@ from nadi.client import StreamManager
 from nadi.errors import UnavailableError
 from tests.cluster.processes.client import Client, Promised
 from tests.cluster.processes.cluster import Cluster
-from tests.cluster.processes.ports import PATIENCE_S
+from tests.cluster.processes.patience import PATIENCE_S
 from tests.crash.load import SCOPE, STREAM, TABLE, Ledger
 
 _SEGMENTS = 6

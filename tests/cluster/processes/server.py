@@ -17,7 +17,7 @@ import msgspec
 from nadi.standalone.embedded import Ready, Settings
 from nadi.standalone.security import ServerSecurity
 from tests.cluster.processes.doors import Doors
-from tests.cluster.processes.ports import PATIENCE_S
+from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.stores import FolderStore, S3Store
 from tests.support.ports import free_port
 

@@ -8,7 +8,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.cluster.processes.ports import PATIENCE_S, ROOT
+from tests.cluster.processes.patience import PATIENCE_S, ROOT
 from tests.cluster.processes.wires import Wire, Wires
 from tests.support.ports import free_port
 

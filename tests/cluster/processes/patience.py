@@ -1,4 +1,4 @@
-"""Where processes under test are, and how long they may take."""
+"""How long processes under test may take, and where their programs are."""
 
 from __future__ import annotations
 
