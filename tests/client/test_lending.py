@@ -14,6 +14,7 @@ from nadi.client.reading.reader import lend, look
 from nadi.errors import ClosedError, TruncatedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
+from tests.support.waiting import until_async
 
 from .fake_server import Chaos
 from .test_writer import in_order, rescale_somehow
@@ -90,7 +91,7 @@ async def test_a_slow_taker_holds_the_reading_back() -> None:
         reader = await w.manager.create_reader("sc", "st", end=end)
         taker = Taker(reader)
         taker.ask()
-        await asyncio.sleep(0.5)
+        await until_async(lambda: taker.lending.wants_word)
         lent = taker.lending._found.qsize()
         await asyncio.sleep(0.2)
         assert taker.lending._found.qsize() == lent
