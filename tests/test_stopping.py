@@ -266,12 +266,14 @@ time.sleep(600)
 SAYS = 'os.write(1, b\'{"error": "so", "error_kind": "folder"}\\n\')'
 
 
-def _start_that_fails_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, stop_s: float) -> None:
+def _start_that_fails_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, stop_s: float, timeout_s: float = 60.0
+) -> None:
     monkeypatch.setattr("nadi.limits.STOP_S", stop_s)
     monkeypatch.setattr(sys.modules["nadi.standalone.embedded"], "KILL_AFTER_S", 0.0)
     (tmp_path / "sitecustomize.py").write_text(FAILS_AND_STAYS.format(told=str(tmp_path / "pid"), says=says))
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    nadi.embedded(tmp_path / "data", environment={"PYTHONPATH": path})
+    nadi.embedded(tmp_path / "data", environment={"PYTHONPATH": path}, timeout_s=timeout_s)
 
 
 def _is_gone(pid: int) -> bool:
@@ -324,6 +326,33 @@ def test_a_server_that_prints_something_else_is_told_and_killed(
     with pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py"):
         _start_that_fails_and_stays(tmp_path, monkeypatch, f"os.write(1, b'{printed}')", 600.0)
     assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("says", ["", "os.write(1, b'{')"], ids=["nothing", "half a line"])
+def test_a_server_that_does_not_say_where_it_listens_in_time_is_killed(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RequestTimeoutError, match="not ready within 3 s"):
+        _start_that_fails_and_stays(tmp_path, monkeypatch, says, 600.0, timeout_s=3.0)
+    assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_folder_whose_name_is_no_text_is_one_like_others(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        with manager.create_writer("home", "meters") as writer:
+            writer.write_event(b"kept", routing_key="a")
+        server.kill()
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        end = manager.stream_info("home", "meters").tail
+        assert [bytes(event.data) for event in manager.read_events("home", "meters", end=end)] == [b"kept"]
+
+
+def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataFolderError, match="File name too long"):
+        nadi.embedded(tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize("ports", [{"port": 70_000}, {"port": -1}, {"rest_port": 65_536}])

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -31,6 +32,7 @@ from nadi.errors import (
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
+MOST_TOLD_BYTES = 65_536  # by its process, of where it listens
 KILL_AFTER_S = 3.0  # a server that ends itself, whatever keeps it, hasn't then
 ERROR_KINDS = {  # of a start, what is said more exactly first
     "folder": DataFolderError,
@@ -158,13 +160,19 @@ class EmbeddedServer:
         return self._process.pid
 
     def _await_ready(self, timeout_s: float) -> Ready:
+        """A whole line, or what there is at the output's end."""
         assert self._process.stdout is not None
-        readable = wait([self._process.stdout.fileno()], timeout_s)
-        line = self._process.stdout.readline() if readable else b""
+        output = self._process.stdout.fileno()
+        until, line = time.monotonic() + timeout_s, b""
+        while not line.endswith(b"\n") and len(line) < MOST_TOLD_BYTES:
+            if not wait([output], max(0.0, until - time.monotonic())):
+                raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
+            part = os.read(output, 4096)
+            if not part:
+                break
+            line += part
         if line:
             return _ready(line)
-        if not readable:
-            raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
         if not self._has_ended_in_time():
             return Ready(error="the server closed its output, didn't end, and was killed; see its messages above")
         return Ready(error=f"the server ended at once with code {self._process.returncode}; see its messages above")

@@ -76,7 +76,7 @@ def _apply(folder: Path, stored: bytes, durable: bool) -> None:
     file = folder / STATE_FILE
     map_bytes = max(STATE_MAP_BYTES, 2 * file.stat().st_size + 20 * len(stored))
     with lmdb.open(
-        str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=0o600, sync=durable, metasync=durable
+        os.fsencode(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=0o600, sync=durable, metasync=durable
     ) as env:
         tables = {name: env.open_db(name.encode()) for name in TABLES}
         for changes in unpack_changes(stored):

@@ -10,6 +10,7 @@ fail. If attributes are gone, and writers' numbers with them, a writer that repe
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from bisect import bisect_right
@@ -263,7 +264,7 @@ def _write(new: Path, container: int, records: Records) -> None:
     """Write a state with these records and their totals."""
     new.mkdir(mode=0o700)
     size = sum(len(key) + len(value) + 64 for rows in records.values() for key, value in rows.items())
-    with lmdb.open(str(new), max_dbs=len(TABLES), map_size=max(STATE_MAP_BYTES, 8 * size), mode=0o600) as env:
+    with lmdb.open(os.fsencode(new), max_dbs=len(TABLES), map_size=max(STATE_MAP_BYTES, 8 * size), mode=0o600) as env:
         tables = {table: env.open_db(table.encode()) for table in TABLES}
         with env.begin(write=True) as txn:
             commit = Commit(txn, tables, seeds_of(container), {})

@@ -149,7 +149,12 @@ class Metadata:
 
     def _open_file(self, folder: Path, map_bytes: int) -> None:
         self._env = lmdb.open(
-            str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600, **self._sync
+            os.fsencode(folder),
+            map_size=map_bytes,
+            max_dbs=len(TABLES),
+            max_readers=_MAX_READERS,
+            mode=0o600,
+            **self._sync,
         )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}

@@ -117,7 +117,7 @@ def _sealed_sequence(folder: Path, container: int) -> int | None:
     """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped. None: the state
     isn't this container's."""
     with (
-        lmdb.open(str(folder), readonly=True, lock=False, max_dbs=1) as env,
+        lmdb.open(os.fsencode(folder), readonly=True, lock=False, max_dbs=1) as env,
         env.begin(db=env.open_db(b"state", create=False)) as txn,
     ):
         raw = bytes(txn.get(STATE_KEY) or b"")
@@ -161,9 +161,9 @@ def inspect_file(file: Path, container: int) -> Inspected:
 def look_ahead(folder: Path) -> None:
     """Have the states of a folder walked already, if it is one that a server was killed on, while the caller's modules
     are imported, which takes as long. What that finds counts only if nothing was written since, and all was well."""
-    for file in folder.glob(f"container-*/state/{STATE_FILE}"):
-        number = file.parent.parent.name.removeprefix("container-")
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # what a start stumbles over it tells itself
+        for file in folder.glob(f"container-*/state/{STATE_FILE}"):
+            number = file.parent.parent.name.removeprefix("container-")
             if number.isdecimal() and not (file.parent / SEAL_FILE).exists():
                 was = _identity(file)
                 if was[1] > _OWN_PROCESS_BYTES:

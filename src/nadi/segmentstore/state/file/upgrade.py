@@ -5,6 +5,7 @@ So an interrupted upgrade leaves the state as it was, and memory is needed for a
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -47,8 +48,8 @@ def _copy(folder: Path, new: Path, container: int) -> None:
     map_bytes = 4 * (folder / _FILE).stat().st_size + (1 << 24)  # address space only
     most = len(TABLES)
     with (
-        lmdb.open(str(folder), max_dbs=most, map_size=map_bytes, readonly=True, mode=0o600) as source,
-        lmdb.open(str(new), max_dbs=most, map_size=map_bytes, mode=0o600, sync=False) as target,
+        lmdb.open(os.fsencode(folder), max_dbs=most, map_size=map_bytes, readonly=True, mode=0o600) as source,
+        lmdb.open(os.fsencode(new), max_dbs=most, map_size=map_bytes, mode=0o600, sync=False) as target,
     ):
         totals = {name: _copy_table(source, target, name, seed_of(container, name)) for name in COUNTED}
         own = target.open_db(b"state")
