@@ -20,7 +20,7 @@ from nadi.standalone.security import ServerSecurity
 from tests.access.support import certificate
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 MOST = 40
 CROWDED = round(RPC_CROWDED_TIMES * MOST)
 # without room made, silent ones would have their places for longer than a test lasts

@@ -14,7 +14,7 @@ import nadi
 from nadi.client import StreamManager
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_the_guide(tmp_path: Path) -> None:

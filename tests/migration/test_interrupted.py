@@ -20,7 +20,7 @@ from nadi.migration.targets import NewCluster, NewFolder
 from nadi.segmentstore import moved
 from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Stopped(Exception):

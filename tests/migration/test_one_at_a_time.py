@@ -27,7 +27,7 @@ from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.fake_s3 import FakeS3
 from tests.support.waiting import until, until_async
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 BEAT_S, DEAD_S = 0.1, 1.0
 QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_turn_beat_s={BEAT_S},migration_turn_dead_s={DEAD_S}"}
 BUSY = "is being moved by another `nadi migrate`, or taken back"

@@ -16,7 +16,7 @@ from nadi.migration.moving import Migration
 from nadi.migration.targets import NewCluster
 from tests.migration.support import LIMITS, Store, Written, files, migrate, refused
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:

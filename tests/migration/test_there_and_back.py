@@ -19,7 +19,7 @@ from nadi.migration.targets import NewCluster
 from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Writing:

@@ -8,6 +8,7 @@ from .seeds import DENSE, quiet
 from .work import simulate
 
 
+@pytest.mark.timeout(900)  # ten seconds where nothing else runs
 @pytest.mark.parametrize("first", range(1_000, 1_050, 25))
 def test_a_server_keeps_its_word(first: int) -> None:
     with quiet():

@@ -28,7 +28,7 @@ from tests.ingest.syslog.receiving import LINES, MESSAGES, stored
 from tests.support.waiting import until
 
 COMMAND = [sys.executable, "-c", "from nadi.cli.app import main; main()", "ingest-syslog", "in"]
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

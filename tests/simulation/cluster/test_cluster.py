@@ -15,6 +15,7 @@ from .work import simulate
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.timeout(900)  # a quarter of a minute where nothing else runs
 @pytest.mark.parametrize("first", range(3_000, 3_200, 20))
 def test_a_cluster_keeps_its_word(first: int) -> None:
     with quiet():
