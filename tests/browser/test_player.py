@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from nadi.client import StreamManager
 from nadi.standalone.embedded import EmbeddedServer
 from tests.browser.support import png, until, writing
+from tests.support.waiting import until as waited_until
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,8 @@ def recorded(manager: StreamManager) -> str:
         writing(manager, "recorded", "meters", lambda i: b'{"meter": "m%d", "wh": %d.5}' % (i % 2, i), 0.04),
     ):
         time.sleep(6)
+        while sum(manager.stream_info("recorded", "camera").tail.positions.values()) < 250_000:  # on a slow machine
+            time.sleep(0.1)
     cuts = manager.cuts("recorded", "camera")
     manager.slices("recorded").create("all", cuts.head(), cuts.tail())
     return "recorded"
@@ -49,11 +53,11 @@ def test_pictures_are_played_as_a_video_and_stop_where_it_is_paused(
     until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 20")
     page.keyboard.press(" ")
     mode(page, "paused")
-    page.wait_for_timeout(300)  # the last frame is drawn
-    clock, count = page.locator(".clock").inner_text().split(" ago")[0][:23], frames(page)
-    page.wait_for_timeout(600)
-    assert page.locator(".clock").inner_text()[:23] == clock
-    assert frames(page) - count <= 1
+    before, seen = None, (page.locator(".clock").inner_text()[:23], frames(page))
+    while seen != before:  # the last frames are being drawn
+        page.wait_for_timeout(600)
+        before, seen = seen, (page.locator(".clock").inner_text()[:23], frames(page))
+    count = frames(page)
     page.keyboard.press(".")
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count}")
     page.keyboard.press(" ")
@@ -72,10 +76,11 @@ def test_what_is_played_to_its_end_stays_and_goes_on_live(
         writer.flush()
         page.goto(f"{server.rest_uri}/#/play/{scope}/meters?from=1")
         mode(page, "live")
+        until(page, "document.querySelector('.view').dataset.events === '3'")
         page.wait_for_timeout(500)
         assert page.locator(".view").get_attribute("data-events") == "3"
         page.get_by_role("button", name="JSON").click()
-        assert page.locator(".key", has_text='"number"').first.is_visible()
+        page.locator(".key", has_text='"number"').first.wait_for()
         writer.write_event(b'{"number": 3}', routing_key="a")
         writer.flush()
         until(page, "Number(document.querySelector('.view').dataset.events) > 3")
@@ -84,11 +89,15 @@ def test_what_is_played_to_its_end_stays_and_goes_on_live(
 
 
 def test_eight_times_as_fast_is_that(page: Any, server: EmbeddedServer, recorded: str) -> None:
+    def lasted_s() -> float:
+        page.reload()
+        page.get_by_label("Speed").select_option("8")
+        began = time.monotonic()
+        page.get_by_text("The end.").wait_for()
+        return time.monotonic() - began
+
     opened(page, server, "camera", "?slice=all")
-    page.get_by_label("Speed").select_option("8")
-    began = time.monotonic()
-    page.get_by_text("The end.").wait_for()
-    assert time.monotonic() - began < 4
+    waited_until(lambda: lasted_s() < 4)  # once the machine doesn't stop meanwhile
     page.keyboard.press("[")
     assert page.get_by_label("Speed").input_value() == "4"
 
@@ -101,7 +110,7 @@ def test_a_moment_is_chosen_on_the_bar(page: Any, server: EmbeddedServer, record
     before, count = page.locator(".clock").inner_text(), frames(page)
     page.locator("canvas.over").click(position={"x": 800, "y": 70})
     until(page, f"Number(document.querySelector('canvas.fill').dataset.frames) > {count}")
-    assert page.locator(".clock").inner_text() > before
+    until(page, f"document.querySelector('.clock').innerText > {json.dumps(before)}")
 
 
 def test_numbers_are_a_chart_with_a_line_for_each(page: Any, server: EmbeddedServer, recorded: str) -> None:
@@ -130,7 +139,7 @@ def test_what_is_played_can_be_bookmarked(
     page: Any, server: EmbeddedServer, manager: StreamManager, recorded: str
 ) -> None:
     opened(page, server, "camera", "?slice=all")
-    until(page, "Number(document.querySelector('canvas.fill')?.dataset.frames) > 40")
+    until(page, "Number(document.querySelector('.view')?.dataset.events) > 40")
     page.keyboard.press("b")
     page.get_by_role("dialog").get_by_label("Name").fill("scene")
     page.get_by_role("dialog").get_by_role("button", name="Make it").click()

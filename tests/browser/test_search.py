@@ -107,7 +107,7 @@ def test_pages_and_orders(page: Any, site: EmbeddedServer) -> None:
     assert re.search(r"\d\.\d\d", page.locator(".hit .row").first.inner_text())
     page.go_back()  # what was asked before stands in the address
     page.get_by_text("line 0 of").first.wait_for()
-    assert page.get_by_label("Order").input_value() == "oldest"
+    until(page, "document.querySelector('[aria-label=Order]').value === 'oldest'")
 
 
 def test_an_error_of_the_query_is_told_and_goes_with_the_next_one(page: Any, site: EmbeddedServer) -> None:

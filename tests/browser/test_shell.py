@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import fill_stream
 from tests.access.support import PASSWORD, guarded
 from tests.browser.support import writing
+from tests.support.ports import free_port
 
 VIEWS = ("", "#/search/{scope}/meters", "#/stream/{scope}/meters", "#/play/{scope}/meters")
 
 
 def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(page: Any, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "meters", 2)
@@ -32,14 +31,12 @@ def test_a_lost_server_is_said_and_the_page_goes_on_when_it_is_back(page: Any, t
     with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
         page.locator("#banner").wait_for(state="hidden")
         page.locator(".health", has_text="healthy").wait_for()
-        page.wait_for_timeout(6000)  # the tail waits five seconds at most between two tries
-        fill_stream(manager, "sc", "meters", [b"it is back"])
-        page.get_by_role("log").get_by_text("it is back").wait_for()
+        with writing(manager, "sc", "meters", lambda _: b"it is back"):  # also once the tail is found
+            page.get_by_role("log").get_by_text("it is back").first.wait_for()
 
 
 def test_what_is_played_goes_on_when_the_server_is_back(page: Any, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with nadi.embedded(tmp_path, rest_port=port) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "meters")
@@ -77,6 +74,7 @@ def test_light_and_dark_follow_the_system_and_the_switch(browser: Any, server: E
     other = {"dark": "light", "light": "dark"}[system]
     with browser.new_context(color_scheme=system) as context:
         page = context.new_page()
+        page.set_default_timeout(60_000)
         page.goto(server.rest_uri)
         page.locator(".health").wait_for()
         theme = "document.documentElement.dataset.theme"
@@ -103,6 +101,7 @@ def test_it_fits_a_phone_and_all_that_can_be_pressed_has_a_name(
 ) -> None:
     with browser.new_context(viewport={"width": 360, "height": 740}, has_touch=True) as context:
         page = context.new_page()
+        page.set_default_timeout(60_000)
         page.goto(f"{server.rest_uri}/{view.format(scope=scope_of_all)}")
         page.locator("main > div").wait_for()
         page.wait_for_timeout(500)

@@ -66,7 +66,7 @@ def test_an_index_at_the_prompt(
         wrong = shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=1)
         assert "choose one" in wrong.stderr
         shell.run("search", "stop", "home", "logs")
-        assert indexer.wait(30) == 0
+        assert indexer.wait(60) == 0
     finally:
         indexer.kill()
         indexer.wait()
@@ -76,7 +76,7 @@ def test_an_index_at_the_prompt(
             writer.write_event(event(50))
         shell.run("search", "query", "home", "logs", "--wait-for", "tail")
         indexer.send_signal(signal.SIGTERM)
-        assert indexer.wait(30) == 0
+        assert indexer.wait(60) == 0
     finally:
         indexer.kill()
         indexer.wait()
@@ -141,7 +141,7 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
         shell.run(*standing, "remove", "home", "logs", "others")
         assert [row["name"] for row in shell.json(*standing, "list", "home", "logs")] == ["threes"]
         shell.run(*standing, "stop", "home", "logs")
-        assert matcher.wait(30) == 0
+        assert matcher.wait(60) == 0
     finally:
         matcher.kill()
         matcher.wait()

@@ -39,7 +39,7 @@ def test_a_guide(
             program = example.replace("StreamManager()", f"StreamManager({server.controller_uri!r})")
             exec(compile(program, guide, "exec"), {})
             indexer.terminate()
-            assert indexer.wait(30) == 0
+            assert indexer.wait(60) == 0
         finally:
             indexer.kill()
             indexer.wait()

@@ -35,7 +35,8 @@ async def found_once(logs: Indexed, count: int) -> None:
     assert (await search.count())["all"] == count
 
 
-async def test_what_comes_is_found(logs: Indexed) -> None:
+async def test_what_comes_is_found(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.search.sharing.SEARCH_LEAVE_S", 60.0)
     await logs.write(map(event, range(500)))
     await logs.create()
     async with logs.running():
@@ -127,7 +128,7 @@ async def test_what_is_truncated_is_not_found_and_its_shards_go(logs: Indexed) -
     async with logs.running():
         await logs.caught_up()
     first = await cuts.tail()
-    await logs.write(map(event, range(100, 200)))
+    await logs.write(map(event, range(100, 200)), ["k"] * 100)  # which come at once, and so are one shard
     half = await cuts.after(first, 50)
     async with logs.running():
         search = await logs.caught_up()
@@ -167,7 +168,7 @@ async def test_a_segment_that_goes_while_its_events_are_being_indexed(
         if len(asked) == 1:
             await manager.scale_stream(logs.scope, "logs", [0, 1], [(0.0, 0.5), (0.5, 1.0)])
             await manager.truncate_stream(await cuts.tail())
-            await logs.write(map(event, range(100, 130)))
+            await logs.write(map(event, range(100, 130)), ["k"] * 30)  # at once, and so in one shard
             gone.set()
         await gone.wait()
         return await came_by(stores, segment, offsets, end)
@@ -200,7 +201,7 @@ async def test_stopped_and_dropped(logs: Indexed) -> None:
     _, task = logs.start()
     search = await logs.caught_up()
     await logs.indexes.stop("logs")
-    await asyncio.wait_for(task, 30)
+    await asyncio.wait_for(task, 60)
     assert (await logs.indexes.get("logs")).is_stopped
     await logs.write(map(event, range(10, 20)))
     with pytest.raises(RequestTimeoutError, match="nadi search status"):
@@ -208,7 +209,7 @@ async def test_stopped_and_dropped(logs: Indexed) -> None:
     _, task = logs.start()
     await search.wait("tail")
     await logs.indexes.drop("logs")
-    await asyncio.wait_for(task, 30)
+    await asyncio.wait_for(task, 60)
     assert not [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
     with pytest.raises(IndexNotFoundError, match="has no search index"):
         await search.query()
@@ -302,14 +303,18 @@ async def test_the_server_goes_and_comes_back(logs: Indexed, nadi_server: Restar
 
 
 async def test_one_whose_server_is_away_for_longer_than_it_waits(
-    logs: Indexed, nadi_server: RestartableServer, caplog: pytest.LogCaptureFixture
+    logs: Indexed,
+    nadi_server: RestartableServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await logs.create()
     await logs.write(map(event, range(100)))
     stop = asyncio.Event()
-    async with StreamManager(nadi_server.controller_uri, timeout=0.3) as impatient:
+    async with StreamManager(nadi_server.controller_uri) as impatient:
         task = asyncio.create_task(serve(impatient, logs.scope, "logs", stop=stop))
         await logs.caught_up()
+        monkeypatch.setattr(impatient._controller, "timeout_s", 0.3)  # now that it has begun, which it does once
         await logs.write(map(event, range(100, 150)))
         await asyncio.to_thread(nadi_server.kill)
         await until_async(lambda: "this indexer is there" in caplog.text)
@@ -331,10 +336,10 @@ async def test_one_that_is_told_to_end_while_the_server_is_away(
     await asyncio.to_thread(nadi_server.kill)
     try:
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 20)
         stop, task = logs.start()  # which doesn't come as far as its index
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 20)
     finally:
         await asyncio.to_thread(nadi_server.ensure_running)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.search import labelling, leftover, past_parts
+from nadi.search.remade import check_same
 from nadi.search.shards.names import new_name
 from nadi.search.shards.objects import LABELS, Label
 from nadi.testing import RestartableServer
@@ -40,12 +42,23 @@ async def some(logs: Indexed, count: int = 20) -> None:
         await logs.caught_up()
 
 
-async def test_a_running_indexer_deletes_them(logs: Indexed) -> None:
+async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("indexing.indexer.SEARCH_SCOPE_S", "running.SEARCH_END_S"):
+        monkeypatch.setattr(f"nadi.search.{limit}", 60.0)  # the scope may go long after the stream
+    is_gone = asyncio.Event()
+
+    async def later(*args: Any) -> None:
+        """Else both may end well between the stream's seal and its deletion, and delete nothing."""
+        await is_gone.wait()
+        await check_same(*args)
+
+    monkeypatch.setattr("nadi.search.indexing.indexer.check_same", later)
     await some(logs)
     tasks = [logs.start()[1] for _ in range(2)]
     await logs.write(map(event, range(20)))
     await logs.caught_up()
     await logs.manager.delete_scope(logs.scope, recursive=True)
+    is_gone.set()
     for end in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60):
         assert end is None or isinstance(end, NotFoundError)  # which of the two comes first
     assert objects(logs) == []

@@ -22,7 +22,7 @@ def test_queries_over_rest(tmp_path: Path) -> None:
     with (
         nadi.embedded(tmp_path / "data", rest_port=0, environment=environment) as server,
         nadi.StreamManager(server.controller_uri) as manager,
-        httpx.Client(base_url=server.rest_uri, timeout=30) as rest,
+        httpx.Client(base_url=server.rest_uri, timeout=60) as rest,
     ):
         manager.create_scope("home")
         for stream in ("logs", "others", "none"):
@@ -77,7 +77,7 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
     with (
         guarded(tmp_path, rest_port=0) as server,
         nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager,
-        httpx.Client(base_url=server.rest_uri, timeout=30, auth=("root", PASSWORD)) as root,
+        httpx.Client(base_url=server.rest_uri, timeout=60, auth=("root", PASSWORD)) as root,
     ):
         reader, stranger = ((name, PASSWORD) for name in ("reader", "stranger"))
         manager.create_scope("home")

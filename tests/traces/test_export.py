@@ -144,7 +144,7 @@ def test_a_collector_that_is_away_harms_nothing_and_holds_up_no_stop(tmp_path: P
             for _ in range(20):
                 writer.write_event(b"a").result()
         began = time.monotonic()
-    assert time.monotonic() - began < traces.END_S + 5
+    assert time.monotonic() - began < traces.END_S + 15  # without an end to it, half a minute
 
 
 def test_a_wrong_kind_is_told(tmp_path: Path) -> None:

@@ -132,7 +132,6 @@ async def test_spans_are_of_blocks_and_not_of_events(tmp_path: Path, spans: Span
 async def test_a_read_from_memory_and_one_from_tier_2(
     tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
     async with open_store(tmp_path, containers=1) as (store, peer):
         await peer.create(S)
         await peer.setup(S)
@@ -148,6 +147,7 @@ async def test_a_read_from_memory_and_one_from_tier_2(
             "nadi.source": "memory",
         }
         (container,) = store.containers
+        monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
         await until_async(lambda: container.counts.moved_chunks > 0)
         spans.clear()
         await peer.ask(wire.ReadSegment(S, 0, 1000, "", 78))

@@ -9,18 +9,21 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
+from nadi.limits import MIB
 from nadi.standalone.embedded import EmbeddedServer
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
+    """It passes over nothing that is to be played, though the machine stops for a while."""
+    limits = {"NADI_LIMITS": f"page_behind_s=60,page_batch_bytes={64 * MIB}"}
+    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0, environment=limits) as server:
         yield server
 
 
 @pytest.fixture(scope="package")
 def rest(server: EmbeddedServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.rest_uri, timeout=30) as client:
+    with httpx.Client(base_url=server.rest_uri, timeout=60) as client:
         yield client
 
 

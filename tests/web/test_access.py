@@ -25,7 +25,7 @@ class Guarded:
         self.manager = manager
         context = ssl.create_default_context(cafile=tls.authority)
         self.clients = {
-            name: httpx.Client(base_url=uri, timeout=30, verify=context, auth=(name, PASSWORD) if name else None)
+            name: httpx.Client(base_url=uri, timeout=60, verify=context, auth=(name, PASSWORD) if name else None)
             for name in ("", "root", "reader", "writer", "stranger")
         }
 
@@ -113,15 +113,16 @@ def test_a_page_of_another_site_can_not_post(guard: Guarded) -> None:
 
 def test_any_server_of_a_cluster_tells_the_events(tmp_path: Path) -> None:
     store = f"file://{tmp_path / 'store'}"
+    patient = {"NADI_LIMITS": "cluster_lease_s=20,cluster_dead_s=25"}  # nothing moves though the machine stops a while
     with (
-        nadi.embedded(store=store, rest_port=0, containers=4) as one,
-        nadi.embedded(store=store, rest_port=0) as two,
+        nadi.embedded(store=store, rest_port=0, containers=4, environment=patient) as one,
+        nadi.embedded(store=store, rest_port=0, environment=patient) as two,
         StreamManager(one.controller_uri) as manager,
     ):
         manager.create_scope("home")
         fill_stream(manager, "home", "meters", [b"before"], segments=8)
         for server in (one, two):
-            with httpx.Client(base_url=server.rest_uri, timeout=30) as rest:
+            with httpx.Client(base_url=server.rest_uri, timeout=60) as rest:
                 assert rest.get("/").status_code == 200
                 assert [s["streamName"] for s in rest.get("/v1/rates").json()] == ["meters"]
                 assert len(rest.get("/v1/scopes/home/streams/meters/segments").json()) == 8

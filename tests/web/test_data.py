@@ -14,7 +14,7 @@ from nadi.testing import fill_stream
 from tests.web.support import error_of
 
 
-def eventually(look: Any, is_so: Any, limit_s: float = 20.0) -> Any:
+def eventually(look: Any, is_so: Any, limit_s: float = 60.0) -> Any:
     """What `look` returns once that is so."""
     ends = time.monotonic() + limit_s
     while not is_so(found := look()):
@@ -88,7 +88,7 @@ def test_bookmarks_are_made_listed_renamed_and_deleted(rest: httpx.Client, manag
     found = made.json()
     assert (found["name"], found["streamName"], found["note"], found["tags"]) == ("here", "meters", "<i>", ["a"])
     assert found["cut"] == tail.as_text() == manager.bookmarks(scope).get("here").cut.as_text()
-    assert abs(found["time"] - time.time() * 1000) < 30_000
+    assert abs(found["time"] - time.time() * 1000) < 60_000
     again = {"name": "here", "streamName": "meters", "at": "head"}
     assert "here" in error_of(rest.post(path, json=again), 409)
     assert rest.put(f"{path}/here", json={"name": "there"}).json()["name"] == "there"
@@ -127,7 +127,7 @@ def test_cuts_and_the_times_at_which_they_lie(rest: httpx.Client, manager: Strea
     tail = fill_stream(manager, scope, "meters", [b"x"] * 10)
     full = rest.get(f"{path}/span").json()
     assert full["tail"]["cut"] == tail.as_text()
-    assert abs(full["tail"]["time"] - time.time() * 1000) < 15_000
+    assert abs(full["tail"]["time"] - time.time() * 1000) < 60_000
     later = datetime.now(UTC) + timedelta(hours=1)
     for place in ("tail", later.isoformat(), full["tail"]["cut"]):
         assert rest.get(f"{path}/cut", params={"at": place}).json()["cut"] == tail.as_text(), place

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +22,7 @@ from nadi.client import StreamManager
 from nadi.limits import MIB, PAGE_BATCH_EVENTS, PAGE_TEXT_BYTES
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import fill_stream
+from tests.support.waiting import until
 from tests.web.support import error_of, events_of, messages, played
 
 JPEG = b"\xff\xd8\xff\xe0" + b"0" * 100
@@ -47,7 +49,7 @@ def test_the_tail_tells_what_comes_and_nothing_that_came(
     assert base64.b64decode(found[2]["base64"]) == b"\xff\x00"
     assert (base64.b64decode(found[3]["base64"]), found[3]["media"]) == (JPEG, "image/jpeg")
     assert found[1]["offset"] == found[0]["offset"] + 16
-    assert abs(found[0]["time"] - time.time() * 1000) < 10_000
+    assert abs(found[0]["time"] - time.time() * 1000) < 60_000
 
 
 def test_the_tail_goes_on_from_a_place(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
@@ -108,21 +110,35 @@ def paced(manager: StreamManager, scope: str, *events: str, every_s: float) -> l
     return moments
 
 
+def held_up(moments: list[float], every_s: float) -> float:
+    """For how many ms at most the writing stood still against its pace: times may be told as much later."""
+    return max(later - earlier for earlier, later in pairwise([*moments, time.time() * 1000])) - every_s * 1000
+
+
+def lasted(rest: httpx.Client, path: str, count: int, **query: Any) -> float:
+    """How many seconds playing so many events takes."""
+    began = time.monotonic()
+    assert len(played(rest, path, **query)) == count
+    return time.monotonic() - began
+
+
 def test_a_stretch_is_played_as_it_came(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
     path = f"/v1/data/{scope}/streams/meters/play"
     texts = [f"{i} " + "x" * 500 for i in range(40)]
     moments = paced(manager, scope, *texts, every_s=0.1)
+    late_ms = held_up(moments, 0.1)
     began = time.monotonic()
     found = played(rest, path)
     lasted_s = time.monotonic() - began
     assert [one["text"] for one in found] == texts
     times = [one["time"] for one in found]
     assert times == sorted(times)
-    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 1_500
-    assert 2.5 < lasted_s < 8
-    began = time.monotonic()
-    assert len(played(rest, path, speed=10)) == 40
-    assert time.monotonic() - began < lasted_s / 3
+    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 1_500 + late_ms
+    assert lasted_s > 2.5
+    most_s = 4 + (moments[-1] - moments[0]) / 1000
+    if lasted_s > most_s:  # the machine stopped meanwhile
+        until(lambda: lasted(rest, path, 40) < most_s)
+    until(lambda: lasted(rest, path, 40, speed=10) < most_s / 6)
 
 
 def test_a_stretch_is_played_between_places_and_from_a_moment_on(
@@ -132,6 +148,7 @@ def test_a_stretch_is_played_between_places_and_from_a_moment_on(
     write(manager, scope, b"before")
     start = cuts.tail()
     moments = paced(manager, scope, *("abcdef"[i] * 3000 for i in range(6)), every_s=0.7)
+    late_ms = held_up(moments, 0.7)
     end = cuts.tail()
     write(manager, scope, b"after")
     manager.slices(scope).create("middle", start, end)
@@ -142,7 +159,7 @@ def test_a_stretch_is_played_between_places_and_from_a_moment_on(
     assert played(rest, path, start="mark", end=end.as_text(), **fast) == whole
     later = played(rest, path, slice="middle", **fast, **{"from": whole[3]["time"]})
     assert [one["text"][0] for one in later] == list("def")
-    assert abs(whole[3]["time"] - moments[3]) < 1_500
+    assert abs(whole[3]["time"] - moments[3]) < 1_500 + late_ms
 
 
 @pytest.mark.parametrize("size", [20, 2_000])  # few bytes a second, whose times are known to 10 s, and many
@@ -154,6 +171,8 @@ def test_a_young_slice_begins_no_later_than_its_events(
     for part in range(3):
         moments.append(paced(manager, scope, *(f"{part}{i} " + "x" * size for i in range(8)), every_s=0.1))
         places.append(cuts.tail())
+    made_ms = manager.segment_history(scope, "meters")[0].created_ms
+    late_ms = time.time() * 1000 - made_ms - 3 * 8 * 100  # in all, for few bytes are taken to have come evenly
     for part in range(3):
         manager.slices(scope).create(f"part-{part}", places[part], places[part + 1])
     told = {one["name"]: one for one in rest.get(f"/v1/data/{scope}/slices").json()}
@@ -165,8 +184,9 @@ def test_a_young_slice_begins_no_later_than_its_events(
         found = rest.get(f"{path}/events", params=asked).json()["events"]
         assert [event["text"][:2] for event in found] == [f"{part}{i}" for i in range(8)]
         assert begins_ms <= found[0]["time"] <= found[-1]["time"] <= ends_ms
-        assert abs(begins_ms - moments[part][0]) < 1_000  # in the middle too, though only the end's time is told
-        assert abs(ends_ms - moments[part][-1]) < 1_000
+        # in the middle too, though only the end's time is told
+        assert abs(begins_ms - moments[part][0]) < 1_000 + late_ms
+        assert abs(ends_ms - moments[part][-1]) < 1_000 + late_ms
     assert rest.get(f"{path}/span").json()["head"]["time"] == told["part-0"]["start"]["time"]
 
 
@@ -174,12 +194,13 @@ def test_the_times_of_a_fast_stream_are_even(rest: httpx.Client, manager: Stream
     """More comes in a second than is read at a time, and than one looks back for a time."""
     path = f"/v1/data/{scope}/streams/meters/play"
     moments = paced(manager, scope, *(f"{i:03} " + "x" * 20_000 for i in range(120)), every_s=0.03)
+    late_ms = held_up(moments, 0.03)
     found = played(rest, path, speed=4)
     times = [one["time"] for one in found]
     assert [one["text"][:3] for one in found] == [f"{i:03}" for i in range(120)]
     assert times == sorted(times)
-    assert max(later - earlier for earlier, later in pairwise(times)) < 150
-    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 500
+    assert max(later - earlier for earlier, later in pairwise(times)) < 150 + late_ms
+    assert max(abs(told - when) for told, when in zip(times, moments, strict=True)) < 500 + late_ms
     later = played(rest, path, speed=4, **{"from": times[100]})
     assert [(one["text"][:3], one["time"]) for one in later] == [(f"{i:03}", times[i]) for i in range(100, 120)]
 
@@ -188,13 +209,14 @@ def test_a_truncated_stream_begins_when_what_is_left_came(
     rest: httpx.Client, manager: StreamManager, scope: str
 ) -> None:
     moments = paced(manager, scope, *("x" * 5_000 for _ in range(30)), every_s=0.1)
+    late_ms = held_up(moments, 0.1)
     cuts = manager.cuts(scope, "meters")
     manager.truncate_stream(cuts.after(cuts.head(), 20))
     path = f"/v1/data/{scope}/streams/meters"
     head_ms = rest.get(f"{path}/span").json()["head"]["time"]
     (first,) = rest.get(f"{path}/events", params={"from": head_ms}).json()["events"]
     assert head_ms <= first["time"]
-    assert abs(head_ms - moments[20]) < 1_200
+    assert abs(head_ms - moments[20]) < 1_200 + late_ms
 
 
 def test_segments_that_follow_each_other_are_played_in_the_order_of_keys(
@@ -228,22 +250,8 @@ def test_pauses_are_kept_or_skipped(rest: httpx.Client, manager: StreamManager, 
     write(manager, scope, b"x" * 20_000)
     time.sleep(4)
     write(manager, scope, b"y" * 20_000)
-    lasted = {}
-    for pauses in ("keep", "skip"):
-        began = time.monotonic()
-        assert len(played(rest, path, pauses=pauses)) == 2
-        lasted[pauses] = time.monotonic() - began
-    assert lasted["skip"] < 2.5 < 3 < lasted["keep"]
-
-
-def test_playing_that_is_too_fast_for_reading_passes_over(
-    rest: httpx.Client, manager: StreamManager, scope: str
-) -> None:
-    fill_stream(manager, scope, "meters", [b"%06d" % i + b"x" * 1000 for i in range(60_000)])
-    began = time.monotonic()
-    found = played(rest, f"/v1/data/{scope}/streams/meters/play", speed=1000)
-    assert time.monotonic() - began < 20
-    assert 0 < len(found) < 60_000
+    assert lasted(rest, path, 2, pauses="keep") > 3
+    until(lambda: lasted(rest, path, 2, pauses="skip") < 2.5)  # once the machine doesn't stop meanwhile
 
 
 def test_the_first_events_of_a_stretch(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
@@ -308,14 +316,26 @@ def crowded(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, StreamManager, htt
     with (
         nadi.embedded(tmp_path, rest_port=0, environment=few) as server,
         StreamManager(server.controller_uri) as manager,
-        httpx.Client(base_url=server.rest_uri, timeout=30) as rest,
+        httpx.Client(base_url=server.rest_uri, timeout=60) as rest,
     ):
         manager.create_scope("sc")
         manager.create_stream("sc", "meters", 1)
         yield server, manager, rest
 
 
-TAIL = "/v1/data/sc/streams/meters/tail"
+METERS = "/v1/data/sc/streams/meters"
+TAIL = f"{METERS}/tail"
+
+
+def test_playing_that_is_too_fast_for_reading_passes_over(
+    crowded: tuple[EmbeddedServer, StreamManager, httpx.Client],
+) -> None:
+    _, manager, rest = crowded
+    fill_stream(manager, "sc", "meters", [b"%06d" % i + b"x" * 1000 for i in range(60_000)])
+    began = time.monotonic()
+    found = played(rest, f"{METERS}/play", speed=1000)
+    assert time.monotonic() - began < 60
+    assert 0 < len(found) < 60_000
 
 
 def test_no_more_read_than_may_and_who_leaves_makes_room(
@@ -324,7 +344,7 @@ def test_no_more_read_than_may_and_who_leaves_makes_room(
     _, manager, rest = crowded
     with events_of(rest, TAIL) as first, events_of(rest, TAIL) as second:
         assert "close a page" in error_of(rest.get(TAIL), 503)  # half of four, from one address
-        assert rest.get("/v1/data/sc/streams/meters/events").status_code == 200
+        assert rest.get(f"{METERS}/events").status_code == 200
         write(manager, "sc", b"x")
         assert next(first)["text"] == next(second)["text"] == "x"
     for _ in range(10):
@@ -332,7 +352,7 @@ def test_no_more_read_than_may_and_who_leaves_makes_room(
 
 
 def _wait_for_room(rest: httpx.Client) -> None:
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while True:
         with rest.stream("GET", TAIL) as response:
             if response.status_code == 200:
@@ -382,10 +402,10 @@ def test_a_stop_of_the_server_waits_for_no_reader(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "meters", 1)
-        with httpx.Client(base_url=server.rest_uri, timeout=30) as rest, events_of(rest, TAIL) as events:
+        with httpx.Client(base_url=server.rest_uri, timeout=60) as rest, events_of(rest, TAIL) as events:
             manager.close()
             began = time.monotonic()
             server.stop()
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < 60  # and not until it ends itself, after two minutes
             with pytest.raises((httpx.HTTPError, AssertionError)):  # broken off, or said to be
                 next(events)
