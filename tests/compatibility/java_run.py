@@ -14,7 +14,7 @@ import pytest
 from tests.compatibility.java_ready import DOWNLOAD_TIMEOUT_S, PROJECT, lacking, maven
 
 SOURCES = sorted((PROJECT / "src/test/java").rglob("*Test.java"))
-JAVA_TIMEOUT_S = 270  # some more than Surefire's own, which is in pom.xml
+JAVA_TIMEOUT_S = 660  # some more than Surefire's own, which is in pom.xml
 # What a test may take that is the first to need Java: two processes of pytest may each download in turn.
 FIRST_JAVA_TIMEOUT_S = 2 * DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S
 

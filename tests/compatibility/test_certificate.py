@@ -90,7 +90,7 @@ def test_both_clients_take_it(folder: Path, tmp_path: Path, monkeypatch: pytest.
             server.controller_uri, credentials=nadi.Basic("ann", PASSWORD), trust_store=trusted
         ) as ours:
             with ours.create_writer("home", "meters") as output:
-                output.write_event(b"ours", "key").result(30)
+                output.write_event(b"ours", "key").result(60)
             tail = ours.stream_info("home", "meters").tail
             assert [event.data for event in ours.read_events("home", "meters", end=tail)] == [b"theirs", b"ours"]
 
@@ -102,7 +102,7 @@ def test_it_holds_when_looked_at_strictly(folder: Path, tmp_path: Path) -> None:
         for place, trusted in ((folder, True), (tmp_path, False)):
             context = ssl.create_default_context(cafile=place / "authority.pem")
             context.verify_flags |= ssl.VERIFY_X509_STRICT
-            with socket.create_connection(server.store_address, 10) as plain:
+            with socket.create_connection(server.store_address, 60) as plain:
                 if trusted:
                     context.wrap_socket(plain, server_hostname="localhost").close()
                 else:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.compatibility.java_ready import PROJECT, get_ready, lacking
+from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S
 
 LOCAL_REPOSITORY = Path.home() / ".m2/repository"
 LIST = "io/grpc/grpc-bom/1.47.0/grpc-bom-1.47.0.pom"
@@ -34,7 +35,10 @@ POM_OF_A_FILE = """\
 </project>
 """
 
-pytestmark = pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven (`mvn`) is not installed")
+pytestmark = [
+    pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S),  # another process may be getting ready
+    pytest.mark.skipif(shutil.which("mvn") is None, reason="Maven (`mvn`) is not installed"),
+]
 
 
 class Registry:

@@ -103,18 +103,18 @@ def test_event_time(nadi_manager: nadi.StreamManager, scope: str) -> None:
         nadi_manager.create_reader(scope, "stream") as reader,
     ):
         writer.write_event(b"event")
-        writer.note_time(10).result(10)
+        writer.note_time(10).result(60)
         while (cut := cuts.after_event_time(10)) is None:
             time.sleep(0.05)
         assert [event.data for event in nadi_manager.read_events(scope, "stream", end=cut)] == [b"event"]
         assert reader.current_time_window() == TimeWindow(None, 10)
-        reader.next_block(10)
+        reader.next_block(60)
         assert reader.current_time_window() == TimeWindow(10, None)
         with (
             nadi_manager.create_writer(scope, "stream", writer_id="w") as late,
             pytest.raises(InvalidArgumentError, match="later time"),
         ):
-            late.note_time(9).result(10)
+            late.note_time(9).result(60)
 
 
 def test_tables(nadi_manager: nadi.StreamManager, scope: str) -> None:

@@ -83,7 +83,7 @@ def test_one_that_was_ended_elsewhere_is_refused_at_once(
         aborted.commit()
     with pytest.raises(OfficialError):
         committed.abort()
-    assert time.monotonic() - begin < 10, "no refusal is tried again"
+    assert time.monotonic() - begin < 40, "no refusal is tried again"
 
 
 def test_the_end_of_a_transaction_is_final(official: Callable[[], Official], scope: str) -> None:
@@ -136,5 +136,5 @@ def test_a_sealed_stream_takes_no_transaction(
         begun.commit()
     with pytest.raises(OfficialError):
         writer.begin_txn()
-    assert time.monotonic() - begin < 10, "no refusal is tried again"
+    assert time.monotonic() - begin < 40, "no refusal is tried again"
     assert read_all(nadi_manager, scope, STREAM) == []

@@ -31,7 +31,8 @@ test_not_there = test_checked_reads.test_a_chunk_that_is_not_there
 test_whole_and_in_parts = test_log_engine.test_what_is_stored_is_read_whole_and_in_parts
 test_set_by_version = test_registry.test_a_value_is_set_if_it_has_the_version
 
-pytestmark = pytest.mark.slow  # the cluster takes ten seconds to start, and more on a busy machine
+# the cluster takes ten seconds to start, and more on a busy machine
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

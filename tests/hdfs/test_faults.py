@@ -21,11 +21,11 @@ from nadi.wire import commands as wire
 from tests.segmentstore.tier2.elsewhere import SEGMENT, again, append, expected, move, opened_as
 from tests.support.hdfs.cluster import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.uvloop]
+pytestmark = [pytest.mark.slow, pytest.mark.uvloop, pytest.mark.timeout(600)]
 CHUNK = "container-0/x"
 
 
-async def in_the_end(work: Callable[[], Awaitable[object]], limit_s: float = 90.0) -> None:
+async def in_the_end(work: Callable[[], Awaitable[object]], limit_s: float = 240.0) -> None:
     """As the storage writer does: again and again, until it succeeds."""
     async with asyncio.timeout(limit_s):
         while True:

@@ -22,7 +22,7 @@ from tests.spark.test_direct import asked as asked
 from tests.support.ports import free_port
 from tests.support.waiting import until_async
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 KILLS = 6
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,17 +15,19 @@ from pathlib import Path
 import pytest
 
 import nadi
+from tests.support.ports import free_port
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ingest.md"
 
 
+@pytest.mark.timeout(400)  # two dozen commands
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
 def test_the_examples_of_the_guide(tmp_path: Path) -> None:
     blocks = re.findall(r"```console\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     steps = [step.partition("\n") for text in blocks for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
     assert len(steps) > 8
     functions = ""  # of the shell, which later steps use
-    port = _free_port()
+    port = str(free_port())
     with nadi.embedded(tmp_path / "data", rest_port=0) as server, ExitStack() as running:
         env = {
             **os.environ,
@@ -60,9 +61,3 @@ def _in_the_background(command: str, env: dict[str, str], folder: Path, printed:
     finally:
         process.terminate()
         process.communicate(timeout=60)
-
-
-def _free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])

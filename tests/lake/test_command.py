@@ -50,7 +50,7 @@ def test_a_lake_from_its_start_to_its_end(
         refused = command(uri, "forget", f"{scope}.meters", "--yes")
         assert (refused.exit_code, "stop it first" in refused.stderr) == (1, True)
         assert command(uri, "stop", f"{scope}.meters").exit_code == 0
-        assert again.wait(30) == 0
+        assert again.wait(60) == 0
     finally:
         again.send_signal(signal.SIGTERM)
         again.wait()

@@ -70,7 +70,7 @@ def test_a_writer_killed_at_a_step_leaves_nothing_undone_or_done_twice(
     streams(manager, scope)
     lake = a_lake(manager, scope, tmp_path)
     write(manager, scope, 0, 100, wrong=7)
-    assert writer(nadi_server.controller_uri, lake, step, 1).wait(60) == -signal.SIGKILL
+    assert writer(nadi_server.controller_uri, lake, step, 1).wait(120) == -signal.SIGKILL
     write(manager, scope, 100, 150, wrong=7)
     catch_up(manager, lake)
     _check(manager, scope, lake, tmp_path)

@@ -281,9 +281,8 @@ def test_a_catalog_that_is_away_is_waited_for(manager: nadi.StreamManager, scope
     write(manager, scope, 0, 50)
     catch_up(manager, lake)
     catalog, away = tmp_path / "catalog.db", tmp_path / "away"
-    content = catalog.read_bytes()
     catalog.rename(away)
-    catalog.mkdir()  # so that nobody makes a new one
+    catalog.symlink_to(tmp_path)  # a folder, so that nobody makes a new one
     write(manager, scope, 50, 80)
     stopping = threading.Event()
     thread = threading.Thread(target=nadi.lake.run, args=(manager, lake), kwargs={"stopping": stopping})
@@ -291,11 +290,10 @@ def test_a_catalog_that_is_away_is_waited_for(manager: nadi.StreamManager, scope
     try:
         until(lambda: _states(manager, scope, lake) == ["waiting"])
         assert "catalog" in nadi.lake.status(manager, scope, lake.name).trouble
-        catalog.rmdir()
-        catalog.write_bytes(content)
+        away.replace(catalog)  # at once: between two steps the writer would make a new one
         until(lambda: nadi.lake.status(manager, scope, lake.name).behind_bytes == 0)
         nadi.lake.stop(manager, scope, lake.name)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     finally:
         stopping.set()

@@ -70,7 +70,7 @@ class Cell:
         return [self._told.get() for _ in range(self._told.qsize())]
 
     def until_idle(self) -> None:
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 60
         while self._thread.result(self.projector.__len__):
             assert time.monotonic() < ends
             self.page.wait_for_timeout(20)

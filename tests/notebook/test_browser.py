@@ -21,6 +21,7 @@ import pytest
 from nadi.client import StreamManager
 from nadi.testing import fill_stream
 from tests.notebook.support import Cell
+from tests.support.waiting import until
 
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright, and a Chromium")
 CHROMIUM = os.environ.get("NADI_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -38,6 +39,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     page = browser.new_page(viewport={"width": 1000, "height": 640})
+    page.set_default_timeout(60_000)
     yield page
     page.close()
 
@@ -49,6 +51,10 @@ def png(red: int) -> bytes:
     rows = zlib.compress(b"".join(b"\0" + bytes([red, 0, 0]) * 8 for _ in range(8)))
     head = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def taken(cell: Cell) -> int:
+    return sum(one["kind"] == "more" for one in cell.asked)
 
 
 def shot(page: Any, name: str) -> None:
@@ -106,8 +112,7 @@ def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: Stre
         page.evaluate("document.body.dataset.jpThemeLight = 'false'")
         page.wait_for_function("() => document.querySelector('#cell > div').dataset.theme === 'dark'")
         shot(page, "picture-dark")
-        taken = sum(one["kind"] == "more" for one in cell.asked)
-        assert taken > 10  # each batch is told as taken
+        until(lambda: page.wait_for_timeout(20) or taken(cell) > 10)  # each batch is told as taken
         style = page.evaluate("getComputedStyle(document.querySelector('#other td')).padding")
         assert style == "1px"  # the notebook's own, not the player's
         page.evaluate("window.end()")
@@ -124,7 +129,7 @@ def test_a_kernel_that_does_not_answer_is_waited_for(page: Any, manager: StreamM
     cell = Cell(page, manager, scope)
     page.locator(".player[data-mode=live]").wait_for()
     cell.projector.receive = lambda message: None  # type: ignore[method-assign]
-    page.get_by_text("Waiting for the kernel…").wait_for(timeout=30_000)
+    page.get_by_text("Waiting for the kernel…").wait_for()
     del cell.projector.receive
-    page.get_by_text("Waiting for the kernel…").wait_for(state="detached", timeout=30_000)
+    page.get_by_text("Waiting for the kernel…").wait_for(state="detached")
     assert cell.troubles == []

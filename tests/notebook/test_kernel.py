@@ -122,6 +122,8 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         tail = fill_stream(manager, "home", "meters", [b'{"w": 1}'] * 5)
         manager.slices("home").create("all", manager.cuts("home", "meters").head(), tail)
         told = kernel.run(
+            "import os\n"
+            "os.environ['NADI_LIMITS'] = 'page_behind_s=600'\n"  # playing that is late would pass over events
             "import nadi, nadi.notebook\n"
             f"manager = nadi.StreamManager({server.controller_uri!r})\n"
             "player = nadi.notebook.play(manager, 'home', 'all')\n"
@@ -143,5 +145,11 @@ def test_a_widget_answers_over_its_comm(kernel: Kernel, tmp_path: Path) -> None:
         kernel.say(comm, kind="tail", id="t")
         assert kernel.hear(comm)[0] == {"id": "t", "kind": "batch"}
         kernel.run("player.close()")
-        assert "[]" in str(kernel.run("import time; time.sleep(0.5); print(list(player._projector._open))"))
+        told = kernel.run(
+            "import time\n"
+            "ends = time.monotonic() + 40\n"
+            "while player._projector._open and time.monotonic() < ends: time.sleep(0.01)\n"
+            "print(list(player._projector._open))"
+        )
+        assert [one["content"]["text"] for one in told if one["msg_type"] == "stream"] == ["[]\n"]
         kernel.run("manager.close()")

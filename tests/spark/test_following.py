@@ -80,7 +80,7 @@ def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:
     segments, room = Segments(), Room()
     with following(segments, room):
         assert room.count == 4  # of two streams, when it returns
-        segments.count, room.busy = 1, 3
+        room.busy, segments.count = 3, 1
         until(lambda: room.count == 3, "the idle one goes")
         room.busy = 0
         until(lambda: room.count == 2, "the others go when they are idle")

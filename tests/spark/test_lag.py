@@ -50,8 +50,8 @@ def test_a_query_that_keeps_up_is_not_behind_and_asks_nothing(home: Home, monkey
 
 def test_a_limited_query_says_what_is_left(home: Home) -> None:
     home.manager.create_stream("home", "left", 2)
-    write(home, "left", 100)
     began = time.monotonic()
+    write(home, "left", 100)
     query = Query(home, "left", maxOffsetsPerTrigger="30")
     tail = home.manager.cuts("home", "left").tail().as_text()
     for left in (70, 40, 10):
@@ -66,8 +66,8 @@ def test_a_limited_query_says_what_is_left(home: Home) -> None:
 
 def test_the_wait_of_the_oldest_event_is_told(home: Home) -> None:
     home.manager.create_stream("home", "waits", 2)
-    write(home, "waits", 10)
     started = time.monotonic()
+    write(home, "waits", 10)
     limited = Query(home, "waits", maxOffsetsPerTrigger="1")
     seconds = reported(limited)["behind"]["seconds"]
     assert seconds is not None

@@ -73,7 +73,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
         assert len({process for process, _ in done}) > 1
         assert Counter(is_new for _, is_new in done)[False] == len(range(0, len(parts), 3))
         with indexes.open("logs", cache=tmp_path / "cache") as index:
-            index.wait("tail", 60)
+            index.wait("tail", 150)
             assert found(index) == Counter(range(COUNT * 21 // 20))
     finally:
         indexer.terminate()

@@ -23,6 +23,7 @@ def figures_of(parts: list[str], folder: Path, spark: Any) -> dict[str, Row]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_reads_and_micro_batches_have_ratios(spark: Any, tmp_path: Path) -> None:
     found = figures_of(["read", "count", "batch"], tmp_path, spark)
     assert all(row.value > 0 for row in found.values())
@@ -36,6 +37,7 @@ def test_reads_and_micro_batches_have_ratios(spark: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_streams_writes_and_a_new_session_have_figures(spark: Any, tmp_path: Path) -> None:
     found = figures_of(["stream", "chain", "write", "first"], tmp_path, spark)
     assert all(row.value > 0 for row in found.values())
@@ -47,6 +49,7 @@ def test_streams_writes_and_a_new_session_have_figures(spark: Any, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_beside_sparks_source_for_kafka(tmp_path: Path) -> None:
     for kind in (jars.SPARK, jars.BROKER):
         try:

@@ -87,7 +87,7 @@ def test_a_prefix_a_stretch_and_what_comes_later(views: World) -> None:
     manager.create_stream("home", "grows")
     manager.stream_tables("home").define("grows", value_schema="wh long", value_mode="DROPMALFORMED")
     with manager.create_writer("home", "grows") as writer:
-        writer.write_event(b'{"wh": 1}', "k").result(10)
+        writer.write_event(b'{"wh": 1}', "k").result(60)
         assert "home_grows" in register(spark, "home", prefix="home_", controller=views.uri)
         writer.write_event(b'{"wh": 2}', "k")
         writer.write_event(b"nonsense", "k")

@@ -307,8 +307,8 @@ async def test_whoever_comes_later_by_a_name_has_its_files(
                 log.write(b"a%d\n" % number)
             await asyncio.sleep(0.2)  # so that each may see it first
         with pytest.raises(ConflictError, match="another nadi ingest was started by the name 'test'"):
-            await asyncio.wait_for(running, 20)
-        async with asyncio.timeout(30):
+            await asyncio.wait_for(running, 60)
+        async with asyncio.timeout(60):
             while len(set(stored(manager, stream))) < 21:  # noqa: ASYNC110 - lines of both
                 await asyncio.sleep(0.1)
         after.cancel()
@@ -346,7 +346,7 @@ async def test_positions_that_cannot_be_kept_end_it(
         with log.open("ab") as file:
             file.write(b"2\n")
         with pytest.raises(NadiError):
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 60)
 
 
 async def test_it_stops_while_the_server_is_away(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ async def test_it_stops_while_the_server_is_away(tmp_path: Path) -> None:
             with log.open("ab") as file:
                 file.write(b"2\n")
             running.cancel()
-            _, waiting = await asyncio.wait([running], timeout=15)
+            _, waiting = await asyncio.wait([running], timeout=60)
             assert not waiting
 
 
@@ -429,7 +429,7 @@ async def test_a_file_that_is_over_and_has_as_much_of_other_content_now(
     async with following(server, stream, tmp_path) as follower:
         await until(follower, 1)
         log.rename(tmp_path / "b.log")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while follower.progress.unread:  # noqa: ASYNC110 - it tells nobody which files it has closed
                 await asyncio.sleep(0.01)
         (tmp_path / "b.log").write_bytes(b"two\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,8 @@ import pytest
 
 import nadi
 from tests.access.support import PASSWORD, certificate, guarded, user
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the exporter comes with nadi[traces]")
 
@@ -70,6 +70,7 @@ def test_an_application_that_is_told_by_its_environment(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", str(server.rest_uri))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "Nadi-Stream=home/logs")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", compression)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "60")
         exporter = _Results()
         with logger(exporter) as log:
             with TracerProvider(shutdown_on_exit=False).get_tracer("shop").start_as_current_span("sale") as span:
@@ -122,6 +123,7 @@ def test_the_stream_in_the_endpoint_with_users_and_tls(
                 certificate_file=str(tls.authority),
                 headers={"authorization": f"Basic {secret}"},
                 compression=Compression.NoCompression,
+                timeout=60,
             )
             with logger(exporter) as log:
                 log.emit(LogRecord(body=f"of {name}"))
@@ -132,19 +134,14 @@ def test_the_stream_in_the_endpoint_with_users_and_tls(
 
 def test_an_exporter_tries_again_while_the_server_is_away(tmp_path: Path) -> None:
     """At least once: what it was not answered for it sends again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = nadi.embedded(tmp_path / "data", rest_port=port)
     with nadi.StreamManager(server.controller_uri) as manager:
         make_stream(manager)
     exporter = _Results(f"http://127.0.0.1:{port}/v1/logs", headers={"Nadi-Stream": "home/logs"}, timeout=60)
     with logger(exporter) as log:
         log.emit(LogRecord(body="before"))
-        deadline = time.monotonic() + 30
-        while not getattr(exporter, "results", []):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: getattr(exporter, "results", []))
         server.kill()
         log.emit(LogRecord(body="meanwhile"))
         server = nadi.embedded(tmp_path / "data", rest_port=port)

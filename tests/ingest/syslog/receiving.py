@@ -33,4 +33,4 @@ async def receiving(uri: str, stream: str, form: Form = Form.RAW) -> AsyncIterat
         finally:
             await receiver.close()
             with suppress(StreamSealedError):
-                await writer.close(30)
+                await writer.close(60)

@@ -25,6 +25,7 @@ from nadi.standalone.embedded import EmbeddedServer
 from nadi.testing import RestartableServer
 from tests.access.support import certificate
 from tests.ingest.syslog.receiving import LINES, MESSAGES, stored
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 COMMAND = [sys.executable, "-c", "from nadi.cli.app import main; main()", "ingest-syslog", "in"]
@@ -129,8 +130,8 @@ def test_what_the_command_refuses(server: EmbeddedServer, stream: str, tmp_path:
 def test_a_kill_loses_no_more_than_what_was_on_its_way(server: EmbeddedServer, stream: str) -> None:
     """A sender that connects again and goes on after the last message that it could send: what is stored is in order,
     and none is stored twice."""
-    command = Command(server.controller_uri, stream, "--tcp", "127.0.0.1:0", "--format", "raw")
-    port = f"127.0.0.1:{command.addresses['TCP'][1]}"
+    address = f"127.0.0.1:{free_port()}"
+    command = Command(server.controller_uri, stream, "--tcp", address, "--format", "raw")
     sent = 0
     for _ in range(3):
         try:
@@ -141,7 +142,7 @@ def test_a_kill_loses_no_more_than_what_was_on_its_way(server: EmbeddedServer, s
                 command.kill()
         finally:
             command.kill()
-        command = Command(server.controller_uri, stream, "--tcp", port, "--format", "raw")
+        command = Command(server.controller_uri, stream, "--tcp", address, "--format", "raw")
     with socket.create_connection(command.addresses["TCP"]) as sender:
         sender.sendall(b"<13>1 - h - - - - %06d\n" % sent)
         sender.shutdown(socket.SHUT_WR)
@@ -188,7 +189,7 @@ def test_logger(server: EmbeddedServer, stream: str, way: str) -> None:
             tagged = [*options, "--server", host, "--port", str(port), "--priority", "local3.warning", "--tag", "job"]
             if "--rfc5424" in options:
                 tagged += ["--msgid", "M1", "--sd-id", "a@1", "--sd-param", 'b="c d"']
-            subprocess.run(["logger", *tagged, "--id=77", f"höi {number}"], check=True, timeout=30)
+            subprocess.run(["logger", *tagged, "--id=77", f"höi {number}"], check=True, timeout=60)
         found = events(server, stream, 3)
     assert sorted(event["message"] for event in found) == ["höi 0", "höi 1", "höi 2"]
     for event in found:
@@ -251,7 +252,7 @@ def test_rsyslog(server: EmbeddedServer, stream: str, tmp_path: Path, way: str) 
             until(lambda: len([e for e in stored(server.controller_uri, stream) if b"sold" in e]) == 3)
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
     ours = [event for event in map(json.loads, stored(server.controller_uri, stream)) if event.get("app") == "shop"]
     assert [event["message"].strip() for event in ours] == [f"sold {number}" for number in range(3)]
     assert all((event["procid"], event["severity"]) == ("7", "err") and event["host"] for event in ours)

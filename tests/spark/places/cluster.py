@@ -22,7 +22,7 @@ from .guide import ROOT, command
 from .network import Network, Node
 
 SPARK = Path(pyspark.__file__).parent
-_WAIT_S = 120
+_WAIT_S = 240
 _PORT = 9090
 
 

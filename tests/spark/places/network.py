@@ -95,7 +95,7 @@ class Node:
         subprocess.run(["ip", "link", "delete", self._link], capture_output=True, check=False)
         _end(self.name)
         for child in self._children:
-            child.wait(30)
+            child.wait(60)
 
 
 def why_not() -> str | None:
@@ -127,7 +127,7 @@ def a_network() -> Iterator[Network]:
 
 
 def _ip(*words: str) -> bytes:
-    return subprocess.run(["ip", *words], capture_output=True, check=True, timeout=30).stdout
+    return subprocess.run(["ip", *words], capture_output=True, check=True, timeout=60).stdout
 
 
 def _namespaces() -> list[str]:

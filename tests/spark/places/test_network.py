@@ -12,8 +12,8 @@ import pytest
 from .cluster import answers, wait_for
 from .network import a_network, why_not
 
-SERVE = "import socket, time; s = socket.create_server(('0.0.0.0', 7000)); time.sleep(60)"
-ASK = "import socket, sys; socket.create_connection((sys.argv[1], 7000), 5)"
+SERVE = "import socket, time; s = socket.create_server(('0.0.0.0', 7000)); time.sleep(600)"
+ASK = "import socket, sys; socket.create_connection((sys.argv[1], 7000), 60)"
 
 
 @pytest.mark.timeout(120)
@@ -27,9 +27,9 @@ def test_nodes_reach_each_other_by_address_only(tmp_path: Path) -> None:
         one, other = network.node(), network.node()
         server = one.start([sys.executable, "-c", SERVE], {}, said, without=hidden)
         wait_for("it listens", lambda: answers(one.address, 7000))
-        assert other.start([sys.executable, "-c", ASK, one.address], {}, said).wait(30) == 0
-        assert other.start([sys.executable, "-c", ASK, "127.0.0.1"], {}, said).wait(30) != 0
-        assert one.start(["test", "-e", str(hidden / "file")], {}, said, without=hidden).wait(30) != 0
+        assert other.start([sys.executable, "-c", ASK, one.address], {}, said).wait(60) == 0
+        assert other.start([sys.executable, "-c", ASK, "127.0.0.1"], {}, said).wait(60) != 0
+        assert one.start(["test", "-e", str(hidden / "file")], {}, said, without=hidden).wait(60) != 0
         assert (hidden / "file").exists()
         one.kill()
         assert server.poll() is not None

@@ -134,7 +134,7 @@ def copy_while_a_node_goes(cluster: Cluster, shipped: Shipped) -> None:
         # several batches without it: the first one may have been under way
         wait_for("rows arrive without it", lambda: more_than(at_the_kill + 4000), cluster.said)
     (cluster.drivers / "end").touch()
-    assert driver.wait(120) == 0, cluster.said()
+    assert driver.wait(240) == 0, cluster.said()
     check(cluster, feed)
 
 

@@ -53,7 +53,7 @@ def started(world: World, rows: Any, folder: Path, output: str) -> Any:
 
 def ended(query: Any) -> str:
     with pytest.raises(Exception, match="has handed over") as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(150)
     return str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_a_version_that_differs_does_not_take_over(world: World, tmp_path: Path)
     old = started(world, world.read_stream("goods", handover="v1"), tmp_path, "taken")
     old.processAllAvailable()
     replay.start()
-    replay.wait_until_caught_up(60, tell=None)
+    replay.wait_until_caught_up(150, tell=None)
     assert replay.compare().missing == 1
     with pytest.raises(ConflictError, match=r"1 missing, 0 extra; only the old has: b'k\d+:7'\. Start v1 again"):
         replay.switch(if_equal=True)

@@ -108,7 +108,7 @@ class ByteStreamsTest {
             var available = reader.onDataAvailable();
             writer.write(random(4, 10));
             writer.flush();
-            assertTrue(available.get(10, TimeUnit.SECONDS) > 0);
+            assertTrue(available.get(60, TimeUnit.SECONDS) > 0);
             assertArrayEquals(random(4, 10), read(reader, 10));
         }
     }

@@ -56,7 +56,7 @@ class EventTimeTest {
         scope.write("timeless", Event.numbered(1, 0, 10));
         try (ReaderGroup group = group("timeless-readers", stream);
                 EventStreamReader<String> reader = reader("timeless-readers")) {
-            EventRead<String> read = reader.readNextEvent(10_000);
+            EventRead<String> read = reader.readNextEvent(60_000);
             assertEquals("key0#0", read.getEvent());
             TimeWindow window = reader.getCurrentTimeWindow(stream);
             assertNull(window.getLowerTimeBound());

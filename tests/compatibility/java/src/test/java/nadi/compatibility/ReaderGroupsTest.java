@@ -34,7 +34,7 @@ import org.junit.jupiter.api.Test;
 
 /** Reader groups: segments shared by readers that come and go, checkpoints, stream cuts, and the way back to them. */
 class ReaderGroupsTest {
-    private static final long LASTING_NS = TimeUnit.SECONDS.toNanos(3); // six of its checkpoints
+    private static final int LASTING = 6; // checkpoints
     private static Scope scope;
 
     @BeforeAll
@@ -101,7 +101,7 @@ class ReaderGroupsTest {
             scope.write("shared", Event.numbered(20, 0, 200));
             first.awaitFound(200);
             try (Reading second = new Reading(scope, "sharing", "second", found)) {
-                awaitLastingShares(group, Set.of("first", "second"), 4);
+                awaitLastingShares(group, first, second, 4);
                 scope.write("shared", Event.numbered(20, 10, 400));
                 first.awaitFound(600);
                 assertEquals(Set.of("first", "second"), group.getOnlineReaders());
@@ -126,18 +126,23 @@ class ReaderGroupsTest {
      * Wait until each of the readers has a share of the segments that lasts. Who of them has more is not said: this client
      * takes a reader that has read nothing yet for an idle one, so even shares may only be passed on the way to others.
      */
-    private static void awaitLastingShares(ReaderGroup group, Set<String> readers, int segments)
+    private static void awaitLastingShares(ReaderGroup group, Reading one, Reading other, int segments)
             throws InterruptedException {
         Map<String, Integer> last = Map.of();
-        long since = System.nanoTime();
-        while (!isShared(last, readers, segments) || System.nanoTime() - since < LASTING_NS) {
+        int since = passed(one, other);
+        while (!isShared(last, Set.of(one.id, other.id), segments) || passed(one, other) - since < LASTING) {
             Thread.sleep(100);
             Map<String, Integer> now = shares(group);
             if (!now.equals(last)) {
                 last = now;
-                since = System.nanoTime();
+                since = passed(one, other);
             }
         }
+    }
+
+    /** How many checkpoints both have passed. */
+    private static int passed(Reading one, Reading other) {
+        return Math.min(one.checkpoints.size(), other.checkpoints.size());
     }
 
     private static boolean isShared(Map<String, Integer> shares, Set<String> readers, int segments) {
@@ -192,7 +197,7 @@ class ReaderGroupsTest {
             Reading two = new Reading(scope, "checkpointing", "two", found);
             one.awaitFound(100);
             Checkpoint checkpoint =
-                    group.initiateCheckpoint("here", scope.executor).get(30, TimeUnit.SECONDS);
+                    group.initiateCheckpoint("here", scope.executor).get(60, TimeUnit.SECONDS);
             assertEquals("here", checkpoint.getName());
             scope.write("checkpointed", Event.numbered(12, 20, 240));
             one.awaitFound(480);
@@ -223,7 +228,7 @@ class ReaderGroupsTest {
             scope.write("returned", Event.numbered(2, 0, 20));
             Reading reader = new Reading(scope, "returning", "reader", Reading.shared());
             reader.awaitFound(20);
-            group.initiateCheckpoint("last", scope.executor).get(30, TimeUnit.SECONDS);
+            group.initiateCheckpoint("last", scope.executor).get(60, TimeUnit.SECONDS);
             scope.write("returned", Event.numbered(2, 10, 20));
             reader.awaitFound(40);
             group.resetReaderGroup();
@@ -277,7 +282,7 @@ class ReaderGroupsTest {
                 Reading reader = new Reading(scope, "generating", "reader", Reading.shared())) {
             reader.awaitFound(30);
             CompletableFuture<Map<Stream, StreamCut>> cuts = group.generateStreamCuts(scope.executor);
-            StreamCut cut = cuts.get(30, TimeUnit.SECONDS).get(stream);
+            StreamCut cut = cuts.get(60, TimeUnit.SECONDS).get(stream);
             assertEquals(Map.of(), reader.checkpoints, "the readers are not told of a silent checkpoint");
             scope.write("generated", Event.numbered(9, 20, 180));
             reader.awaitFound(360);
@@ -300,7 +305,7 @@ class ReaderGroupsTest {
             assertEquals(bytes(first), group.getMetrics().unreadBytes());
             try (Reading reader = new Reading(scope, "metrics", "reader", Reading.shared())) {
                 reader.awaitFound(40);
-                group.initiateCheckpoint("read", scope.executor).get(30, TimeUnit.SECONDS);
+                group.initiateCheckpoint("read", scope.executor).get(60, TimeUnit.SECONDS);
             }
             assertEquals(0, group.getMetrics().unreadBytes());
             scope.write("unread", second);
@@ -398,7 +403,7 @@ class ReaderGroupsTest {
                     scope.controller.listSubscribers(scope.name, "released").get());
             scope.write("released", Event.numbered(2, 0, 20));
             reader.awaitFound(20);
-            group.initiateCheckpoint("done", scope.executor).get(30, TimeUnit.SECONDS);
+            group.initiateCheckpoint("done", scope.executor).get(60, TimeUnit.SECONDS);
             scope.write("released", Event.numbered(2, 10, 20));
             reader.awaitFound(40);
             Event.assertSame(Event.numbered(2, 0, 40), reader.found);
@@ -415,12 +420,12 @@ class ReaderGroupsTest {
             group.getSegmentNotifier(scope.executor)
                     .registerListener((SegmentNotification heard) -> segments.add(heard.getNumOfSegments()));
             group.getEndOfDataNotifier(scope.executor).registerListener(end::complete);
-            assertEquals(1, segments.poll(20, TimeUnit.SECONDS));
+            assertEquals(1, segments.poll(60, TimeUnit.SECONDS));
             scope.scale(stream, 3);
-            assertEquals(3, segments.poll(20, TimeUnit.SECONDS));
+            assertEquals(3, segments.poll(60, TimeUnit.SECONDS));
             scope.write("heard", Event.numbered(3, 0, 30));
             scope.streams.sealStream(scope.name, "heard");
-            end.get(20, TimeUnit.SECONDS);
+            end.get(60, TimeUnit.SECONDS);
             reader.await(() -> reader.completed);
             Event.assertSame(Event.numbered(3, 0, 30), reader.found);
         }

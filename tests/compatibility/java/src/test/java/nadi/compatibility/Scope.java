@@ -158,7 +158,7 @@ final class Scope implements AutoCloseable {
         for (int i = 0; i < count; i++) {
             ranges.put((double) i / count, (double) (i + 1) / count);
         }
-        assertTrue(controller.scaleStream(stream, sealed, ranges, executor).getFuture().get(30, TimeUnit.SECONDS));
+        assertTrue(controller.scaleStream(stream, sealed, ranges, executor).getFuture().get(60, TimeUnit.SECONDS));
     }
 
     static <T> List<T> list(Iterator<T> items) {
