@@ -31,7 +31,7 @@ async def calls(address: str) -> AsyncIterator[Call]:
             method = channel.unary_unary(
                 path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
             )
-            return await method(request, timeout=20)
+            return await method(request, timeout=60)
 
         yield call
 
@@ -52,7 +52,9 @@ def over_grpc(test: Callable[[Call, FakeStore], Awaitable[None]]) -> None:
         await server.stop(None)
         await controller.stop()
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patient:  # else a machine that pauses would have calls that wait end others
+        patient.setattr("nadi.controller.grpc.server.RPC_MESSAGE_HURRIED_S", 60.0)
+        asyncio.run(main())
 
 
 def _address(server: Server) -> str:

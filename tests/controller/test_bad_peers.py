@@ -24,6 +24,7 @@ from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
+from tests.support.waiting import until_async
 
 
 @asynccontextmanager
@@ -57,26 +58,38 @@ async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.Monke
         yield b""
 
     async with served() as address, grpc.aio.insecure_channel(address) as channel:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             assert await code_of(channel.stream_unary(path("createScope"))(never())) is grpc.StatusCode.UNAVAILABLE
+        monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 60.0)
         scope = pb.ScopeInfo(scope="s").SerializeToString()
         assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
 
 
 async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "RPC_MESSAGE_HURRIED_S", 0.2)
+    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 600.0)
     monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    coming, received = 0, server._received
+
+    async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
+        nonlocal coming
+        coming += 1
+        return await received(requests, waited_for)
+
+    monkeypatch.setattr(server, "_received", counted)
 
     async def never() -> AsyncIterator[bytes]:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         yield b""
 
     async with served() as address, grpc.aio.insecure_channel(address) as channel:
         silent = [asyncio.create_task(code_of(channel.stream_unary(path("createScope"))(never()))) for _ in "ab"]
+        await until_async(lambda: coming == 2)
         await asyncio.sleep(0.7)
         assert not any(task.done() for task in silent), "they hold up nobody"
         scope = pb.ScopeInfo(scope="s").SerializeToString()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
             done, _ = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
         assert {task.result() for task in done} == {grpc.StatusCode.UNAVAILABLE}
@@ -105,10 +118,10 @@ async def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: py
         writer.write(b"".join(_http2_frame(1, 2 * n + 1, head) for n in range(90)))
         refused = b""
         while b"grpc-status" not in refused:
-            refused += await asyncio.wait_for(reader.read(1 << 16), 10)
+            refused += await asyncio.wait_for(reader.read(1 << 16), 60)
         async with grpc.aio.insecure_channel(address) as channel:
             scope = pb.ScopeInfo(scope="s").SerializeToString()
-            call = channel.unary_unary(path("createScope"))(scope, timeout=5)
+            call = channel.unary_unary(path("createScope"))(scope, timeout=60)
             assert await code_of(call) is grpc.StatusCode.OK
         writer.close()
 
@@ -128,6 +141,8 @@ async def test_a_call_that_is_too_large_is_refused() -> None:
 async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
     monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(server, "RPC_MESSAGE_HURRIED_S", 60.0)
+    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
     received = server._received
@@ -148,9 +163,10 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
     async with served() as address, grpc.aio.insecure_channel(address) as channel:
         call = channel.unary_unary(path("createScope"))
         calls = [asyncio.create_task(code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100)))) for _ in range(10)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
                 await asyncio.sleep(0.01)
+            monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are worked on one after the other
             go.set()
             codes = [await task for task in calls]
         assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
@@ -162,6 +178,7 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
 
 async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
+    monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 60.0)
     working, most, finish = 0, 0, asyncio.Event()
 
     async def check_scope_exists(self: Any, request: Any) -> Any:
@@ -179,7 +196,7 @@ async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: 
         call = channel.unary_unary(path("checkScopeExists"))
         large = pb.ScopeInfo(scope="x" * 99_000).SerializeToString()
         calls = [asyncio.create_task(code_of(call(large))) for _ in range(10)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while working < 2:  # noqa: ASYNC110 - it is counted elsewhere
                 await asyncio.sleep(0.01)
             small = pb.ScopeInfo(scope="s").SerializeToString()
@@ -201,7 +218,7 @@ async def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
     await asyncio.sleep(0)
     before = len(order)
     good = asyncio.create_task(call("good"))
-    await asyncio.wait_for(good, 5)
+    await asyncio.wait_for(good, 60)
     assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for those that were there before"
     seen = [len(order)]
     while len(order) < 501:
@@ -235,7 +252,7 @@ async def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
     await asyncio.sleep(0)
     for task in waiting[1:9]:
         task.cancel()
-    await asyncio.wait_for(waiting[9], 5)
+    await asyncio.wait_for(waiting[9], 60)
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
@@ -244,10 +261,10 @@ def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
         host, port = server.controller_uri.removeprefix("tcp://").split(":")
         with StreamManager(server.controller_uri) as manager:
             manager.create_scope("s")
-            idle = [socket.create_connection((host, int(port)), 5) for _ in range(30)]
+            idle = [socket.create_connection((host, int(port)), 60) for _ in range(30)]
             refused = 0
             for each in idle:
-                each.settimeout(0.3)
+                each.settimeout(60)
                 try:
                     refused += each.recv(100) == b""  # those that have a place are sent the server's settings
                 except ConnectionError:

@@ -23,7 +23,7 @@ OTHER = StreamName(STREAM.scope, "other")
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def in_time() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test()
 
     asyncio.run(in_time())

@@ -28,6 +28,13 @@ ID = "11111111-2222-3333-4444-555555555555"
 OTHER = STREAM._replace(stream="other")
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that pauses leaves nothing out."""
+    for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_KEPT_S"):
+        monkeypatch.setattr(gather, limit, 60.0)
+
+
 @asynccontextmanager
 async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
     """Two streams, and groups that have published where they are in the first."""

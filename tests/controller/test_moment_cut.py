@@ -28,6 +28,7 @@ from tests.controller.support import STREAM, FakeClock, until
 from tests.segmentstore.harness import Peer, WallClock, connect
 
 DAY_MS = 24 * 3600 * 1000
+PATIENCE = 10_000_000  # rounds: the store waits for a real disk
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ class World:
 
     async def scale(self, sealed: list[int], ranges: list[tuple[float, float]]) -> None:
         work = await self.controller.scale(STREAM, sealed, ranges)
-        await until(lambda: self.controller.is_scaled(STREAM, work.change.epoch - 1), 100_000)
+        await until(lambda: self.controller.is_scaled(STREAM, work.change.epoch - 1), PATIENCE)
 
     async def commit(self, txn_id: int) -> None:
         await self.controller.commit_transaction(STREAM, txn_id)
@@ -76,7 +77,7 @@ class World:
         async def done() -> bool:
             return await self.controller.transaction_state(STREAM, txn_id) is TxnState.COMMITTED
 
-        await until(done, 100_000)
+        await until(done, PATIENCE)
 
     async def at(self, moment_ms: int) -> Cut:
         return await self.controller.cut_at(STREAM, moment_ms)
@@ -167,7 +168,7 @@ def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pytest.Mo
 
         async def slow_seal(name: str) -> None:
             if name == STREAM.segment(1):
-                await until(lambda: _true(bool(turn)), 100_000)
+                await until(lambda: _true(bool(turn)), PATIENCE)
             await seal(name)
             if name == STREAM.segment(0):
                 w.clock.jump(DAY_MS)

@@ -23,7 +23,7 @@ async def test_an_address_has_half_and_others_find_room_at_once() -> None:
     await settled()
     assert [task.done() for task in taking] == [True] * 4 + [False] * 6
     other = made.place("good")
-    await asyncio.wait_for(other.take(4), 5)
+    await asyncio.wait_for(other.take(4), 60)
     assert made.held_bytes == 8
     crowd[0].leave()
     crowd[0].leave()
@@ -43,17 +43,17 @@ async def test_a_small_one_is_not_held_up_by_a_large_one_of_another_address() ->
     await second.take(3)
     waiting = asyncio.create_task(large.take(4))
     await settled()
-    await asyncio.wait_for(small.take(1), 5)
+    await asyncio.wait_for(small.take(1), 60)
     small.leave()
     first.leave()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert made.held_bytes == 7
 
 
 async def test_what_is_larger_than_an_address_may_hold_has_all_of_that() -> None:
     made = Room(8)
     place = made.place("a")
-    await asyncio.wait_for(place.take(100), 5)
+    await asyncio.wait_for(place.take(100), 60)
     assert made.held_bytes == 4
     place.leave()
     assert made.held_bytes == 0
@@ -75,7 +75,7 @@ async def test_waiting_ends_and_who_gave_up_is_passed_over(monkeypatch: pytest.M
     cancelled.cancel()
     await asyncio.gather(cancelled, return_exceptions=True)
     first.leave()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert made.held_bytes == 1
     last.leave()
     assert made.held_bytes == 0

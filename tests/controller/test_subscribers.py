@@ -89,7 +89,7 @@ def test_a_published_cut_only_moves_on(tmp_path: Path) -> None:
         assert await publish(call, {0: 10, 7: 5}) == STATUS.STREAM_CUT_NOT_VALID
         assert await stored() == {0: 10, 1: 5}
         work = await server.controller.scale(stream, [1], [(0.5, 0.7), (0.7, 1.0)])
-        await until(lambda: server.controller.is_scaled(stream, work.change.epoch - 1), 100_000)
+        await until(lambda: server.controller.is_scaled(stream, work.change.epoch - 1), 10_000_000)
         new = {segment_id(2, 1): 0, segment_id(3, 1): 0}
         assert await publish(call, {0: 10, **new}) == STATUS.SUCCESS
         assert await publish(call, {0: 11, 1: 50}) == STATUS.STREAM_CUT_NOT_VALID

@@ -60,7 +60,7 @@ async def unfinished(controller: Controller) -> list[str]:
 
 
 async def recorded(controller: Controller, works: list[str], clock: FakeClock | None = None) -> None:
-    for _ in range(5_000):
+    for _ in range(50_000):
         if await unfinished(controller) == works:
             return
         if clock is not None:
@@ -70,7 +70,7 @@ async def recorded(controller: Controller, works: list[str], clock: FakeClock | 
 
 
 async def idle(*controllers: Controller) -> None:
-    for _ in range(5_000):
+    for _ in range(50_000):
         if not any(controller.unfinished["workflows"] for controller in controllers):
             return
         await asyncio.sleep(0.001)
@@ -105,11 +105,15 @@ async def wakes_late(exchange: Exchange) -> None:
     await b.stop()
 
 
-async def test_one_that_wakes_late_removes_no_record_of_another() -> None:
+async def test_one_that_wakes_late_removes_no_record_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.engine.hold.WORKFLOW_HOLD_S", 600.0)  # else A might look, and wait for B
     await wakes_late(FakeStore().exchange)
 
 
-async def test_one_that_wakes_late_removes_no_record_of_another_in_the_real_store(tmp_path: Path) -> None:
+async def test_one_that_wakes_late_removes_no_record_of_another_in_the_real_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.controller.engine.hold.WORKFLOW_HOLD_S", 600.0)  # likewise
     store = SegmentStore(tmp_path, 1)
     await store.start()
     try:
@@ -243,7 +247,7 @@ async def test_one_waits_for_the_others_turn_on_a_stream() -> None:
         seal = asyncio.ensure_future(b.seal_stream(STREAM))
         await settle()
         goes_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await update
             await clock.advance(1_000)
             await seal
@@ -450,7 +454,7 @@ async def test_what_is_known_of_a_stream_isnt_used_for_another_of_its_name(*, sc
         await a.history(STREAM)
         await delete_stream(b)
         await b.create_stream(STREAM, Config(min_segments=2))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await a.update_stream(STREAM, Config(min_segments=3))
         a.metadata.forget(STREAM)
         assert [segment.id for segment in (await a.history(STREAM)).epoch(0)] == [

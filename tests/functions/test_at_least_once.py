@@ -138,7 +138,7 @@ async def test_without_a_dead_letter_stream_it_stops_at_the_event_and_begins_wit
 
 async def test_batches_are_filled_or_wait_their_time(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
-    function = a_function(nadi_scope, "count", output="out", batch_events=10, batch_ms=2500)
+    function = a_function(nadi_scope, "count", output="out", batch_events=10, batch_ms=10_000)
     async with running(function, manager):
         for first in range(0, 25, 5):  # each five are an append of their own
             await write(manager, nadi_scope, first, first + 5)

@@ -71,7 +71,7 @@ async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, n
     await groups.create_reader_group("g", "in", refresh_ms=100)
     group = await groups.get_reader_group("g")
     late = await open_output_reader(group, "late")
-    held = await late.next_batch(4, timeout=30)
+    held = await late.next_batch(4, timeout=60)
     assert not isinstance(held, Unsettled)
     assert held is not None
     assert held.block is not None
@@ -82,7 +82,7 @@ async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, n
         await late.record(held.block.offset, end, {f"{nadi_scope}/out": "id"})
     assert await recorded_outputs(group) == []
     next_one = await open_output_reader(group, "next")
-    again = await next_one.next_batch(4, timeout=30)
+    again = await next_one.next_batch(4, timeout=60)
     assert not isinstance(again, Unsettled)
     assert again is not None
     assert again.block is not None
@@ -90,11 +90,11 @@ async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, n
     await next_one.record(held.block.offset, end, {f"{nadi_scope}/out": "id"})
     await group.reader_offline("next")
     third = await open_output_reader(group, "third")
-    found = await third.next_batch(4, timeout=30)
+    found = await third.next_batch(4, timeout=60)
     assert isinstance(found, Unsettled)
     assert found.output.transactions == ((f"{nadi_scope}/out", "id"),)
     third.settle(found)
-    after = await third.next_batch(4, timeout=30)
+    after = await third.next_batch(4, timeout=60)
     assert not isinstance(after, Unsettled)
     assert after is not None
     assert after.offset == end
@@ -111,7 +111,7 @@ async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_st
     group = await groups.get_reader_group("g")
     for number in range(3):  # by the reader that recorded it, and by one that found it
         reader = await open_output_reader(group, f"first {number}")
-        held = await reader.next_batch(4, timeout=30)
+        held = await reader.next_batch(4, timeout=60)
         assert not isinstance(held, Unsettled)
         assert held is not None
         assert held.block is not None
@@ -120,7 +120,7 @@ async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_st
         if number:
             await group.reader_offline(f"first {number}")
             reader = await open_output_reader(group, f"second {number}")
-            found = await reader.next_batch(4, timeout=30)
+            found = await reader.next_batch(4, timeout=60)
             assert found == recorded
         await reader.undo(recorded)
         await reader.close()
@@ -135,15 +135,15 @@ async def test_what_is_in_hand_when_the_group_is_reset_is_not_recorded(manager: 
     await groups.create_reader_group("g", "in", refresh_ms=50)
     group = await groups.get_reader_group("g")
     reader = await open_output_reader(group, "reader")
-    first = await reader.next_batch(4, timeout=30)
+    first = await reader.next_batch(4, timeout=60)
     assert isinstance(first, EventRead)
     recorded = await reader.record(0, first.block.size_bytes if first.block is not None else 0, {})
     reader.settle(recorded)
-    held = await reader.next_batch(4, timeout=30)
+    held = await reader.next_batch(4, timeout=60)
     assert isinstance(held, EventRead)
     assert held.block is not None
     await group.reset_reader_group([await manager.cuts(nadi_scope, "in").head()])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while reader.positions() != {held.segment: 0}:  # noqa: ASYNC110 - until it has noticed
             await asyncio.sleep(0.02)
     with pytest.raises(ConditionFailedError):

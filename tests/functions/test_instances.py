@@ -78,7 +78,7 @@ async def test_what_became_of_an_output_may_be_unknown(
     await write(manager, nadi_scope, 0, 20)
     group = await manager.reader_group_manager(nadi_scope).get_reader_group(function.name)
     reader = await open_output_reader(group, "elsewhere")
-    held = await reader.next_batch(5, timeout=30)
+    held = await reader.next_batch(5, timeout=60)
     assert not isinstance(held, Unsettled)
     assert held is not None
     assert held.block is not None

@@ -91,7 +91,7 @@ async def test_a_process_that_died_is_noticed_though_what_it_started_lives(tmp_p
 
 async def test_what_a_hanging_handler_started_ends_with_it(tmp_path: Path) -> None:
     child = tmp_path / "child"
-    async with handler_process("starts_and_waits", timeout_s=2.0) as process:
+    async with handler_process("starts_and_waits", timeout_s=5.0) as process:
         outcome = await call(process, str(child))
         assert outcome.failure is not None
         assert outcome.failure.kind == "timed out"

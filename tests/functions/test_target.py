@@ -107,7 +107,7 @@ async def test_what_is_refused_is_a_dead_letter_and_what_fails_is_sent_again(
 ) -> None:
     await streams(manager, nadi_scope, 1)
     await write(manager, nadi_scope, 0, 12, poison=(3,))
-    failures = {5: Answer(500), 6: Answer(302), 7: Answer(503, {"Retry-After": "1"}), 9: Answer(200, after_s=3.5)}
+    failures = {5: Answer(500), 6: Answer(302), 7: Answer(503, {"Retry-After": "1"}), 9: Answer(200, after_s=12.0)}
 
     def answer(events: list[BaseCloudEvent], count: int) -> Answer:
         if b"poison" in as_bytes(events[0]):
@@ -115,7 +115,7 @@ async def test_what_is_refused_is_a_dead_letter_and_what_fails_is_sent_again(
         return failures.pop(count, Answer())
 
     with serving(Service(answer)) as service:
-        function = to(service, nadi_scope, dead_letters="dead", timeout_s=3.0, retries=3)
+        function = to(service, nadi_scope, dead_letters="dead", timeout_s=6.0, retries=3)
         async with running(function, manager):
             record = await until_handled(manager, function, 12)
     letters = [DeadLetter.decode(data) for data in await read_all(manager, nadi_scope, "dead")]

@@ -29,7 +29,7 @@ class Keda:
         call = self.channel.unary_unary(
             SERVICE + rpc, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
         )
-        return await call(request, timeout=30)
+        return await call(request, timeout=60)
 
     async def spec(self, **metadata: str) -> Any:
         (found,) = (await self.ask("GetMetricSpec", self.ref(metadata), pb.GetMetricSpecResponse)).metricSpecs

@@ -71,9 +71,9 @@ async def test_an_idle_stream_becomes_active_within_a_second(
     assert (await anext(changes)).result is False
     began = time.monotonic()
     await write(manager, meters, 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await anext(changes)).result is True
-        assert time.monotonic() - began < 10  # a third of a second where nothing else runs
+        assert time.monotonic() - began < 30  # a third of a second where nothing else runs
         await until(lambda: asking.is_active(**meters))
     watch.cancel()
 

@@ -17,7 +17,10 @@ from tests.support.waiting import until
 
 ADMIN: Auth = ("root", PASSWORD)
 AT_ONCE = ("snapshot_interval", "chunk_flush_age", "chunk_garbage_delay", "retention_period")
-LIMITS = ",".join([*(f"{name}_s=0.2" for name in AT_ONCE), "metrics_cached_s=0.05"])
+PATIENT = ("metrics_names", "metrics_lags", "metrics_kept")  # so that a pause of the machine leaves nothing out
+LIMITS = ",".join(
+    [*(f"{name}_s=0.2" for name in AT_ONCE), *(f"{name}_s=60" for name in PATIENT), "metrics_cached_s=0.05"]
+)
 
 
 @pytest.fixture(scope="package")
@@ -29,11 +32,11 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         nadi.embedded(
             folder / "data", rest_port=0, containers=2, security=security, environment={"NADI_LIMITS": LIMITS}
         ) as server,
-        httpx.Client(base_url=server.rest_uri, auth=ADMIN, timeout=30) as rest,
+        httpx.Client(base_url=server.rest_uri, auth=ADMIN, timeout=60) as rest,
         StreamManager(server.controller_uri, credentials=user("root")) as manager,
     ):
         work(manager, rest)
-        assert httpx.get(f"{server.rest_uri}/metrics", auth=("root", "wrong")).status_code == 401
+        assert httpx.get(f"{server.rest_uri}/metrics", auth=("root", "wrong"), timeout=60).status_code == 401
         manager.scrub(start=True)
         until(lambda: "nadi_store_scrub_damages 0.0" in rest.get("/metrics").text)
         until(lambda: not re.search("nadi_store_(checkpoint|snapshot)_seconds_count 0.0", rest.get("/metrics").text))

@@ -24,7 +24,7 @@ Auth = tuple[str, str] | None
 
 
 def scraped(rest: str, auth: Auth = None) -> str:
-    return httpx.get(f"{rest}/metrics", timeout=30, auth=auth).raise_for_status().text
+    return httpx.get(f"{rest}/metrics", timeout=60, auth=auth).raise_for_status().text
 
 
 def parsed(text: str) -> list[Metric]:
@@ -33,7 +33,7 @@ def parsed(text: str) -> list[Metric]:
 
 def scraped_open(rest: str, auth: Auth = None) -> list[Metric]:
     """The same as OpenMetrics, whose parser is strict: what isn't as it should be raises ValueError."""
-    answer = httpx.get(f"{rest}/metrics", timeout=30, auth=auth, headers=OPEN).raise_for_status()
+    answer = httpx.get(f"{rest}/metrics", timeout=60, auth=auth, headers=OPEN).raise_for_status()
     return list(openmetrics.text_string_to_metric_families(answer.text))  # type: ignore[no-untyped-call]
 
 

@@ -133,7 +133,7 @@ def test_promtool_finds_nothing(busy: EmbeddedServer) -> None:
 
 def test_a_thousand_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
     with (
-        nadi.embedded(tmp_path, rest_port=0) as server,
+        nadi.embedded(tmp_path, rest_port=0, environment={"NADI_LIMITS": "metrics_names_s=60"}) as server,
         StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")

@@ -168,13 +168,13 @@ def prometheus(
         ]
     )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             until(lambda: is_ready(client))
             until(lambda: len(asked(client, "count_over_time(up[1m]) > 4 and up == 1")) == 3)
             yield client
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def is_ready(client: httpx.Client) -> bool:
@@ -203,11 +203,13 @@ def test_each_query_of_the_dashboard_has_a_result(what: str, query: str, prometh
 
 @needs_prometheus
 def test_alerts_are_evaluated_and_those_of_a_broken_server_are_silent(prometheus: httpx.Client) -> None:
-    fire = {name for name, rule in RULES.items() if asked(prometheus, rule["expr"])}
-    assert "NadiReaderGroupWithoutReaders" in fire, "a group that nobody reads for"
+    def fire() -> set[str]:
+        return {name for name, rule in RULES.items() if asked(prometheus, rule["expr"])}
+
+    assert "NadiReaderGroupWithoutReaders" in fire(), "a group that nobody reads for"
     broken = {name for name in RULES if re.search("Down|Damage|Full|Lost|Dead|Missing|WithoutController", name)}
     assert len(broken) > 8
-    assert not fire & broken
+    until(lambda: not fire() & broken)  # a single scrape may have taken too long
 
 
 FIRING: dict[str, list[tuple[str, str]]] = {  # for each alert, series that make it fire

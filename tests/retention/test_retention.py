@@ -128,7 +128,7 @@ def test_both_tiers_stay_small_under_load(server: RestartableServer, manager: St
     with Load(server.controller_uri, "home", "meters", bytes_per_s=4 * MIB).running() as load:
         found = watch(manager, server.folder, load, seconds=9, every_s=0.5)
     assert load.written > 8 * MIB
-    bounded(found, 120 * MIB, 30 * MIB)  # beside other tests what waits for its flush takes a file or two more
+    bounded(found, 180 * MIB, 30 * MIB)  # beside other tests what waits for its flush takes some files more
     assert all(usage.kept < 16 * MIB for usage in found[8:])
 
 

@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture(scope="package")
 def rest(server: EmbeddedServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.rest_uri, timeout=30) as client:
+    with httpx.Client(base_url=server.rest_uri, timeout=60) as client:
         yield client
 
 

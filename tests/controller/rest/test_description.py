@@ -61,6 +61,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.timeout(600)  # most of a minute where nothing else runs
 @pytest.mark.usefixtures("seeded")
 def test_requests_made_from_the_description(server: EmbeddedServer) -> None:
     schema = _schema(server)
@@ -69,7 +70,7 @@ def test_requests_made_from_the_description(server: EmbeddedServer) -> None:
     def run(case: Any) -> None:
         nonlocal made
         made += 1
-        case.call_and_validate(checks=CHECKS)
+        case.call_and_validate(checks=CHECKS, timeout=60)
 
     for result in schema.get_all_operations():
         for mode in GenerationMode:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from nadi.controller.rest import replies
+from nadi.controller.rest import protocol, replies
 from nadi.controller.rest.parser import cut_portion
 from nadi.controller.rest.replies import encode
 from nadi.limits import (
@@ -43,7 +43,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
     """What comes until the end, which may be a reset: the server does not wait for what it refused."""
     found = b""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while data := await reader.read(65_536):
                 found += data
     except ConnectionError:
@@ -108,6 +108,7 @@ async def test_what_is_too_large_ends_the_connection(
 @pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
 async def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     """Also after its answer, which is given before the body is here."""
+    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 600.0)
 
     async with served(monkeypatch) as made:
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
@@ -120,7 +121,7 @@ async def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.
             writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
             most -= 1024
             await asyncio.sleep(0)
-        await asyncio.wait_for(ended, 5)
+        await asyncio.wait_for(ended, 60)
         writer.close()
 
 
@@ -138,7 +139,7 @@ async def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypa
             writer.write(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(20)))
         for reader, writer in crowd:
             for number in range(20):
-                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
                 assert head.startswith(b"HTTP/1.1 200 ")
                 assert await reader.readexactly(len(str(number))) == str(number).encode()
             writer.close()
@@ -190,9 +191,9 @@ async def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPa
             writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         for _ in range(4):
-            found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
             assert found.startswith(b"HTTP/1.1 200 ")
-            assert await asyncio.wait_for(reader.readexactly(len(body)), 10) == body
+            assert await asyncio.wait_for(reader.readexactly(len(body)), 60) == body
         writer.close()
 
 

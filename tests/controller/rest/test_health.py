@@ -64,7 +64,7 @@ async def test_it_is_asked_while_the_server_recovers(tmp_path: Path, monkeypatch
     server = new_server(tmp_path)
     starting = asyncio.create_task(server.start())
     await recovering.wait()
-    async with httpx.AsyncClient(base_url=server.rest_uri) as client:
+    async with httpx.AsyncClient(base_url=server.rest_uri, timeout=60) as client:
 
         async def ask(path: str) -> Any:
             return (await client.get(f"/v1/health{path}")).json()
@@ -84,13 +84,18 @@ async def test_it_is_asked_while_the_server_recovers(tmp_path: Path, monkeypatch
 
 
 async def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with new_server(tmp_path) as server, httpx.AsyncClient(base_url=server.rest_uri) as client:
-        container = server.store.containers[0]
+    async with new_server(tmp_path) as server, httpx.AsyncClient(base_url=server.rest_uri, timeout=60) as client:
+        container, go_on, opened = server.store.containers[0], asyncio.Event(), Container._open
 
         async def broken(parts: Any) -> Any:
             raise OSError(5, "the disk failed")
 
+        async def later(container: Container) -> None:
+            await go_on.wait()
+            await opened(container)
+
         monkeypatch.setattr(container.log, "append", broken)
+        monkeypatch.setattr(Container, "_open", later)  # it is asked before it has recovered
         with pytest.raises(UnavailableError):
             await container.call(lambda frame: frame.emit(ChunksDropped([])))
         found = (await client.get("/v1/health/container-0")).json()
@@ -98,6 +103,7 @@ async def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkey
         assert "the disk failed" in found["details"]["recovers_from"]
         assert (await client.get("/v1/health/readiness")).json() is False
         assert (await client.get("/v1/health/readiness/container-1")).json() is True
+        go_on.set()
 
 
 async def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> None:

@@ -189,8 +189,10 @@ async def test_nothing_of_an_unexpected_error_leaks(
 
 
 @pytest.mark.uvloop
-async def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
+async def test_a_long_list_goes_out_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's memory holds a page, however many streams a scope has."""
+    for looks in ("scaling_rounds.SCALING_SCAN_S", "retention_rounds.RETENTION_PERIOD_S"):  # which hold pages, too
+        monkeypatch.setattr(f"nadi.controller.periodic.{looks}", 3600.0)
     count = 20_000
 
     async with Server(tmp_path, store_port=0, controller_port=0, rest_port=0) as server:
@@ -212,15 +214,17 @@ async def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
 
 @pytest.mark.uvloop
 async def test_a_stop_answers_the_request_whose_body_does_not_come(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("nadi.controller.rest.endpoint.REST_BODY_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("nadi.standalone.server.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
     server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
     await server.start()
     reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
     writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
     writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await server.stop()
         assert b" 503 " in await reader.read()
     writer.close()

@@ -45,6 +45,7 @@ def samples(text: str) -> Samples:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server that tells two streams and two groups by name, with four of each; nothing is cached."""
     limits = "metrics_streams=2,metrics_groups=2,metrics_cached_s=0.000001"
+    limits += ",metrics_names_s=60,metrics_lags_s=60,metrics_kept_s=60"  # so that a pause leaves nothing out
     environment = {"NADI_LIMITS": limits}
     with (
         nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0, environment=environment) as server,
@@ -72,7 +73,7 @@ async def _with_a_java_group(server: EmbeddedServer) -> None:
 def told(small: EmbeddedServer) -> Samples:
     end = time.monotonic() + 60
     while True:  # rates are known half a second after the first event
-        found = samples(httpx.get(f"{small.rest_uri}/metrics", timeout=30).raise_for_status().text)
+        found = samples(httpx.get(f"{small.rest_uri}/metrics", timeout=60).raise_for_status().text)
         if found["nadi_stream_bytes_per_second"].get(("home", "s4"), 0) > 0 and _are_ordered(found):
             return found
         assert time.monotonic() < end
@@ -106,14 +107,14 @@ def test_groups(told: Samples) -> None:
 def test_the_server(told: Samples) -> None:
     assert told["nadi_scalings_total"] == {("split",): 0, ("merge",): 0}
     assert told["nadi_metrics_complete"] == {(): 1}
-    assert 0 < told["nadi_metrics_gathering_seconds"][()] < 8
+    assert 0 < told["nadi_metrics_gathering_seconds"][()] < 60
     assert told["process_resident_memory_bytes"][()] > 10_000_000
     assert told["nadi_unfinished_workflows"] == {(): 0}
 
 
 def test_open_metrics_where_that_is_preferred(small: EmbeddedServer) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    answer = httpx.get(f"{small.rest_uri}/metrics", headers=accept, timeout=30)
+    answer = httpx.get(f"{small.rest_uri}/metrics", headers=accept, timeout=60)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     parsed = openmetrics.text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call]
     families = {family.name for family in parsed}
@@ -135,7 +136,7 @@ def test_unknown_lags_have_no_sample(server: EmbeddedServer, rest: httpx.Client,
     assert (lag["bytes_behind"], lag["seconds_behind"]) == (None, None)
     assert lag["why"]
     end = time.monotonic() + 60
-    while (scope, "s") not in (found := samples(rest.get("/metrics").text))["nadi_stream_segments"]:
+    while (scope, "s") not in (found := samples(rest.get("/metrics").text)).get("nadi_stream_segments", {}):
         assert time.monotonic() < end, "the figures are a second old at most"
         time.sleep(0.1)
     assert not [labels for labels in found.get("nadi_reader_group_lag_bytes", {}) if labels[0] == scope]

@@ -21,7 +21,7 @@ async def test_reader_groups(tmp_path: Path) -> None:
     async with (
         server,
         calls(server.controller_uri.removeprefix("tcp://")) as call,
-        httpx.AsyncClient(base_url=f"{server.rest_uri}/v1/scopes", timeout=30) as rest,
+        httpx.AsyncClient(base_url=f"{server.rest_uri}/v1/scopes", timeout=60) as rest,
     ):
         await prepare(call, "meters", "events")
         assert (await rest.get("/home/readergroups")).json() == {"readerGroups": []}
