@@ -452,7 +452,7 @@ async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None
 
 async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
     await made(ask, S, b"one", b"two")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             reply = await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", ""))
             if loads := unpacked_loads(reply.loads):
@@ -461,8 +461,9 @@ async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
     assert (reply.request_id, reply.segment, reply.is_last) == (9, LOAD_SEGMENT, True)
     (load,) = loads
     assert load.segment == S
-    assert load.events_per_s[0] * load.age_s == pytest.approx(2)
-    assert load.bytes_per_s[0] * load.age_s == pytest.approx(22)
+    # the longest window, for which it doesn't matter when within a minute something came
+    assert load.events_per_s[-1] * load.age_s == pytest.approx(2, rel=0.05)
+    assert load.bytes_per_s[-1] * load.age_s == pytest.approx(22, rel=0.05)
     assert load.keys is None
     assert unpacked_loads((await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", S))).loads) == []
     assert await ask(wire.GetSegmentLoads(9, S, "", "")) == wire.NoSuchSegment(9, S, "", -1)

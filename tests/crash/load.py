@@ -151,7 +151,7 @@ class TransactionalWriter(Worker):
 
     def settle(self) -> None:
         for number, txn in self._to_await[-100:]:
-            for _ in range(300):
+            for _ in range(600):
                 status = txn.status()
                 if status != "COMMITTING":
                     break

@@ -162,7 +162,7 @@ class Run:
         whole, digests = Ledger(), Digests()
         read_slice(self.manager, None, tail, lambda _s, _o, event: whole.take(event), digests.take)
         assert digests.result() == self.digests.result(), "the stream reads differently from its beginning"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while self.tail.ledger.events < whole.events and time.monotonic() < deadline:
             self.tail.check()
             time.sleep(0.05)

@@ -6,15 +6,19 @@ import os
 import random
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
+import msgspec
 import pytest
 
 import nadi
 from nadi.client import StreamManager
 from nadi.errors import StreamNotFoundError
-from tests.crash.load import SCOPE, TABLE, Digests
+from nadi.standalone.embedded import EmbeddedServer
+from tests.crash.load import SCOPE, STREAM, TABLE, Digests
 from tests.crash.test_kills import KILLS, SMALL_LIMITS, running
 from tests.segmentstore.state_tables import apart, copy_of, lose_states, recovered
+from tests.support.waiting import until
 
 
 def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
@@ -27,17 +31,26 @@ def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
             run.kill_and_restart()
         run.scaler.join()
         snapshots = folder / "tier2" / "snapshots"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(list(snapshots.glob("container-*/manifest-*"))) < containers and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1.0)  # deltas follow the bases
         run.server.kill()
 
 
+def is_settled(server: EmbeddedServer) -> bool:
+    """Whether what was under way at the kill, such as a deletion, is finished."""
+    with urlopen(f"{server.rest_uri}/v1/health/details/controller") as reply:
+        return bool(msgspec.json.decode(reply.read())["unfinished"]["workflows"] == 0)
+
+
 def what_readers_see(folder: Path) -> dict[str, str]:
     """Head, tail and all events of every stream, and the table."""
     seen = {}
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+    with nadi.embedded(folder, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
+        until(lambda: is_settled(server))
+        with manager.create_transaction_writer(SCOPE, STREAM) as writer:
+            writer.begin_txn().commit(wait=True, timeout=60)  # after those that were committing at the kill
         for scope in manager.list_scopes():
             for stream in manager.list_streams(scope):
                 try:

@@ -15,7 +15,7 @@ from nadi.client import StreamManager
 from nadi.errors import DamagedDataError, NadiError, StreamNotFoundError
 from tests.damage.folder import LAST, READING, SCOPE, STREAM, TABLE, Ledger, key_of
 
-READ_S = 30.0
+READ_S = 60.0
 START_S = 60.0
 BAD = ("WRONG", "LOST", "HANG", "DIED", "CRASH", "REFUSED SOUND DATA")
 

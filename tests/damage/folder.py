@@ -104,7 +104,7 @@ def make(folder: Path, *, killed: bool, events: int = 3_000) -> Ledger:
                 key = b"key-%d" % number
                 ledger.table[key] = table_value(number if number < 150 else number + 1_000)
             with manager.create_writer(SCOPE, LAST) as writer:
-                writer.write_event(b"the last frame", "key").result(30)
+                writer.write_event(b"the last frame", "key").result(60)
         assert sorted(data for _, _, data in ledger.streams[STREAM]) == sorted(
             event(STREAM, number) for number in range(events + 5)
         )

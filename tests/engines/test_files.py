@@ -42,8 +42,11 @@ asyncio.run(main())
 COUNTER = """
 import asyncio, sys
 from pathlib import Path
+from nadi.engines import folder
 from nadi.engines.files import open_files
 from nadi.runtime import REAL
+
+folder._LOCK_WAIT_S = 60.0  # for others on a disk that stands still
 
 async def main():
     engine, registry = await open_files(Path(sys.argv[1]), REAL)

@@ -219,7 +219,7 @@ async def test_a_put_of_which_nobody_says_anything_ends_in_time(
     monkeypatch.setattr(files, "HDFS_PUT_S", 0.1)
     monkeypatch.setattr(files, "_DROP_S", 0.1)
     hdfs.is_silent = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(UnavailableError, match="no answer in time"):
             await stored.put("a", [b"x"])
 

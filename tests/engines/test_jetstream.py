@@ -34,6 +34,13 @@ LOG = "nats:LOG"
 GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops for seconds is no server that doesn't answer."""
+    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("nadi.engines.jetstream.link._CONNECT_S", 30)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[NatsServer]:
     with nats_servers(tmp_path / "nats") as servers:
@@ -406,8 +413,8 @@ async def test_a_read_that_waits_for_room_ends_in_its_time(
     assert await got(engine, "a") == b"x"
     server.pause()
     monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 1.0)
-    reads = [engine.get(f"log/0/1/{number}") for number in range(40)]
-    async with asyncio.timeout(8):
+    reads = [engine.get(f"log/0/1/{number}") for number in range(400)]
+    async with asyncio.timeout(30):
         found = await asyncio.gather(*reads, return_exceptions=True)
     assert {type(one) for one in found} == {UnavailableError}
     assert {str(one).partition(": ")[2] for one in found} == {"no answer in 1 s; it is tried again"}

@@ -18,6 +18,8 @@ from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, UnavailableError
 from nadi.runtime import REAL
 from tests.support.fake_s3 import EXPRESS, FakeS3
+from tests.support.fake_s3.requests import Answer, Request
+from tests.support.waiting import until_async
 
 SECRET, TOKEN = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY", "AQoDYXdzEPT-session-token-EXAMPLE"
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
@@ -72,13 +74,21 @@ async def test_a_conflict_is_somebody_s_though_nothing_is_there(s3: FakeS3) -> N
     assert await registry.compare_and_set("a", b"2", version) is not None
 
 
-async def test_a_put_may_be_stored_later(s3: FakeS3) -> None:
+async def test_a_put_may_be_stored_later(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = await opened(s3)
+    later, go_on = s3._put_later, asyncio.Event()
+
+    async def held(request: Request) -> Answer:
+        await go_on.wait()
+        return await later(request)
+
+    monkeypatch.setattr(s3, "_put_later", held)
     s3.faults.update(late_puts=1.0, late_s=0.2)
     with pytest.raises(UnavailableError):
         await engine.create(NAME, [b"x"])
     assert await engine.get(NAME) is None
-    await asyncio.sleep(0.3)
+    go_on.set()
+    await until_async(lambda: s3.objects.now)
     assert await engine.get(NAME) == memoryview(b"x")
 
 

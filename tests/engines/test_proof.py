@@ -76,7 +76,7 @@ async def test_one_that_compares_wrongly_is_refused(s3: FakeS3, monkeypatch: pyt
 
 
 async def test_one_that_reads_late_is_refused(s3: FakeS3) -> None:
-    s3.faults.stale_gets_s = 0.3
+    s3.faults.stale_gets_s = 30
     assert "isn't found right afterwards" in await unusable(s3)
 
 

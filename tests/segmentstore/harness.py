@@ -39,7 +39,7 @@ class Peer:
 
     async def receive(self) -> Any:
         while not self._received:
-            data = await asyncio.wait_for(self._reader.read(1 << 16), 10)
+            data = await asyncio.wait_for(self._reader.read(1 << 16), 60)
             if not data:
                 raise ConnectionResetError("the server closed the connection")
             self._received += self._decoder.receive(data)
@@ -55,7 +55,7 @@ class Peer:
         return self._writer.is_closing()
 
     async def closed(self) -> bool:
-        return await asyncio.wait_for(self._reader.read(1 << 16), 10) == b""
+        return await asyncio.wait_for(self._reader.read(1 << 16), 60) == b""
 
     async def setup(self, segment: str, writer: bytes = WRITER) -> int:
         reply = await self.ask(wire.SetupAppend(next(_ids), writer, segment, ""))

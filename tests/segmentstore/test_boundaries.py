@@ -147,7 +147,7 @@ def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
         return whole[:15][offset : offset + length]
 
     async def run() -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await Walks(Rota()).boundary_from(12, [0, 22, 44], read)
 
     assert asyncio.run(run()) == 22

@@ -44,7 +44,7 @@ async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, mon
         commit, writing = container.metadata.commit, threading.Event()
 
         def slow_commit(*arguments: Any) -> None:
-            assert writing.wait(10)
+            assert writing.wait(60)
             commit(*arguments)
 
         async def held(parts: Any) -> Any:
@@ -57,10 +57,10 @@ async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, mon
             released.append((before_sequence, go_on.is_set()))
             truncate(before_sequence, keep)
 
+        await container.checkpoints.ended()
         monkeypatch.setattr(container.log, "append", held)
         monkeypatch.setattr(container.log, "truncate", note)
         monkeypatch.setattr(container.metadata, "commit", slow_commit)
-        await container.checkpoints.ended()
         container.checkpoints.start()  # it begins before the chunk is noted, and ends while that is under way
         assert container.checkpoints._task is not None
         storing = asyncio.create_task(tier2.flush_once(everything=True))
@@ -202,8 +202,8 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
 
         monkeypatch.setattr(container.checkpoints, "follow", noted)
         container._recover_from(failures[-1])
-        await asyncio.wait_for(opened.wait(), 10)
-        async with asyncio.timeout(10):
+        await asyncio.wait_for(opened.wait(), 60)
+        async with asyncio.timeout(60):
             while container.failure is not None:  # noqa: ASYNC110 -- it refuses until all is open
                 await asyncio.sleep(0.01)
         assert {type(failure) for failure in failures} == {DamagedStateError}

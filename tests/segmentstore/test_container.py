@@ -75,7 +75,7 @@ async def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypa
         container = store.containers[0]
         monkeypatch.setattr(lmdb, "open", refuse_twice)
         await break_log(container, monkeypatch)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await answers(container):
                 assert not container.ended
         assert next(refusals, None) is None
@@ -116,7 +116,7 @@ async def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mend
         container = store.containers[0]
         monkeypatch.setattr(FileLog, "open", refuse_while_damaged)
         await break_log(container, monkeypatch)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await answers(container) and "a frame is damaged" not in str(container.failure):
                 pass
         with pytest.raises(UnavailableError, match="a frame is damaged"):
@@ -124,7 +124,7 @@ async def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mend
         await asyncio.sleep(0.1)  # ten more tries
         assert not container.ended
         damaged = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await answers(container):
                 pass
     assert sum("a frame is damaged" in record.message for record in caplog.records) == 1
@@ -138,7 +138,7 @@ async def test_a_state_that_can_not_be_written_is_told(tmp_path: Path, monkeypat
         container = store.containers[0]
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.01)
         monkeypatch.setattr(container.metadata, "commit", fail)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while container.failure is None:
                 with contextlib.suppress(UnavailableError):
                     await container.call(lambda frame: frame.emit(ChunksDropped([])))

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             with manager.create_writer("s", "t") as writer:
                 for number in range(COUNT):
                     writer.write_event(f"event-{number:04}".encode(), "key")
-                    writer.flush(30)
+                    writer.flush(60)
     finally:
         server.kill()
     return path

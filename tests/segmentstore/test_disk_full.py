@@ -23,6 +23,7 @@ from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.support.small_disk import small_disk
+from tests.support.waiting import until
 
 T = TypeVar("T")
 DISK_MB = 64
@@ -95,7 +96,7 @@ def test_writing_goes_on_once_a_full_disk_has_room(disk: Path, monkeypatch: pyte
         with nadi.StreamManager(server.controller_uri) as manager:
             manager.create_scope("s")
             manager.create_stream("s", "t", 1)
-            writer = manager.create_writer("s", "t", ack_timeout=4)
+            writer = manager.create_writer("s", "t", ack_timeout=8)
             acknowledged, written, failure = write_until_full(writer, 0)
             assert isinstance(failure, StorageFullError), repr(failure)
             assert acknowledged, "the disk was full at once"
@@ -136,12 +137,12 @@ def fill_the_rest(table: nadi.client.KeyValueTable) -> None:
     for size in (5_000, 10):
         with contextlib.suppress(StorageFullError):
             for _ in range(100):
-                within(5, partial(table.put, b"k", bytes(size)))
+                within(20, partial(table.put, b"k", bytes(size)))
             raise AssertionError("there is still room")
 
 
 def next_event(reader: Any) -> bytes | None:
-    found = within(5, lambda: reader.read_next_event(4))
+    found = within(20, lambda: reader.read_next_event(15))
     assert isinstance(found, EventRead)
     return found.event
 
@@ -165,12 +166,20 @@ class Waiting:
                 self.acknowledged.append(number)
 
     def until_still(self) -> None:
-        """Until nothing is acknowledged any more."""
-        while True:
-            before = len(self.acknowledged)
-            time.sleep(1.5)
-            if before and len(self.acknowledged) == before:
-                return
+        """Until the server has said several times that it has no room, and has taken nothing in between."""
+        taken, refusals = 0, list[NadiError]()
+
+        def is_still() -> bool:
+            nonlocal taken
+            if len(self.acknowledged) != taken:
+                taken = len(self.acknowledged)
+                refusals.clear()
+            trouble = self._writer._core._sender._trouble()
+            if isinstance(trouble, StorageFullError) and trouble not in refusals:
+                refusals.append(trouble)
+            return taken > 0 and len(refusals) > 6  # one comes each quarter of a second
+
+        until(is_still)
 
     def until_it_goes_on(self) -> float:
         """Until something is acknowledged; gives the seconds."""
@@ -207,13 +216,14 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
         waiting = Waiting(manager, 0)
         waiting.until_still()
 
-        slowest = 0.0
+        took_s = []
         for _ in range(10):
             began = time.monotonic()
             assert len(read_numbers(manager)) >= len(waiting.acknowledged)
-            slowest = max(slowest, time.monotonic() - began)
-        assert slowest < 3, "reading the whole stream takes 0.1 s; it stood still for 1 s and more at each try to write"
-        found = within(5, lambda: reader.read_next_event(4))
+            took_s.append(time.monotonic() - began)
+        said = "reading the whole stream takes 0.1 s; it stood still for 1 s and more at each try to write"
+        assert sorted(took_s)[5] < 2, said
+        found = within(20, lambda: reader.read_next_event(15))
         assert isinstance(found, EventRead)
         assert found.event is not None
         assert found.event == b"old"
@@ -230,15 +240,15 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
             lambda: manager.create_key_value_table("s", "kv2", config),
         ):
             with pytest.raises(StorageFullError):
-                within(5, refused)
-        within(5, open_transaction.abort)
+                within(20, refused)
+        within(20, open_transaction.abort)
         assert table.get(b"k") is not None
         assert "new" not in manager.list_streams("s"), "what was refused is not done later either"
 
         (disk / "ballast").unlink()
-        assert waiting.until_it_goes_on() < 5
-        within(5, lambda: manager.create_stream("s", "new", 1))
-        within(5, lambda: state.put("k", "v" * 100_000))
+        assert waiting.until_it_goes_on() < 30
+        within(20, lambda: manager.create_stream("s", "new", 1))
+        within(20, lambda: state.put("k", "v" * 100_000))
         waiting.stop()
         check(read_numbers(manager), waiting.acknowledged)
 
@@ -275,7 +285,7 @@ def test_a_reader_group_reads_on_when_the_room_kept_aside_for_it_is_used_up(
         try:
             while updates < 5_000:
                 put = partial(table.put, b"k", b"%d" % updates, version)
-                version = within(5, put)
+                version = within(20, put)
                 updates += 1
         except StorageFullError:
             pass
@@ -283,12 +293,12 @@ def test_a_reader_group_reads_on_when_the_room_kept_aside_for_it_is_used_up(
         for number in range(1, 25):
             assert next_event(reader) == b"%d" % number
         with pytest.raises(StorageFullError):
-            within(5, lambda: group.create_reader("late"))
-        within(5, lambda: manager.truncate_stream(manager.stream_info("s", "old").head))  # has room of its own
+            within(20, lambda: group.create_reader("late"))
+        within(20, lambda: manager.truncate_stream(manager.stream_info("s", "old").head))  # has room of its own
 
         (disk / "ballast").unlink()
-        assert waiting.until_it_goes_on() < 5
-        late = within(5, lambda: group.create_reader("late"))
+        assert waiting.until_it_goes_on() < 30
+        late = within(20, lambda: group.create_reader("late"))
         for number in range(25, 50):
             assert next_event(reader) == b"%d" % number
         late.close()
@@ -309,11 +319,11 @@ def test_without_a_byte_left_what_makes_room_is_done(disk: Path, monkeypatch: py
         waiting.until_still()
         fill(disk, 0)
         cut = manager.stream_info("s", "t").tail
-        within(5, lambda: manager.seal_stream("s", "u"))
-        within(5, lambda: manager.delete_stream("s", "u"))
+        within(20, lambda: manager.seal_stream("s", "u"))
+        within(20, lambda: manager.delete_stream("s", "u"))
         before = len(waiting.acknowledged)
-        within(5, lambda: manager.truncate_stream(cut))
-        assert waiting.until_it_goes_on() < 15  # the room is there once the log and the chunks are deleted
+        within(20, lambda: manager.truncate_stream(cut))
+        assert waiting.until_it_goes_on() < 45  # the room is there once the log and the chunks are deleted
         waiting.stop()
         check(read_numbers(manager), waiting.acknowledged[before + 1 :])
 
@@ -339,7 +349,7 @@ def test_room_can_be_made_after_a_start_without_a_byte_left(disk: Path, monkeypa
     with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
         numbers = read_numbers(manager)
         check(numbers, waiting.acknowledged)
-        within(5, lambda: manager.truncate_stream(manager.stream_info("s", "t").tail))
+        within(20, lambda: manager.truncate_stream(manager.stream_info("s", "t").tail))
         with manager.create_writer("s", "t", ack_timeout=60) as writer:
             writer.write_event(event(waiting.written), "key").result(60)
         assert read_numbers(manager) == [waiting.written]
@@ -404,10 +414,7 @@ def test_a_lost_state_on_a_full_disk(disk: Path, pages: int, monkeypatch: pytest
         manager.create_scope("s")
         manager.create_stream("s", "t", 1)
         manager.create_writer("s", "t").write_event(event(1), "key").result(60)
-        deadline = time.monotonic() + 30
-        while not list(disk.glob("data/tier2/snapshots/container-0/manifest-*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: list(disk.glob("data/tier2/snapshots/container-0/manifest-*")))
         server.kill()
     (container / "state/data.mdb").write_bytes(b"?" * (container / "state/data.mdb").stat().st_size)
     fill(disk, pages)
@@ -433,7 +440,7 @@ def test_a_lost_state_on_a_full_disk(disk: Path, pages: int, monkeypatch: pytest
 @pytest.mark.parametrize(("pages", "has_reserve"), [(0, True), (13, True), (8, False), (13, False)])
 def test_a_repair_on_a_full_disk(disk: Path, pages: int, has_reserve: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept aside helps; else it says what to do, nothing stays, and the next repair does it."""
-    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576,checkpoint_interval_s=3600")
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576,checkpoint_interval_s=3600,chunk_flush_age_s=3600")
     with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
         manager.create_stream("s", "t", 1)

@@ -69,7 +69,7 @@ def test_at_the_end_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     async def test(store: SegmentStore) -> None:
         await store.exchange(SETUP)
         await store.exchange(append(1, 0, b"one"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             read = await store.exchange(wire.ReadSegment(NAME, 11, 100, "", 9))
             assert isinstance(read, wire.SegmentRead)
             assert (bytes(read.data), read.at_tail, read.end_of_segment) == (b"", True, False)

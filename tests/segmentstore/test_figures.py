@@ -12,7 +12,7 @@ from nadi import limits
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.observe.metrics import Distribution, Sample
-from nadi.runtime import REAL
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.figures.gathering import samples
 from nadi.segmentstore.figures.meanings import MEANINGS
@@ -24,6 +24,17 @@ pytestmark = pytest.mark.uvloop
 
 S = "scope/stream/0.#epoch.0"
 Figures = dict[tuple[str, ...], float | Distribution]
+
+
+class Clock(Runtime):
+    """Goes on by a millisecond when it is looked at, and else when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
 
 
 def told(store: SegmentStore) -> Figures:
@@ -39,7 +50,7 @@ def told(store: SegmentStore) -> Figures:
 
 
 async def until(store: SegmentStore, is_so: Callable[[Figures], bool]) -> Figures:
-    ends = asyncio.get_running_loop().time() + 30
+    ends = asyncio.get_running_loop().time() + 60
     while not is_so(found := told(store)):
         assert asyncio.get_running_loop().time() < ends
         await asyncio.sleep(0.01)
@@ -72,7 +83,7 @@ async def test_each_sample_has_the_labels_of_its_meaning(tmp_path: Path) -> None
 
 
 async def test_appends_by_stage(tmp_path: Path) -> None:
-    async with open_store(tmp_path, containers=1) as (store, peer):
+    async with open_store(tmp_path, containers=1, runtime=Clock()) as (store, peer):
         await peer.create(S)
         await peer.setup(S)
         for count in range(1, 5):
@@ -106,15 +117,16 @@ async def test_refused_appends_count_apart(tmp_path: Path) -> None:
 
 
 async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
-    async with open_store(tmp_path, containers=1) as (store, peer):
+    clock = Clock()
+    async with open_store(tmp_path, containers=1, runtime=clock) as (store, peer):
         await peer.create(S)
         await peer.setup(S)
         (container,) = store.containers
         container.queue.is_held = True
         event = frame_events([b"a"])
         peer.send(wire.AppendBlockEnd(bytes(range(16)), len(event), event, 1, 1, 9))
-        await asyncio.sleep(0.3)
-        assert told(store)["nadi_store_queue_bytes", "0"] == len(event)
+        await until(store, lambda found: found["nadi_store_queue_bytes", "0"] == len(event))
+        clock.now_s += 0.3
         container.queue.is_held = False
         container._wake.set()
         await peer.receive()
@@ -125,7 +137,7 @@ async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
 
 
 async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 1_000.0)
     async with open_store(tmp_path, containers=1) as (store, peer):
         await peer.create(S)
         await peer.setup(S)
@@ -135,6 +147,7 @@ async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest
         assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 0)
         assert found["nadi_store_read_bytes", "memory"] == 1000
         assert (found["nadi_store_cache_hits",], found["nadi_store_cache_misses",]) == (1, 0)
+        monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
         await until(store, lambda found: found["nadi_store_tier2_chunks", "moved"] == 1)
         assert len(await peer.read_all(S)) == 1000
         found = told(store)

@@ -25,7 +25,7 @@ async def held(folder: Path) -> AsyncIterator[tuple[Hold, asyncio.Future[wire.Co
     await store.start()
     hold = Hold(store)
     try:
-        await hold.begin(30)
+        await hold.begin(60)
         waiting = asyncio.ensure_future(store.exchange(wire.CreateSegment(1, NAME, 0, 0, "", 0)))
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -45,7 +45,7 @@ async def test_writers_go_on_if_nothing_was_left(tmp_path: Path) -> None:
     async with held(tmp_path) as (hold, waiting):
         with pytest.raises(OSError, match="no room"):
             await hold.keep(hold.id, fails, lambda: False)
-        assert isinstance(await asyncio.wait_for(waiting, 10), wire.SegmentCreated)
+        assert isinstance(await asyncio.wait_for(waiting, 60), wire.SegmentCreated)
         with pytest.raises(ConflictError, match="aren't held any more"):
             await hold.keep(hold.id, fails, lambda: False)
 
@@ -64,11 +64,11 @@ async def test_leaving_is_carried_out_though_its_caller_goes(tmp_path: Path) -> 
 
     def leave() -> None:
         begun.set()
-        assert going.wait(10)
+        assert going.wait(60)
 
     async with held(tmp_path) as (hold, waiting):
         caller = asyncio.ensure_future(hold.keep(hold.id, leave, lambda: False))
-        assert await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 60)
         caller.cancel()
         await asyncio.wait([caller])
         await asyncio.sleep(0.05)

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from nadi.segmentstore.datafolder import container_number
 from nadi.segmentstore.doors.connection import Connection
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
+from tests.support.waiting import until_async
 
 from .harness import WRITER, Peer, connect
 from .two_stores import CONTAINERS, OWNER, two_stores
@@ -76,7 +78,7 @@ def sample(kind: type[wire.Command], segment: str) -> Any:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def in_time() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await test
 
     uvloop.run(in_time())
@@ -279,7 +281,7 @@ def test_a_connection_keeps_nothing_of_a_container_that_was_given_up(tmp_path: P
             container = weakref.ref(stores.one.container_of(THERE))
             await stores.one.give_up(1)
             assert is_told(await peer.receive())
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while container() is not None and time.monotonic() < deadline:  # what it had begun may still be ending
                 gc.collect()
                 await asyncio.sleep(0.01)
@@ -346,12 +348,18 @@ def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That would stop the store that has it by then."""
-    monkeypatch.setattr(containers, "REOPEN_DELAY_S", 0.2)
 
     async def test() -> None:
         async with two_stores(tmp_path) as stores:
             await stores.one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
             container = stores.one.container_of(THERE)
+            waits, go_on = asyncio.Event(), asyncio.Event()
+
+            async def pause(_: float) -> None:
+                waits.set()
+                await go_on.wait()
+
+            monkeypatch.setattr(containers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
 
             async def fail(parts: Any) -> Any:
                 raise OSError(5, "the disk failed")
@@ -361,8 +369,11 @@ def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
             monkeypatch.setattr(container.parts, "open", lambda: opened.append(1))
             with pytest.raises(UnavailableError):
                 await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
-            await asyncio.sleep(0)  # it waits before it opens its parts again
-            await stores.move(1, stores.one, stores.two)
+            await waits.wait()  # before it opens its parts again
+            moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
+            await until_async(lambda: container._given_up_to is not None)
+            go_on.set()
+            await moving
             assert not opened
             assert isinstance(await stores.two.exchange(wire.SealSegment(ID, THERE, "")), wire.SegmentSealed)
 

@@ -188,7 +188,7 @@ def test_after_a_clean_stop_no_damage_of_the_log_refuses_the_start(folder: Path,
         manager.create_writer("s", "t") as writer,
     ):
         for number in range(20):
-            writer.write_event(b"late-%d" % number, str(number)).result(30)
+            writer.write_event(b"late-%d" % number, str(number)).result(60)
     for number in range(2):
         damage_log(folder / f"container-{number}/log", what)
     told = command("check", folder)
@@ -200,7 +200,7 @@ def test_after_a_clean_stop_no_damage_of_the_log_refuses_the_start(folder: Path,
             found = {read.data for read in manager.read_events("s", "t", end=tail, on_damage="skip")}
             assert found >= {event(number) for number in range(EVENTS // 2)}
             with manager.create_writer("s", "t") as writer:
-                writer.write_event(b"after-%d" % number, "key").result(30)
+                writer.write_event(b"after-%d" % number, "key").result(60)
             server.kill()
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         tail = manager.stream_info("s", "t").tail

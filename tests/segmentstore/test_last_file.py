@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import nadi
+from nadi import limits
 from nadi.errors import CorruptLogError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
@@ -54,10 +55,10 @@ def test_what_was_acknowledged_after_a_clean_stop_is_not_lost_unsaid(
         manager.create_scope("s")
         manager.create_stream("s", "t", 1)
         with manager.create_writer("s", "t") as writer:
-            writer.write_event(b"before", "key").result(30)
-    server = nadi.embedded(tmp_path)
+            writer.write_event(b"before", "key").result(60)
+    server = nadi.embedded(tmp_path, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"})
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("s", "t") as writer:
-        writer.write_event(b"after", "key").result(30)
+        writer.write_event(b"after", "key").result(60)
         server.kill()
     log = tmp_path / "container-0/log"
     used = [file for file in sorted(log.glob("log-*.nadi")) if file.read_bytes()[:8] == b"nadi-log"]
@@ -103,6 +104,7 @@ def test_a_start_without_the_last_file_can_be_killed_at_any_step_of_its_first_ap
     """The seal says that nothing of the log is needed; it was broken before the log had a new file that says as much.
 
     The folder is copied before and after each step that changes it: as a kill would leave it."""
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
     folder = tmp_path / "data"
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")

@@ -62,7 +62,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
         while min((folder / "container-0/log").glob("log-*")).name.endswith("0001.nadi"):
             assert time.monotonic() < until, "the log keeps its first file"
             with manager.create_writer("s", "t") as writer:
-                writer.write_event(b"large" * 20_000, "key").result(30)
+                writer.write_event(b"large" * 20_000, "key").result(60)
     with nadi.embedded(folder, environment=staying) as server, StreamManager(server.controller_uri) as manager:
         write(manager, 100, 400)
     copy = Path(shutil.copytree(folder, folder.with_name("copy")))

@@ -61,15 +61,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 for number in range(EVENTS):
                     writer.write_event(event(number), str(number % 10))
                     if number % 100 == 0:
-                        writer.flush(30)
+                        writer.flush(60)
                         table.put(b"key-%d" % number, b"value of %d" % number)
-                writer.flush(30)
+                writer.flush(60)
             for number in range(20):
                 manager.create_stream("s", f"short-{number}", 1)
             manager.seal_stream("s", "short-3")
             manager.delete_stream("s", "short-3")
             first = folder / "container-{}/log/log-0000000000000001.nadi"
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while any(Path(str(first).format(n)).exists() for n in range(2)) and time.monotonic() < deadline:
                 with manager.create_writer("s", "t") as writer:
                     for number in range(EVENTS, EVENTS + 50):

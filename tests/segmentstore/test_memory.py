@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.state.records import Extent, FrameRef
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
+from tests.support.waiting import until_async
 
 S = "scope/stream/0.#epoch.0"
 
@@ -118,10 +118,7 @@ async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
         connection.abort()
         connection.receive(wire.ReadSegment(S, 0, 1000, "", 1))
         assert store.budget.sending.held_bytes > 0
-        while store._connections:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
-        assert store.budget.sending.held_bytes == 0
+        await until_async(lambda: not store._connections and store.budget.sending.held_bytes == 0)
 
 
 def test_the_cache_counts_what_small_blocks_take_besides() -> None:

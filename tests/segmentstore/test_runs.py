@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nadi.errors import DamagedDataError, UnavailableError
-from nadi.limits import RUN_FILE_BYTES
+from nadi.limits import RUN_FILE_BYTES, RUN_FILES_READY
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container import container as container_module
@@ -82,21 +82,24 @@ def beside(store: SegmentStore, segment: str = S) -> list[Extent]:
     return [extent for extent in record_of(store, segment).extents if extent.run]
 
 
-async def warm(writer: Writer, folder: Path) -> None:
+async def made_ready(store: SegmentStore) -> None:
+    """Wait until there are files for the next large runs."""
+    runs = store.containers[0].runs
+    assert runs is not None
+    await until_async(lambda: len(runs._ready) == RUN_FILES_READY)
+
+
+async def warm(writer: Writer, store: SegmentStore) -> None:
     """The first large run finds no file ready, and has one made."""
     await writer.append(LARGE)
-    for _ in range(500):
-        await asyncio.sleep(0.01)
-        if len(runs_in(folder)) == 2:
-            return
-    raise AssertionError("no file was made ready")
+    await made_ready(store)
 
 
 async def checkpointed(store: SegmentStore) -> None:
     """Wait until state and snapshot have everything, and the log was released up to there."""
     container = store.containers[0]
     await container.call(lambda frame: None)
-    for _ in range(1_000):
+    for _ in range(6_000):
         container.checkpoints.start()
         await container.checkpoints.idle()
         if min(container.checkpoints.sequence, container.parts.snapshots.sequence) >= container.state.sequence:
@@ -110,7 +113,7 @@ async def checkpointed(store: SegmentStore) -> None:
 async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         for size in (LARGE, 100, 2 * LARGE, 70_000, 5, LARGE):
             await writer.append(size)
         (file,) = {extent.run for extent in beside(store)}
@@ -130,8 +133,7 @@ async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_pa
         assert description.offset == LARGE + 8
         assert path.exists(), "a start may still replay what mentions it"
         await checkpointed(store)
-        await asyncio.sleep(0.1)
-        assert not path.exists()
+        await until_async(lambda: not path.exists())
         await assert_read(store, S, writer.data)
 
 
@@ -202,9 +204,8 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await checkpointed(store)
         for segment in (S, T):
             await assert_read(store, segment, states[segment].data)
-        await asyncio.sleep(0.1)
-        assert not store.containers[0].state.runs.bytes_of
-        assert not runs_in(folder), "all of them were released"
+        await until_async(lambda: not store.containers[0].state.runs.bytes_of)
+        await until_async(lambda: not runs_in(folder))  # all of them were released
     reports = await inspect_folder(folder)
     assert not any(report.lost or report.is_refused for report in reports), [report.lost for report in reports]
 
@@ -213,7 +214,7 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path, what: str) -> None:
     async with open_store(tmp_path / "a", 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path / "a")
+        await warm(writer, store)
         for _ in range(3):
             await writer.append(LARGE)
         await writer.append(10)
@@ -259,7 +260,7 @@ async def test_what_the_disk_can_not_read_beside_the_log_is_told(
 
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         await writer.append(LARGE)
         (extent,) = beside(store)
         with monkeypatch.context() as patches:
@@ -276,7 +277,7 @@ async def test_a_disk_that_fails_acknowledges_nothing(
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.05)
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         await writer.append(LARGE)
 
         def write(*_: Any) -> None:
@@ -312,7 +313,7 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
     async with open_store(tmp_path, 1) as (store, peer):
         container = store.containers[0]
         writers = [await Writer(peer, segment).begin() for segment in (S, T)]
-        await warm(writers[0], tmp_path)
+        await warm(writers[0], store)
         for writer in writers:
             await writer.append(LARGE)
         runs, loop, abandon = container.runs, asyncio.get_running_loop(), RunFile.abandon
@@ -323,7 +324,7 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
             runs.forget(file)
 
         def abandoned(file: RunFile) -> None:
-            asyncio.run_coroutine_threadsafe(forget(file), loop).result(10)
+            asyncio.run_coroutine_threadsafe(forget(file), loop).result(60)
             abandon(file)
 
         with monkeypatch.context() as patches:
@@ -345,7 +346,7 @@ async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
     async with open_store(tmp_path, 1) as (store, peer):
         container = store.containers[0]
-        await warm(await Writer(peer, S).begin(), tmp_path)
+        await warm(await Writer(peer, S).begin(), store)
         assert container.runs is not None
         prepared, closed, close, unlink = (
             [ready.fd for ready in container.runs._ready],
@@ -386,7 +387,7 @@ async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeyp
 async def test_a_cut_log_keeps_the_files_beside_it(tmp_path: Path) -> None:
     async with open_store(tmp_path / "a", 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path / "a")
+        await warm(writer, store)
         await writer.append(LARGE)
         (extent,) = beside(store)
         as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
@@ -407,14 +408,14 @@ async def test_a_cut_log_keeps_the_files_beside_it(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_takes_no_more_has_no_room_that_it_does_not_need(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_store, peer):
+    async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         for _ in range(8):
             await writer.append(LARGE)
             for _ in range(3):  # more than a file carries: the next large run begins another
                 await writer.append(100_000)
-            await asyncio.sleep(0.05)  # for one to be made ready
+            await made_ready(store)
         files = [path.stat() for path in runs_in(tmp_path)]
         assert len(files) > 6, "each large run should have had a file of its own"
         assert sum(file.st_blocks * 512 for file in files) < 3 * RUN_FILE_BYTES + len(writer.data)
@@ -424,12 +425,12 @@ async def test_a_file_that_takes_no_more_has_no_room_that_it_does_not_need(tmp_p
 async def test_small_files_that_wait_hold_little_memory(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         for _ in range(8):
             await writer.append(LARGE)
             for _ in range(3):
                 await writer.append(100_000)
-            await asyncio.sleep(0.05)
+            await made_ready(store)
         runs = store.containers[0].runs
         assert runs is not None
         files = list(runs._written.values())
@@ -444,16 +445,16 @@ async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch
     monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", 2)
     async with open_store(tmp_path, 1) as (store, peer):
         writers = [await Writer(peer, f"scope/stream/{number}.#epoch.0").begin() for number in range(4)]
-        await warm(writers[0], tmp_path)
+        await warm(writers[0], store)
         for _ in range(3):
             for writer in writers:
                 await writer.append(LARGE)
-                await asyncio.sleep(0.01)
+                await made_ready(store)
         assert len(store.containers[0].runs._open) == 2  # type: ignore[union-attr]
         monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
         for writer in writers:
             await writer.append(LARGE)
-            await asyncio.sleep(0.01)
+            await made_ready(store)
         assert len(store.containers[0].runs._open) == 2  # type: ignore[union-attr]
         for writer in writers:
             await assert_read(store, writer.segment, writer.data)
@@ -465,7 +466,7 @@ async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch
 async def test_where_chunks_are_elsewhere_files_are_copied(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1, chunks=ChunkStore.from_url("memory:///")) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         for size in (LARGE, 100, LARGE):
             await writer.append(size)
         assert beside(store)
@@ -477,7 +478,7 @@ async def test_where_chunks_are_elsewhere_files_are_copied(tmp_path: Path) -> No
 async def test_a_file_that_can_not_be_made_a_chunk_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         writer = await Writer(peer, S).begin()
-        await warm(writer, tmp_path)
+        await warm(writer, store)
         for size in (LARGE, 100, LARGE):
             await writer.append(size)
         await store.storage_writers[0].flush_once(everything=True)

@@ -92,7 +92,7 @@ class Writer:
 
     async def append(self, size: int) -> None:
         event = self._world.chance.randbytes(size)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await self._try(event):
                 await self._world.reconnect()
         self._last += 1
@@ -125,7 +125,7 @@ class World:
 
     async def ask(self, command: wire.Command) -> None:
         """Ask until it is done, or was done before, where that answer was lost."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     reply = await self.peer.ask(command)
@@ -179,8 +179,7 @@ async def test_a_disk_that_fails_now_and_then(tmp_path: Path, monkeypatch: pytes
         await checkpointed(store)
         for writer in writers:
             await assert_read(store, writer.segment, writer.data)
-        await asyncio.sleep(0.1)
-        assert not store.containers[0].state.runs.bytes_of
+        await until_async(lambda: not store.containers[0].state.runs.bytes_of)
         world.peer.close()
     async with open_store(tmp_path, 1) as (store, _):
         for writer in writers:

@@ -164,7 +164,7 @@ def test_events_that_are_whole_are_had_back(folder: Path, what: str, stop: bool)
         manager.create_scope("after")
         manager.create_stream("after", "t", 1)
         with manager.create_writer("after", "t") as writer:
-            writer.write_event(b"new", "k").result(30)
+            writer.write_event(b"new", "k").result(60)
     assert bytes_kept(folder) >= expected
 
 

@@ -18,6 +18,7 @@ from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
 from nadi.runtime import Runtime
 from nadi.segmentstore import storage_writer as writers
+from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery import snapshotter
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.repair.stopped import StoppedLog
@@ -159,24 +160,37 @@ async def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, 
         assert not (await ended(store, after=last)).asked
 
 
-async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 100_000)
+def held_after(store: SegmentStore, extents: int) -> None:
+    """Once so many were read, the store's scrub doesn't go on."""
+    original, read = store._reader.verify, 0
 
+    async def verify(container: Any, record: Any, extent: Any) -> bool:
+        nonlocal read
+        read += 1
+        if read > extents:
+            await asyncio.Event().wait()
+        return await original(container, record, extent)
+
+    store._reader.verify = verify  # type: ignore[method-assign]
+
+
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
+        held_after(store, 5)
         store.scrub.begin()
         before = store.scrub.running
         assert before is not None
         await until_async(lambda: before.read_bytes >= 5 * 1_008)
     verified: list[str] = []
+    original = SegmentReader.verify
+
+    async def verify(reader: SegmentReader, container: Any, record: Any, extent: Any) -> bool:
+        verified.append(record.name)
+        return await original(reader, container, record, extent)
+
+    monkeypatch.setattr(SegmentReader, "verify", verify)
     async with open_store(tmp_path) as (store, _):
-        original = store._reader.verify
-
-        async def verify(container: Any, record: Any, extent: Any) -> bool:
-            verified.append(record.name)
-            return await original(container, record, extent)
-
-        monkeypatch.setattr(store._reader, "verify", verify)
         found = await ended(store)
         assert found.begun_ms == before.begun_ms
         assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
@@ -197,13 +211,12 @@ async def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes)
 
 @pytest.mark.parametrize("how", ["flipped", "of another folder", "without checksum"])
 async def test_a_damaged_place_lets_nothing_be_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It went on behind the damage, or failed over and over, and then told that nothing is damaged."""
-    monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 200_000)
-
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
+        held_after(store, 2)
         store.scrub.begin()
         running = store.scrub.running
         assert running is not None
@@ -554,10 +567,11 @@ async def test_without_room_chunks_stay_as_they_are(tmp_path: Path, monkeypatch:
 
 async def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages hold still meanwhile; what is appended then is answered, and is in the next checkpoint."""
-    inspect_file, go_on = statecheck.inspect_file, threading.Event()
+    inspect_file, begun, go_on = statecheck.inspect_file, threading.Event(), threading.Event()
 
     def slowly(file: Path, number: int) -> Inspected:
-        assert go_on.wait(20)
+        begun.set()
+        assert go_on.wait(60)
         return inspect_file(file, number)
 
     async with open_store(tmp_path, 1) as (store, peer):
@@ -566,7 +580,7 @@ async def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, mon
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         monkeypatch.setattr(statecheck, "inspect_file", slowly)
         store.scrub.begin()
-        await asyncio.sleep(0.05)
+        await until_async(begun.is_set)
         before = container.checkpoints.sequence
         await peer.append([b"meanwhile"], 100)
         await asyncio.sleep(0.1)  # five checkpoints' time

@@ -16,7 +16,7 @@ import nadi
 from nadi import limits
 from nadi.errors import NadiError, StorageFullError, UnavailableError
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.recovery import rebuild, snapshots
+from nadi.segmentstore.recovery import rebuild, snapshots, snapshotter
 from nadi.segmentstore.recovery.snapshots import Manifest, Part
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.tier1.files import FileLog
@@ -215,7 +215,7 @@ def test_a_server_renews_what_a_check_says_it_renews(folder: Path) -> None:
 
     with nadi.embedded(folder, environment=environment, rest_port=0) as server:
         details: dict[str, object] = {}
-        ends_at = time.monotonic() + 20
+        ends_at = time.monotonic() + 60
         while "snapshot_renewed" not in details and time.monotonic() < ends_at:
             time.sleep(0.05)
             with urlopen(f"{server.rest_uri}/v1/health/details/container-0") as reply:
@@ -402,6 +402,7 @@ def test_on_a_full_disk_the_log_is_released_past_the_snapshot_only_where_that_ha
 def test_on_a_full_disk_a_snapshot_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = FullLog(monkeypatch)
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.02)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         full.it_is = True  # from here on, for the first may have missed what was created just now
@@ -409,9 +410,7 @@ def test_on_a_full_disk_a_snapshot_is_not_waited_for(tmp_path: Path, monkeypatch
         await create(container, 1, "a")
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
-    began = time.monotonic()
     in_container(tmp_path, lambda container, chunks: first_then(container, work(container, chunks)))
-    assert time.monotonic() - began < 8, "that is a part of the usual interval"
 
 
 async def first_then(container: Container, work: object) -> None:
@@ -451,4 +450,5 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
     if where != "the copy":
         monkeypatch.setattr(ChunkStore, "put", full)
     with quick(monkeypatch):
+        monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # for the next try
         in_container(tmp_path, work)

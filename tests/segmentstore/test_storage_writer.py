@@ -18,6 +18,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
 from tests.segmentstore.harness import WRITER, open_store
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -67,7 +68,7 @@ async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
             await peer.append([bytes(4_000)], 1, bytes([number]) * 16)
         assert container.logged_bytes >= 10_000
         container.log_max_bytes = 40_000
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await tier2._flush()
         assert not container.state.frames
 
@@ -131,10 +132,7 @@ def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.Monk
             for tier2 in store.storage_writers:
                 tier2.start()
             records = [store.container_of(name).state.find(name) for name in names]
-            for _ in range(500):
-                if all(record is not None and record.log_bytes < 10_000 for record in records):
-                    break
-                await asyncio.sleep(0.02)
+            await until_async(lambda: all(record is not None and record.log_bytes < 10_000 for record in records))
             assert 1 < most <= STORAGE_WRITER_RUNS
             for name, record in zip(names, records, strict=True):
                 assert record is not None
@@ -168,7 +166,7 @@ async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkey
             await peer.append([bytes(2_000)], 1, bytes([number]) * 16)
         tier2.start()
         said = []
-        for _ in range(500):
+        for _ in range(6_000):
             await asyncio.sleep(0.01)
             said.append(str(tier2.error))
             if said[-1] == "None" and len(set(said)) > 1:

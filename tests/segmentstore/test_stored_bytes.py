@@ -403,6 +403,7 @@ async def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileLog, "open", small)
+        patch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
         async with opened(tmp_path) as (store, peer):
             container = store.containers[0]
             data = await write(peer, S, 12)

@@ -35,7 +35,7 @@ async def another(store: SegmentStore) -> Peer:
 async def until_waiting(store: SegmentStore, count: int) -> Any:
     record = store.container_of(S).state.find(S)
     assert record is not None
-    for _ in range(500):
+    for _ in range(6_000):
         if len(record.waiters) == count:
             return record
         await asyncio.sleep(0.01)
@@ -178,7 +178,7 @@ async def test_a_fetch_that_finds_a_shorter_segment_waits_at_its_tail(tmp_path: 
             patch.setattr(SegmentReader, "_in_memory", lambda *_: None)
             patch.setattr(SegmentReader, "read", emptied)
             reader.send(read(0, 7))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await made_anew.wait()
             record = await until_waiting(store, 1)
         assert record.holders == 1

@@ -30,7 +30,7 @@ def test_the_server_that_was_there_leaves_the_folder_alone(tmp_path: Path, caplo
             (tmp_path / "lock").unlink()
             second = await asyncio.to_thread(nadi.embedded, tmp_path)
             peer.send(wire.CreateSegment(1, SEGMENT, 0, 0, "", 0))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await first.taken.wait()
             await asyncio.to_thread(use, second)
         assert not (tmp_path / "container-0/state/seal").exists()

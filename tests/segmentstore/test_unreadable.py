@@ -60,6 +60,6 @@ async def test_state_that_cannot_be_read_ends_requests_in_time(tmp_path: Path, m
                 await manager.table("sc", "table").get(b"k")
             with pytest.raises(RequestTimeoutError):
                 [block async for block in manager.read_segment_range(SEGMENT, 0, 100)]
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < 20
         monkeypatch.undo()
         await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from nadi.engines.jetstream.connection import Connection
 from nadi.engines.jetstream.failures import Problem
 from nadi.engines.jetstream.where import where
 from nadi.engines.opening import open_log
-from nadi.errors import ClosedError, FencedError
+from nadi.errors import ClosedError, FencedError, UnavailableError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from tests.support.nats import NatsServer, nats_servers, url_of
@@ -90,13 +91,19 @@ async def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(
 
 
 async def leader_of(servers: list[NatsServer]) -> NatsServer:
+    """The stream's, once it has one."""
     connection = Connection(where(url_of(servers), {}), 0)
     try:
-        info = await connection.call("test", "STREAM.INFO.LOG", {}, dict)
+        while True:
+            with contextlib.suppress(UnavailableError):
+                info = await connection.call("test", "STREAM.INFO.LOG", {}, dict)
+                leader = None if isinstance(info, Problem) else info["cluster"].get("leader")
+                for server in servers:
+                    if server.name == leader:
+                        return server
+            await REAL.sleep(0.1)
     finally:
         await connection.close()
-    assert not isinstance(info, Problem)
-    return next(server for server in servers if server.name == info["cluster"]["leader"])
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from pathlib import Path
@@ -21,18 +20,19 @@ from nadi.wire import commands as wire
 from nadi.wire.loads import report_of_keys, unpacked_loads
 from tests.segmentstore.harness import WRITER, Peer, open_store
 from tests.support.memory_store import MemoryStore
+from tests.support.waiting import until_async
 
 S = "home/meters/0.#epoch.0"
 
 
 class Ahead(Runtime):
-    """A clock that a test puts forward; the store's timers follow the real one."""
+    """A clock that stands still until a test puts it forward; the store's timers follow the real one."""
 
     def __init__(self) -> None:
         self.by_s = 0.0
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.by_s
+        return 1_000.0 + self.by_s
 
 
 class Asked:
@@ -140,9 +140,7 @@ async def test_a_container_that_recovers_keeps_its_loads(tmp_path: Path) -> None
         (container,) = store.containers
         container._recover_from(OSError("the disk is gone for a moment"))
         before = container.state
-        async with asyncio.timeout(30):
-            for _ in iter(lambda: container.failure is None and container.state is not before, True):
-                await asyncio.sleep(0.05)
+        await until_async(lambda: container.failure is None and container.state is not before)
         clock.by_s += 1.0
         (load,) = await loads(store)
         assert load.events_per_s[-1] * load.age_s == pytest.approx(20, rel=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -398,7 +399,7 @@ async def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch
     pread, go_on = os.pread, threading.Event()
 
     def slow_pread(fd: int, length: int, offset: int) -> bytes:
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return pread(fd, length, offset)
 
     payloads = frames(60)
@@ -585,13 +586,23 @@ def test_buffered_where_direct_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert read(tmp_path) == payloads
 
 
+def open_below(folder: Path) -> list[str]:
+    """The files there that this process has open."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [path for path in found if path.startswith(str(folder))]
+
+
 def test_nothing_stays_open(tmp_path: Path) -> None:
-    write(tmp_path / "warm-up", [b"1"])
-    before = len(os.listdir("/proc/self/fd"))
+    log = open_log(tmp_path / "open")
+    assert open_below(tmp_path)
+    asyncio.run(log.close())
     for folder in ("a", "b"):
         write(tmp_path / folder, frames(12))
         read(tmp_path / folder)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_below(tmp_path)
 
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -686,7 +697,7 @@ class Disk:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - a thread changes it
             await asyncio.sleep(0.005)
 

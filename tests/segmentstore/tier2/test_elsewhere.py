@@ -269,7 +269,7 @@ async def test_a_start_waits_once_for_a_store_that_says_nothing(
         await store.close()
         fake.faults.update(latency_ms={"get": (60_000, 60_001), "list": (60_000, 60_001)})
         store = SegmentStore(tmp_path, 3, tier2=tier2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await store.start()
         await store.close()
 

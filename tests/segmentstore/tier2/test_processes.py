@@ -83,13 +83,13 @@ async def test_a_server_that_is_killed_while_it_puts_loses_nothing(tmp_path: Pat
                 await asyncio.to_thread(manager.create_scope, "s")
                 fake.pid = server.pid
                 writing = asyncio.create_task(asyncio.to_thread(fill_stream, manager, "s", "t", EVENTS))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await fake.has_killed.wait()
                 server.kill()
                 server = await asyncio.to_thread(serve, tmp_path, fake, port)
                 await writing
                 assert await asyncio.to_thread(read_stream, manager, "s", "t") == EVENTS
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await fake.has_chunks(300_000)
                 server.kill()
                 server = await asyncio.to_thread(serve, tmp_path, fake, port)
@@ -112,7 +112,7 @@ async def test_writers_wait_for_a_store_that_is_away_and_go_on(tmp_path: Path) -
                 await asyncio.sleep(3)
                 assert not writing.done()
                 fake.faults.update(slow_down=0.0)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await writing
                 assert await asyncio.to_thread(read_stream, manager, "s", "t") == events
         finally:
