@@ -57,7 +57,7 @@ async def test_room_is_waited_for() -> None:
     assert not waiting.done()
     assert pool.waiting == 1
     greedy.give(TOTAL)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     poor.take(TOTAL)
     gone = asyncio.create_task(poor.room())
     await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_another_thread_may_be_the_last_to_let_go() -> None:
     thread.start()
     thread.join()
     assert account.held_bytes == 5 * KIB, "it is for the loop's thread"
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 60)
     assert (account.held_bytes, pool.held_bytes) == (0, 0)
 
 

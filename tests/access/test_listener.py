@@ -76,13 +76,13 @@ class Visitor:
         """The answer; b"" if it has no place, or lost it."""
         try:
             self.writer.write(words)
-            return await asyncio.wait_for(self.reader.read(5), 10)
+            return await asyncio.wait_for(self.reader.read(5), 60)
         except ConnectionError:
             return b""
 
 
 async def until(count: int, listener: Listener) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(listener.guests) != count:  # noqa: ASYNC110 - it is looked at from outside
             await asyncio.sleep(0.001)
 
@@ -122,7 +122,7 @@ async def test_who_goes_before_he_is_let_in_is_hung_up_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(Listener, "_admit", noted)
     async with door(1, 1) as (listener, address):
         crowd = [socket.create_connection(address) for _ in range(5)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while listener.ended < 4 or any(one.fileno() != -1 for one in accepted[:-1]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         for one in crowd:
@@ -155,7 +155,7 @@ async def test_extra_places_are_for_short_questions() -> None:
 
 
 async def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 60.0)
     files = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
@@ -166,8 +166,11 @@ async def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monke
         await until(2, listener)
         whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
         assert await whole.say() == b"plain"
-        assert await asyncio.wait_for(halves[0].reader.read(), 10) == b"", "it went for one who came"
-        assert await asyncio.wait_for(halves[1].reader.read(), 10) == b"", "it was too slow"
+        assert await asyncio.wait_for(halves[0].reader.read(), 20) == b"", "it went for one who came"
+        monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 0.3)
+        half = await Visitor.come(address)
+        assert await asyncio.wait_for(halves[1].reader.read(), 20) == b"", "it went for one who came"
+        assert await asyncio.wait_for(half.reader.read(), 20) == b"", "it was too slow"
         await until(1, listener)
         assert await whole.say() == b"plain"
 
@@ -199,8 +202,8 @@ def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> Non
             while answered < len(crowd):
                 turns.append(await _cpu_of_a_turn())
                 answered = sum(_is_answered(one) for one in crowd) if len(turns) % 50 == 0 else answered
-            longest = max(turns)
-            assert longest < 0.01, f"a turn took {longest * 1e3:.0f} ms of processor time"
+            longest, whole_s = max(turns), sum(turns)
+            assert longest < whole_s / 4, f"a turn took {longest * 1e3:.0f} of {whole_s * 1e3:.0f} ms of processor time"
             whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
             assert await whole.say() == b"plain"
             for one in crowd:

@@ -381,7 +381,7 @@ async def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
 
 def test_over_rest(tmp_path: Path) -> None:
     config = {"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
-    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "") as rest:
+    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "", timeout=60) as rest:
         grants = {"root": "prn::*,READ_UPDATE"}
         names = [*NAMES, ("home", "_x"), ("home", "_RG_RGg_kvtable"), ("_other", "s")]
         for number, of in enumerate(names):
@@ -413,7 +413,7 @@ def test_the_systems_scope_over_rest(tmp_path: Path) -> None:
         "some": "prn::/,READ_UPDATE;prn::/scope:home,READ_UPDATE",
         "all": "prn::/,READ;prn::/scope:*,READ_UPDATE",
     }
-    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "") as rest:
+    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "", timeout=60) as rest:
         users_file(tmp_path / "settings", grants)
 
         def code(verb: str, path: str, who: str, **body: Any) -> int:

@@ -126,9 +126,9 @@ class Asker:
         kinds = {"request_serializer": kind.SerializeToString, "response_deserializer": reply.FromString}
         if rpc in WATCHES:
             return await anext(
-                aiter(self.channel.unary_stream(path(rpc), **kinds)(request, timeout=20, metadata=metadata))
+                aiter(self.channel.unary_stream(path(rpc), **kinds)(request, timeout=60, metadata=metadata))
             )
-        return await self.channel.unary_unary(path(rpc), **kinds)(request, timeout=20, metadata=metadata)
+        return await self.channel.unary_unary(path(rpc), **kinds)(request, timeout=60, metadata=metadata)
 
     async def code(self, rpc: str, request: Any, user: str | None, password: str = PASSWORD) -> tuple[str, str]:
         try:

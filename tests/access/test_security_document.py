@@ -73,7 +73,7 @@ ACTS: dict[str, dict[str, Callable[[Manager], Any]]] = {  # those that leave not
     "prn::/scope:S/stream:T": {
         "look": lambda user: user.stream_configuration("home", "T"),
         "read": lambda user: next(iter(user.read_events("home", "T"))),
-        "write": lambda user: user.create_writer("home", "T").write_event(b"x", "k").result(10),
+        "write": lambda user: user.create_writer("home", "T").write_event(b"x", "k").result(60),
         "truncate": lambda user: user.truncate_stream(user.stream_info("home", "T").head),
         "scale": lambda user: user.scale_stream(
             "home", "T", [*user.stream_info("home", "T").tail.positions], [(0.0, 1.0)]
@@ -93,7 +93,7 @@ ACTS: dict[str, dict[str, Callable[[Manager], Any]]] = {  # those that leave not
 def read_in_the_group(manager: Manager) -> None:
     group = manager.reader_group_manager("home").get_reader_group("G")
     with group.create_reader("reader") as reader:
-        read = reader.read_next_event(timeout=10)
+        read = reader.read_next_event(timeout=60)
         assert read is not None
 
 
@@ -142,7 +142,7 @@ def prepared(root: Manager) -> None:
             root.delete_scope(scope, recursive=True)
     root.create_scope("home")
     root.create_stream("home", "T", 1)
-    root.create_writer("home", "T").write_event(b"event", "k").result(10)
+    root.create_writer("home", "T").write_event(b"event", "k").result(60)
     root.reader_group_manager("home").create_reader_group("G", "T")
     root.create_key_value_table("home", "K", KeyValueTableConfiguration(4))
     root.key_value_table("home", "K").put(b"key.", b"value")

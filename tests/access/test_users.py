@@ -184,7 +184,7 @@ def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
             for task in asked:
                 task.cancel()
             with pytest.raises(NotAuthenticatedError):
-                await asyncio.wait_for(last, 5)  # others who wait for the same check go on
+                await asyncio.wait_for(last, 60)  # others who wait for the same check go on
         assert len(checked) < 30, "what nobody waits for is not checked"
         gone = asyncio.create_task(gate.caller(basic("ann")))
         await asyncio.sleep(0)
@@ -197,6 +197,8 @@ def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
         await asyncio.sleep(0.05)
         gc.collect()
 
+    gc.collect()
+    caplog.clear()  # what earlier tests left
     with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
     assert "never retrieved" not in caplog.text
 

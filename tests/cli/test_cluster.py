@@ -22,11 +22,15 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.admin.storing import store_options
 from nadi.cli.app import app
+from nadi.cluster.operating import looking
 from nadi.cluster.operating.figures import MEANINGS
+from nadi.cluster.servers.pace import MembershipPace
 from nadi.errors import InvalidArgumentError
+from tests.cluster.servers import NOBODY_DIES
 from tests.support.doors import doors, said_until_ready
+from tests.support.waiting import until
 
-READY_S = 30
+READY_S = 60
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -39,11 +43,18 @@ class Up:
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "nadi", "up", "--port", "0", *arguments]
-        self.process = subprocess.Popen([*command, "-v"], stdout=subprocess.PIPE, text=True, env={**os.environ})
+        environment = {**os.environ, "NADI_LIMITS": f"{NOBODY_DIES},cluster_stable_s=600"}
+        self.process = subprocess.Popen([*command, "-v"], stdout=subprocess.PIPE, text=True, env=environment)
         self.said = said_until_ready(self.process)
         told = doors(self.said)
         self.id = told.get("server", "").partition(",")[0]
         self.controller, self.rest = told.get("controller", ""), told.get("REST", "")
+
+
+@pytest.fixture(autouse=True)
+def _patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at a store waits longer for the beat of a server that stands still for a while."""
+    monkeypatch.setattr(looking, "MembershipPace", lambda: MembershipPace(dead_s=60.0))
 
 
 @contextmanager
@@ -88,12 +99,12 @@ def test_two_servers_and_one_that_drains(tmp_path: Path) -> None:
             assert [c["owner"] for c in containers] == [one.id] * 4  # type: ignore[attr-defined]
             assert all(c["state"] == "open" and c["epoch"] == 1 for c in containers)  # type: ignore[attr-defined]
             assert containers[0]["log_bytes"] >= 0  # type: ignore[index]
-            # two has none yet, and it takes 30 s until it would get some: an operator is quicker
+            # two has none yet, and it would take ten minutes until it got some: an operator is quicker
             code, output = run("cluster", "rebalance", "--rest", two.rest)
             assert code == 0, output
             assert one.id in output
             assert two.id in output
-            code, output = run("cluster", "drain", one.id[:6], "--rest", two.rest, "--wait", "30")
+            code, output = run("cluster", "drain", one.id[:6], "--rest", two.rest, "--wait", "60")
             assert code == 0, output
             assert output.splitlines()[-1] == f"server {one.id} has no containers any more"
             while not (report := status(url))["controller"]:  # it begins where the container is open
@@ -121,10 +132,7 @@ def test_a_rebalance_does_not_wait(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     with up("--store", url, "--containers", "8") as one, up("--store", url) as two:
         assert run("cluster", "rebalance", "--rest", one.rest)[0] == 0
-        for _ in range(6):
-            if any(s["containers"] for s in status(url)["servers"] if s["id"] == two.id):  # type: ignore[attr-defined]
-                return
-    pytest.fail("nothing has moved")
+        until(lambda: any(s["containers"] for s in status(url)["servers"] if s["id"] == two.id))  # type: ignore[attr-defined]
 
 
 def test_a_server_of_no_cluster_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -9,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import nadi
+from nadi.cluster.records import Records
+from nadi.engines.opening import open_engines
+from nadi.runtime import REAL
 from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
+from tests.support.waiting import until
 
 from .test_cluster import run
 
@@ -42,9 +47,23 @@ def killed_thrice(url: str, **how: Any) -> list[bytes]:
                     written.append(f"{start} {number}".encode() * 50)
                     writer.write_event(written[-1], routing_key=str(number))
                 writer.flush()
-            time.sleep(0.5)
+            until_snapshot(url, start + 1)
         server.kill()
     return written
+
+
+def until_snapshot(url: str, epoch: int) -> None:
+    """Until container 0 has one of that epoch, and events are in tier 2."""
+
+    async def newest() -> int:
+        engine, registry = await open_engines(url, REAL)
+        try:
+            return (await Records(registry, REAL).read(0)).record.start.epoch
+        finally:
+            await engine.close()
+
+    store = Path(url.removeprefix("file://"))
+    until(lambda: asyncio.run(newest()) == epoch and any(store.glob("container-*/*/*")))
 
 
 def objects(store: Path) -> set[str]:

@@ -24,6 +24,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
 from nadi.observe.systemd import tell_systemd
+from tests.support.waiting import until
 
 from .test_cluster import up
 from .test_deployed import parsed
@@ -206,7 +207,7 @@ def test_its_health_check_tells_a_server_that_is_ready_from_one_that_is_not(tmp_
         return subprocess.run(asked, env={"NADI_REST": rest}, stderr=subprocess.DEVNULL, timeout=WAIT_S).returncode == 0
 
     with up("--data", str(tmp_path / "data")) as server:
-        assert is_healthy(server.rest)
+        until(lambda: is_healthy(server.rest))
         rest = server.rest
     assert not is_healthy(rest)
 

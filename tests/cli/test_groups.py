@@ -100,7 +100,7 @@ def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) ->
     lags = manager.reader_lags("home", "meters")
     assert [(lag.group, lag.bytes_behind) for lag in lags] == [("news", 40_000), ("billing", 39_000)]
     assert [lag.group for lag in manager.reader_lags("home", "idle")] == ["billing"]
-    with httpx.Client(base_url=f"{server.rest_uri}/v1/scopes/home", timeout=30) as rest:
+    with httpx.Client(base_url=f"{server.rest_uri}/v1/scopes/home", timeout=60) as rest:
         shown = rest.get("/streams/meters/lag").json()
         assert [lag["group"] for lag in shown["groups"]] == ["news", "billing"]
         assert [(piece["low"], piece["high"]) for piece in shown["segments"]] == [(0.0, 0.5), (0.5, 1.0)]
@@ -129,7 +129,7 @@ async def test_what_scales_with_a_group_knows_its_recorded_positions(tmp_path: P
         assert await unread(flow, name, StreamName("home", "meters")) == 1000
         async with await (await groups.get_reader_group("billing")).create_reader("r") as reader:
             for _ in range(4):
-                assert await reader.read_next_event(30) is not None
+                assert await reader.read_next_event(60) is not None
         assert 600 <= await unread(flow, name, StreamName("home", "meters")) <= 700
         with pytest.raises(ConflictError, match="doesn't read home/others"):
             await unread(flow, name, StreamName("home", "others"))

@@ -63,7 +63,7 @@ def write(manager: nadi.StreamManager, ledger: Ledger, stream: str, count: int =
             known = ledger.written[stream][key]
             writer.write_event(b"%s:%d" % (key.encode(), len(known)), key)
             known.append(len(known))
-        writer.flush(30)
+        writer.flush(60)
 
 
 def scale(manager: nadi.StreamManager, stream: str, which: slice, ranges: list[tuple[float, float]]) -> None:
@@ -77,7 +77,7 @@ def until_in_tier_2(manager: nadi.StreamManager, folder: Path, stream: str) -> N
     ends: dict[str, int] = {}
     tail = manager.stream_info(SCOPE, stream).tail
     wanted = {segment_name(SCOPE, stream, segment): offset for segment, offset in tail.positions.items()}
-    for _ in range(1_000):
+    for _ in range(3_000):
         for container in range(2):
             for parts in asyncio.run(described_chunks(chunks, container)).values():
                 for _, part in parts:
@@ -127,7 +127,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ledge
         readers = group.get_reader_group("readers")
         with readers.create_reader("before") as reader:  # as far as it comes with some blocks
             for _ in range(20):
-                event = reader.read_next_event(10)
+                event = reader.read_next_event(60)
                 assert event is not None
                 assert event.event is not None
                 ledger.read_before.append(event.event)
@@ -220,7 +220,7 @@ def test_a_segment_that_was_replaced_is_sealed_again(folder: Path, ledger: Ledge
         tail = manager.stream_info(SCOPE, "scaled").tail
         found: dict[str, list[int]] = defaultdict(list)
         with manager.create_reader(SCOPE, "scaled", end=tail) as reader:
-            while (block := reader.next_block(20)) is not None:
+            while (block := reader.next_block(60)) is not None:
                 for payload in block[1].payloads().to_pylist():
                     key, _, number = payload.decode().partition(":")
                     found[key].append(int(number))
@@ -274,12 +274,12 @@ def test_a_reader_group_goes_on(folder: Path, ledger: Ledger) -> None:
         wanted = sum(map(len, ledger.written["steady"].values()))
         with groups.get_reader_group("readers").create_reader("after") as reader:
             while len(found) < wanted:
-                event = reader.read_next_event(20)
+                event = reader.read_next_event(60)
                 assert event is not None
                 assert event.event is not None
                 found.append(event.event)
             write(manager, Ledger(), "steady", 1)
-            event = reader.read_next_event(20)
+            event = reader.read_next_event(60)
             assert event is not None
     by_key: dict[str, list[int]] = defaultdict(list)
     for data in found:
@@ -496,7 +496,7 @@ def test_transaction_ids_are_not_given_again(folder: Path) -> None:
             transaction = writer.begin_txn()
             assert transaction.txn_id.int > former.txn_id.int + 1_000
             transaction.write_event(b"committed")
-            transaction.commit(wait=True, timeout=30)
+            transaction.commit(wait=True, timeout=60)
         with manager.create_byte_reader(SCOPE, "bytes") as file:
             data = file.read()
         assert b"never" not in data

@@ -73,7 +73,7 @@ def written(folder: Path, containers: int) -> None:
         with manager.create_writer("s", "t") as writer:
             for number in range(200):
                 writer.write_event(b"%d" % number, f"key-{number}")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(stored_containers(folder)) < containers:
             assert time.monotonic() < deadline
             time.sleep(0.05)

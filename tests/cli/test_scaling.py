@@ -57,7 +57,7 @@ def busy(server: nadi.standalone.EmbeddedServer) -> Iterator[Shell]:
 
 def test_a_split_and_its_reason(busy: Shell) -> None:
     end = time.monotonic() + LIMIT_S
-    while not (rows := busy.json("stream", "scaling-log", "home", "spread")):
+    while not (rows := busy.json("stream", "scaling-log", "home", "spread")) or not rows[0]["is_done"]:
         assert time.monotonic() < end
         time.sleep(0.5)
     split = rows[0]

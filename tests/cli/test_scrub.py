@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -14,6 +13,7 @@ import nadi
 from nadi.errors import PermissionDeniedError
 from nadi.standalone import ServerSecurity
 from tests.access.support import GRANTS, PASSWORD, user, users_file
+from tests.support.waiting import until
 
 from .test_streams import Shell
 
@@ -31,9 +31,7 @@ def server(tmp_path: Path) -> Iterator[nadi.standalone.EmbeddedServer]:
             manager.create_stream("home", "clicks")
             with manager.create_writer("home", "clicks") as writer:
                 writer.write_batch([b"a click"] * 100, "k")
-        until = time.monotonic() + 20
-        while not chunk_of(data) and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: chunk_of(data))
         yield server
 
 

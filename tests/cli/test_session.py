@@ -15,6 +15,7 @@ from nadi.cli.session import tell_if_nobody_listens
 from nadi.cli.spark import commands
 from nadi.errors import UnavailableError
 from tests.cli.test_streams import Shell
+from tests.support.ports import free_port
 
 
 def test_who_waits_for_a_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,11 +32,9 @@ def test_who_waits_for_a_server_is_told(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_who_has_no_patience_is_told_soon() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    done = Shell(nobody).run("scope", "list", "--patience", "0.5", code=1)
+    done = Shell(f"tcp://127.0.0.1:{free_port()}").run("scope", "list", "--patience", "2", code=1)
     told, error = done.stderr.splitlines()
-    assert told.endswith("trying for 0.5 s")
+    assert told.endswith("trying for 2 s")
     assert "can't be reached" in error
     assert done.stdout == ""
 
@@ -64,7 +63,7 @@ def test_what_others_log_is_not_printed() -> None:
                     server.accept()[0].sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
         Thread(target=answer, daemon=True).start()
-        command = [sys.executable, "-m", "nadi", "scope", "list", "--patience", "1.5"]
+        command = [sys.executable, "-m", "nadi", "scope", "list", "--patience", "2"]
         done = subprocess.run(
             [*command, "--controller", f"tls://127.0.0.1:{port}"],
             capture_output=True,

@@ -141,11 +141,11 @@ def _all(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
     shell.run("stream", "create", "home", "meters")
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "meters") as writer:
-        writer.write_event(b"one").result(10)
+        writer.write_event(b"one").result(60)
         shell.run("bookmark", "create", "home", "meters", "noon", "--note", "[red]sun[/red]", "--tag", "day")
-        writer.write_event(b"two").result(10)
+        writer.write_event(b"two").result(60)
         shell.run("bookmark", "create", "home", "meters", "dusk")
-        writer.write_event(b"\xff").result(10)
+        writer.write_event(b"\xff").result(60)
     assert "already exists" in shell.run("bookmark", "create", "home", "meters", "noon", code=1).stderr
     listed = shell.run("bookmark", "list", "home").output
     assert listed.index("dusk") < listed.index("noon")

@@ -106,7 +106,7 @@ def test_what_has_a_name(
     assert [row["problem"] for row in rows] == [None, None, bad.problem]
     assert "can't be read" in shell.run(kind, "list", "home").stdout
     assert "can't be read" in shell.run(kind, "show", "home", "two", code=1).stderr
-    answer = httpx.get(f"{server.rest_uri}/v1/data/home/unreadable").json()
+    answer = httpx.get(f"{server.rest_uri}/v1/data/home/unreadable", timeout=60).json()
     assert answer == [{"kind": kind.replace("-", " "), "name": "two", "problem": bad.problem}]
     shell.run(kind, delete, "home", "two")
     assert kept.unreadable() == []

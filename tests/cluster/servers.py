@@ -38,6 +38,7 @@ from tests.access.support import Certificate, user
 HOST = "127.0.0.1"
 CONTAINERS = 4
 SECRET = bytes(range(32))
+NOBODY_DIES = "cluster_lease_s=60,cluster_dead_s=90"  # limits of servers that may stand still for a while
 
 
 @dataclass(frozen=True)

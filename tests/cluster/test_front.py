@@ -24,7 +24,7 @@ from .servers import ServerOfCluster, cluster
 pytestmark = pytest.mark.uvloop
 
 
-async def call(server: ServerOfCluster, rpc: str, request: Any, timeout_s: float = 10) -> Any:
+async def call(server: ServerOfCluster, rpc: str, request: Any, timeout_s: float = 60) -> Any:
     kind, reply = METHODS[rpc]
     async with grpc.aio.insecure_channel(server.addresses.rpc) as channel:
         method = channel.unary_unary(
@@ -62,7 +62,7 @@ async def uses_everything(manager: StreamManager, scope: str) -> None:
     await manager.seal_stream(scope, "events")
     reader = await manager.create_reader(scope, "events")
     found: list[bytes] = []
-    while (block := await reader.next_block(20)) is not None:
+    while (block := await reader.next_block(60)) is not None:
         found += block[1].events()
     reader.close()
     assert sorted(int(event.split()[1]) for event in found) == list(range(200))
@@ -98,7 +98,7 @@ async def test_nor_does_it_say_that_something_is_not_there(tmp_path: Path) -> No
 
 
 async def test_a_client_of_either_server_does_everything(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), cluster(tmp_path) as made:
+    async with asyncio.timeout(120), cluster(tmp_path) as made:
         for server in made.servers:
             async with made.manager(server) as manager:
                 await uses_everything(manager, server.name)
@@ -136,7 +136,7 @@ async def test_all_goes_on_while_the_controller_moves(number: int, tmp_path: Pat
 
 
 async def test_a_server_whose_controllers_server_was_killed_takes_over(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), cluster(tmp_path) as made, made.manager(made.other) as manager:
+    async with asyncio.timeout(120), cluster(tmp_path) as made, made.manager(made.other) as manager:
         await manager.create_scope("sc")
         await manager.create_stream("sc", "events", 1)
         writer = await manager.create_writer("sc", "events")
@@ -166,7 +166,7 @@ async def test_a_server_whose_controllers_server_was_killed_takes_over(tmp_path:
 
 async def test_statuses_and_texts_are_the_same_at_either_server(tmp_path: Path) -> None:
     stream = pb.StreamInfo(scope="sc", stream="none")
-    async with asyncio.timeout(30), cluster(tmp_path) as made:
+    async with asyncio.timeout(90), cluster(tmp_path) as made:
         for rpc, request in (
             ("getCurrentSegments", stream),
             ("truncateStream", pb.StreamCut(streamInfo=stream)),
@@ -184,7 +184,7 @@ async def test_statuses_and_texts_are_the_same_at_either_server(tmp_path: Path) 
 
 
 async def test_a_call_is_not_passed_on_twice(tmp_path: Path) -> None:
-    async with asyncio.timeout(30), cluster(tmp_path) as made:
+    async with asyncio.timeout(90), cluster(tmp_path) as made:
         made.active.front.active(None)
         made.one.front.follow(made.two.addresses)
         made.two.front.follow(made.one.addresses)
@@ -195,7 +195,7 @@ async def test_a_call_is_not_passed_on_twice(tmp_path: Path) -> None:
 
 
 async def test_without_a_known_controller_a_call_is_refused_and_places_are_told(tmp_path: Path) -> None:
-    async with asyncio.timeout(30), cluster(tmp_path) as made:
+    async with asyncio.timeout(90), cluster(tmp_path) as made:
         segment = pb.SegmentId(streamInfo=pb.StreamInfo(scope="sc", stream="st"), segmentId=0)
         before = await call(made.active, "getURI", segment)
         made.active.front.active(None)
@@ -210,7 +210,7 @@ async def test_without_a_known_controller_a_call_is_refused_and_places_are_told(
 
 
 async def test_where_a_segment_is_that_nobody_has_is_unavailable(tmp_path: Path) -> None:
-    async with asyncio.timeout(30), cluster(tmp_path) as made:
+    async with asyncio.timeout(90), cluster(tmp_path) as made:
 
         def unknown(segment: str) -> tuple[str, int]:
             raise UnavailableError(f"nobody has {segment} now: try again")
@@ -230,7 +230,7 @@ async def test_where_a_segment_is_that_nobody_has_is_unavailable(tmp_path: Path)
 
 
 async def test_a_watch_is_passed_on_and_ends_when_the_controller_moves(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), cluster(tmp_path) as made, made.manager(made.one) as manager:
+    async with asyncio.timeout(120), cluster(tmp_path) as made, made.manager(made.one) as manager:
         await manager.create_scope("sc")
         for server in made.servers:
             await manager.create_stream("sc", server.name, 1)
@@ -256,17 +256,17 @@ async def test_calls_that_wait_for_a_silent_server_end_when_another_takes_over(t
         with closing(writer):
             await reader.read()
 
-    async with asyncio.timeout(30), cluster(tmp_path) as made:
+    async with asyncio.timeout(90), cluster(tmp_path) as made:
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         made.other.front.follow(Addresses(f"127.0.0.1:{port}"))
-        waiting = asyncio.create_task(call(made.other, "createScope", pb.ScopeInfo(scope="sc"), 25))
+        waiting = asyncio.create_task(call(made.other, "createScope", pb.ScopeInfo(scope="sc")))
         await came.wait()
         begun = asyncio.get_running_loop().time()
         made.tell()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await waiting
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert asyncio.get_running_loop().time() - begun < 2
+        assert asyncio.get_running_loop().time() - begun < 10  # it would wait for a minute
         listening.close()
         assert (await call(made.other, "createScope", pb.ScopeInfo(scope="sc"))).status == 0

@@ -28,7 +28,7 @@ def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def made(tmp_path: Path, _cheap_passwords: None) -> AsyncIterator[Cluster]:
     guards = Guards(users_file(tmp_path / "settings"), certificate(tmp_path / "tls"))
-    async with asyncio.timeout(60), cluster(tmp_path, guards) as made:
+    async with asyncio.timeout(120), cluster(tmp_path, guards) as made:
         yield made
 
 
@@ -52,7 +52,7 @@ async def test_clients_write_and_read_at_either_server(made: Cluster) -> None:
         reader = await manager.create_reader("home", "events")
         found: list[bytes] = []
         while len(found) < 20:
-            block = await reader.next_block(20)
+            block = await reader.next_block(60)
             assert block is not None
             found += block[1].events()
         reader.close()
@@ -77,7 +77,7 @@ async def test_what_is_refused_is_refused_at_either_server(made: Cluster) -> Non
 async def test_rest_asks_at_either_server(made: Cluster) -> None:
     for server in made.servers:
         context = ssl.create_default_context(cafile=str(made.guards.tls.authority) if made.guards.tls else None)
-        async with httpx.AsyncClient(base_url=server.rest.uri, verify=context, timeout=20) as asking:
+        async with httpx.AsyncClient(base_url=server.rest.uri, verify=context, timeout=60) as asking:
             assert (await asking.get("/v1/scopes")).status_code == 401
             wrong = await asking.get("/v1/scopes", auth=("root", "wrong"))
             assert (wrong.status_code, wrong.headers["www-authenticate"]) == (401, 'Basic realm="nadi"')

@@ -97,7 +97,7 @@ async def test_a_store_ends_though_its_log_is_silent(
     assert not waiting.done()
     assert not moving.done()
     store.forsake()
-    async with asyncio.timeout(3.0):
+    async with asyncio.timeout(60.0):
         await store.close()
         reply = await asyncio.gather(waiting, return_exceptions=True)
         await asyncio.gather(moving, return_exceptions=True)
@@ -119,7 +119,7 @@ async def test_a_store_ends_while_a_containers_last_snapshot_waits(
     await asyncio.sleep(0.3)
     assert not leaving.done()
     store.forsake()
-    async with asyncio.timeout(3.0):
+    async with asyncio.timeout(60.0):
         await store.close()
         await asyncio.gather(leaving, return_exceptions=True)
 

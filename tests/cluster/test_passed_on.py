@@ -65,10 +65,10 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
         seen.append((call.raw, dict(call.invocation_metadata() or ()), call.time_remaining()))  # gone with the call
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
 
-    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(60), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
         request = pb.ScopeInfo(scope="sc").SerializeToString()
         metadata = (("authorization", "Basic abc"), ("other", "x" * 20_000))
-        reply = await create_scope(channel)(request, metadata=metadata, timeout=7)
+        reply = await create_scope(channel)(request, metadata=metadata, timeout=50)
         assert pb.CreateScopeStatus.FromString(reply).status == pb.CreateScopeStatus.SCOPE_EXISTS
     ((raw, told, left_s),) = seen
     assert raw == request
@@ -78,7 +78,7 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
     assert peer is not None
     assert peer.startswith(f"ipv4:{HOST}:")
     assert left_s is not None
-    assert 4 < left_s < 7.1  # the time that is left is rounded up where it is passed on
+    assert 10 < left_s < 50.3  # the time that is left is rounded up where it is passed on
 
 
 async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
@@ -88,7 +88,7 @@ async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
         peers.append(call.peer())
         return b""
 
-    async with asyncio.timeout(20), AsyncExitStack() as parts:
+    async with asyncio.timeout(60), AsyncExitStack() as parts:
         front = Front(directory(lambda segment: (HOST, 1)), KEY)
         server = rpc_server()
         add_answers(server, answer, front.peer_of)
@@ -108,29 +108,34 @@ async def test_large_answers_and_requests_pass() -> None:
     async def answer(call: Call) -> Any:
         return large if len(call.raw) == 2_000_000 else b"small"
 
-    async with asyncio.timeout(30), front_before(answer) as address:
+    async with asyncio.timeout(60), front_before(answer) as address:
         options = [("grpc.max_receive_message_length", -1)]
         async with grpc.aio.insecure_channel(address, options) as channel:
             assert await create_scope(channel)(bytes(2_000_000)) == large
 
 
 async def test_a_deadline_ends_the_call_there_too() -> None:
-    ended = asyncio.Event()
+    came, ended = asyncio.Event(), asyncio.Event()
 
     async def answer(call: Call) -> Any:
+        came.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             ended.set()
 
-    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await create_scope(channel)(b"", timeout=0.3)
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    async with asyncio.timeout(60), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        timeout_s = 0.3
+        while not came.is_set():  # a slow machine may need more to come so far
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await create_scope(channel)(b"", timeout=timeout_s)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            timeout_s *= 2
         await ended.wait()
+        came.clear()
         ended.clear()
         waiting = create_scope(channel)(b"")
-        await asyncio.sleep(0.2)
+        await came.wait()
         waiting.cancel()  # as when a client leaves
         await ended.wait()
 
@@ -146,7 +151,7 @@ async def test_more_calls_than_one_connection_carries_are_passed_on() -> None:
         await all_there.wait()
         return b"done"
 
-    async with asyncio.timeout(30), front_before(answer) as address, AsyncExitStack() as parts:
+    async with asyncio.timeout(60), front_before(answer) as address, AsyncExitStack() as parts:
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [
             await parts.enter_async_context(grpc.aio.insecure_channel(address, own))
@@ -164,7 +169,7 @@ async def test_each_reply_of_a_watch_is_passed_on_when_it_comes() -> None:
             await call.write(scaler.IsActiveResponse(result=active))
             await more.wait()
 
-    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(60), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
         replies = aiter(channel.unary_stream(path("StreamIsActive"))(b""))
         assert scaler.IsActiveResponse.FromString(await anext(replies)).result is False
         more.set()
@@ -181,7 +186,7 @@ async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> N
         await asyncio.sleep(60)
 
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         two_servers(answer) as (address, active),
         grpc.aio.insecure_channel(address) as channel,
     ):
@@ -199,7 +204,7 @@ async def test_codes_of_broken_connections_are_not_passed_on(code: grpc.StatusCo
         raise Refusal(code, "so it is")
 
     expected = code if code is grpc.StatusCode.NOT_FOUND else grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(60), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await create_scope(channel)(b"")
         assert (caught.value.code(), caught.value.details()) == (expected, "so it is")

@@ -89,7 +89,7 @@ async def two_stores(folder: Path) -> AsyncIterator[TwoStores]:
     stores = TwoStores(folder)
     await stores.start()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             yield stores
     finally:
         stores.reach.close()

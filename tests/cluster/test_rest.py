@@ -22,14 +22,14 @@ SCOPE = {"scopeName": "sc"}
 
 
 def client(server: ServerOfCluster) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.rest.uri, timeout=20)
+    return httpx.AsyncClient(base_url=server.rest.uri, timeout=60)
 
 
 @asynccontextmanager
 async def clients(folder: Path) -> AsyncIterator[tuple[Cluster, httpx.AsyncClient, httpx.AsyncClient]]:
     """Of the server with the active controller, and of the other."""
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(120),
         cluster(folder) as made,
         client(made.active) as active,
         client(made.other) as other,

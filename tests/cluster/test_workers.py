@@ -18,6 +18,7 @@ from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, Unava
 from nadi.standalone.embedded import Settings
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.workers import Workers
+from tests.cluster.servers import NOBODY_DIES
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.crash
@@ -54,7 +55,7 @@ def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: 
                 for number in range(200, 400):
                     writer.write_event(b"%d" % number, f"key-{number % 20}")
                 writer.flush()
-            assert died.acquire(timeout=30)
+            assert died.acquire(timeout=60)
             end = manager.stream_info("home", "meters").tail
             events = [int(event.data) for event in manager.read_events("home", "meters", end=end)]
         assert sorted(events) == list(range(400))
@@ -78,7 +79,10 @@ def started_at(rest: str) -> str:
         return next(line for line in text.splitlines() if line.startswith("process_start_time_"))
 
 
-def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_same(tmp_path: Path) -> None:
+def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NADI_LIMITS", NOBODY_DIES)
     port = free_port(count=3)
     with Workers(2, tmp_path / "data", settings(rest_port=port)) as workers:
         own = {started_at(f"http://127.0.0.1:{port + 1 + number}") for number in range(2)}

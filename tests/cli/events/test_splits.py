@@ -30,7 +30,7 @@ def planned(shell: Shell, manager: nadi.StreamManager) -> list[str]:
         for number in range(EVENTS):
             writer.write_event(event(number).encode(), KEYS[number % len(KEYS)])
             if number == EVENTS // 2 - 1:
-                writer.flush(30)
+                writer.flush(60)
                 middle = cuts.tail()
     manager.slices("home").create("half", middle, cuts.tail())
     made = shell.run("splits", "home", "plan", "--max-bytes", "20KB")

@@ -52,7 +52,7 @@ def test_what_comes_follows(server: nadi.standalone.EmbeddedServer, manager: nad
             assert program.stdout is not None
             assert program.stdout.readline() == b"newest\n"
             for event in (b"first", b"second"):
-                writer.write_event(event).result(30)
+                writer.write_event(event).result(60)
                 assert program.stdout.readline() == event + b"\n"
             program.send_signal(signal.SIGINT)
             assert program.wait(60) == 0
@@ -70,8 +70,8 @@ def test_who_follows_ends_with_the_pipe(
 
 def test_who_follows_ends_when_nothing_comes(shell: Shell, manager: nadi.StreamManager) -> None:
     shell.run("write", "home", "idle", "--create", "1", "--quiet", stdin=b"a\nb\n")
-    assert shell.run("tail", "home", "idle", "--idle", "0.3").output == "a\nb\n"
-    assert shell.run("read", "home", "idle", "--follow", "--idle", "0.3").output == "a\nb\n"
+    assert shell.run("tail", "home", "idle", "--idle", "2").output == "a\nb\n"
+    assert shell.run("read", "home", "idle", "--follow", "--idle", "2").output == "a\nb\n"
     assert shell.run("tail", "home", "idle", "-c", "1").output == "a\n"
     for words in (("tail", "home", "idle", "--no-follow"), ("read", "home", "idle")):
         assert "--idle has no effect" in shell.run(*words, "--idle", "1", code=1).stderr

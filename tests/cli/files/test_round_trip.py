@@ -80,7 +80,7 @@ def test_events_come_back_as_they_were(
         (place,) = [one for one, found in there.items() if wanted <= set(found)]
         assert [event for event in there[place] if event in wanted] == events, f"in the order of segment {segment}"
     if kind == "parquet":
-        assert pq.ParquetFile(file).num_row_groups > 5
+        assert pq.ParquetFile(file).num_row_groups >= 5  # one for each segment, and more if its events come in pieces
         about = pq.ParquetFile(file).schema_arrow.metadata
         assert about[b"nadi.stream"] == b"meters"
 
@@ -274,7 +274,8 @@ def test_a_damaged_file_says_so(shell: Shell, tmp_path: Path, written: list[byte
     file = tmp_path / f"cut.{kind}"
     shell.run("export", "home", "meters", str(file), "--quiet")
     data = bytearray(file.read_bytes())
-    data[len(data) // 3 : len(data) // 3 + 400] = random.Random(1).randbytes(400)
+    # more than a block: of what is within an event Avro notices nothing
+    data[len(data) // 3 : len(data) // 3 + 20_000] = random.Random(1).randbytes(20_000)
     file.write_bytes(data)
     assert "can't be read" in shell.run("import", str(file), "home", "meters-cut", "--create", "1", code=1).stderr
 

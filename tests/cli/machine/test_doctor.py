@@ -31,6 +31,7 @@ from tests.support.ports import free_port
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_SYNCED_S", 0.05)
+    monkeypatch.setattr(serving, "_ANSWER_S", 60.0)  # a server that is there answers
 
 
 def test_a_server_that_is_well(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import nadi
 from nadi.cli.machine.picture import Picture
 from nadi.cli.machine.top import drawn
 from tests.cli.test_streams import Shell
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +53,21 @@ def check(picture: Any) -> None:
     assert (picture["status"], picture["ill"], picture["servers"]) == ("UP", [], [])
 
 
+def seen(shell: Shell, *more: str) -> Any:
+    """Once it tells of rates: what passes into a segment is known after half a second."""
+    found: Any = None
+
+    def has_rates() -> bool:
+        nonlocal found
+        found = shell.json("top", "--once", *more)
+        return bool(found["streams"][0]["bytes/s"] and found["groups"][0]["events"])
+
+    until(has_rates)
+    return found
+
+
 def test_a_picture_from_the_rest_port(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
-    end = time.monotonic() + 60
-    while True:
-        (picture,) = [shell.json("top", "--once", "--rest", server.rest_uri)]
-        if picture["streams"][0]["bytes/s"] and picture["groups"][0]["events"]:
-            break
-        assert time.monotonic() < end, "what passes into a segment is known after half a second"
+    picture = seen(shell, "--rest", server.rest_uri)
     check(picture)
     assert picture["streams"][0]["kept bytes"] == 100_000
     assert picture["server"]["version"] == nadi.__version__
@@ -70,7 +79,7 @@ def test_a_picture_from_the_rest_port(shell: Shell, server: nadi.standalone.Embe
 
 
 def test_a_picture_of_a_client(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = shell.json("top", "--once")
+    picture = seen(shell)
     check(picture)
     assert "without the REST port" in picture["note"]
     monkeypatch.setattr("nadi.cli.machine.picture.MOST_STREAMS", 1)
@@ -114,8 +123,9 @@ def test_live_in_a_terminal(server: nadi.standalone.EmbeddedServer) -> None:
 
 def test_a_server_that_is_away_comes_back(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    with nadi.embedded(tmp_path, rest_port=0) as first:
-        rest, port = first.rest_uri, int(first.rest_uri.rpartition(":")[2])
+    port = free_port()
+    with nadi.embedded(tmp_path, rest_port=port) as first:
+        rest = first.rest_uri
         command = [sys.executable, "-m", "nadi.cli.app", "top", "--every", "0.2", "--rest", rest]
         environment = os.environ | {"COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
         program = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.cluster.judges import figures
 from tests.cluster.judges.figures import Stalls, hand_overs, spread, takeovers
 from tests.cluster.judges.judge import Transcript, check_same
 from tests.cluster.processes.client import Promised
 from tests.cluster.processes.faults import Moved
 from tests.cluster.processes.history import check
 from tests.crash.load import Ledger
+from tests.support.waiting import until
 
 READ = ["w1-0:0:", "w1-1:0:", "t1-0:1:0:commit:", "w1-0:1:", "t1-0:1:1:commit:", "t1-0:3:0:commit:"]
 
@@ -82,8 +84,10 @@ def test_a_transcript_that_can_not_be(tmp_path: Path, more: str, says: str) -> N
 def test_a_reader_that_misses_something_or_has_something_else(tmp_path: Path) -> None:
     file = tmp_path / "read"
     file.write_text("\n".join(READ[:-1]) + "\n")
+    transcript = Transcript(file, "a reader")
+    transcript.take()
     with pytest.raises(AssertionError, match="has 5 of 6 events"):
-        Transcript(file, "a reader").await_all(ledger(READ), 0.3)
+        transcript.await_all(ledger(READ), 0.3)
     for other, what in (("w1-1:1:", "under some keys"), ("t1-0:2:0:commit:", "of some transactions")):
         with pytest.raises(AssertionError, match=what):
             check_same(
@@ -104,13 +108,18 @@ def test_figures_of_moves() -> None:
     assert spread([]) == "none"
 
 
-def test_the_longest_stall() -> None:
-    progress = {"a": 0.0, "b": 0.0}
-    stalls = Stalls(lambda: dict(progress))
-    for step in range(30):
-        progress["a"] += 1
-        progress["b"] += step < 10
-        time.sleep(0.05)
+def test_the_longest_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second with each look."""
+    looks = 0
+
+    def progress() -> dict[str, float]:
+        nonlocal looks
+        looks += 1
+        return {"a": looks, "b": min(looks, 10)}
+
+    monkeypatch.setattr(figures, "time", SimpleNamespace(monotonic=lambda: float(looks)))
+    stalls = Stalls(progress)
+    until(lambda: looks >= 30)
     stalls.end()
-    assert stalls.longest["a"] < 0.6 < stalls.longest["b"] < 3.0
-    assert len(stalls.loads) > 5
+    assert (stalls.longest["a"], stalls.longest["b"]) == (0.0, looks - 10)
+    assert len(stalls.loads) == looks

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tests.cluster.processes.cluster import Cluster, running
 from tests.cluster.processes.history import Loads
+from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.server import Server
 
-TAKEN_OVER_S = 20.0  # on a machine that does other things too; `script/bench cluster-takeover` measures it
 CONTAINERS = 4
 
 
@@ -34,7 +34,7 @@ class Scene:
     def owned(self) -> dict[int, int]:
         return {container: server.number for container, server in self.cluster.owners().items()}
 
-    def until(self, holds: Callable[[], bool], limit_s: float = TAKEN_OVER_S) -> None:
+    def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
         began = time.monotonic()
         while not holds():
             assert time.monotonic() < began + limit_s, f"it doesn't hold after {limit_s:.0f} s"
