@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from bench.listening import await_listening, ended, free_port
+from bench.listening import await_listening, ended
+from tests.support.ports import free_port
 
 LISTENS = "import socket, time; server = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
 
@@ -37,4 +38,4 @@ def test_one_that_ends_or_never_listens_is_told() -> None:
     began = time.monotonic()
     with ended(process), pytest.raises(TimeoutError, match="doesn't listen after 0 s"):
         await_listening(process, free_port(), timeout_s=0.2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30

@@ -46,6 +46,6 @@ def test_zeros_of_new_files_are_told_and_files_used_again_are_not(tmp_path: Path
 
 def test_a_server_that_never_has_it_all_is_not_waited_for_forever(tmp_path: Path) -> None:
     write(tmp_path / "chunk", 1_000)
-    settle(os.getpid(), tmp_path, 1_000, quiet_s=0.3, timeout_s=20)
+    settle(os.getpid(), tmp_path, 1_000, quiet_s=0.3, timeout_s=60)
     with pytest.raises(TimeoutError, match="less than 1,001 bytes"):
         settle(os.getpid(), tmp_path, 1_001, quiet_s=0.1, timeout_s=0.5)

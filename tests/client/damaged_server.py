@@ -29,7 +29,7 @@ LEFT = [event(part, number) for part in (0, 2) for number in range(EVENTS)]
 
 def chunk_with(folder: Path, data: bytes) -> Path:
     """The chunk that has the bytes, once one has."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         for path in folder.glob("tier2/**/*"):
             if "#" not in path.name and path.is_file() and data in path.read_bytes():  # not one under way
@@ -53,7 +53,7 @@ def damaged_server(folder: Path) -> Iterator[str]:
         with manager.create_writer("sc", "events") as events, manager.create_byte_writer("sc", "bytes") as writer:
             for part in range(PARTS):
                 events.write_batch([event(part, number) for number in range(EVENTS)], "k")
-                events.flush(20)
+                events.flush(60)
                 writer.write(f"bytes part {part}".encode().ljust(PART_BYTES, b"."))
                 writer.flush()
                 state.put(f"key {part}", f"state part {part}".ljust(PART_BYTES, "."))

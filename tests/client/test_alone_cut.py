@@ -44,7 +44,7 @@ def test_at_each_byte(uri: str, server: nadi.standalone.EmbeddedServer, what: st
                 gate.changed = scissors
             for number in range(2):
                 wrote.append(b"x %d %d" % (count, number))
-                writer.write_event(wrote[-1]).result(10)
+                writer.write_event(wrote[-1]).result(60)
             is_done = scissors.is_done
             count += 1
     assert count > 40

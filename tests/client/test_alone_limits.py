@@ -21,7 +21,7 @@ def test_without_descriptors_it_is_not_lent(manager: StreamManager, monkeypatch:
     monkeypatch.setattr(os, "pipe", none_left)
     with made(manager, "descriptors") as writer:
         for _ in range(20):
-            writer.write_event(b"x").result(5)
+            writer.write_event(b"x").result(60)
         assert not alone_of(writer).is_lent
     assert len(stored(manager, "descriptors", b"x")) == 20
 

@@ -207,7 +207,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(server: nadi.standalone.EmbeddedServer) -> Iterator[World]:
-    with StreamManager(server.controller_uri, timeout=5) as manager:
+    with StreamManager(server.controller_uri, timeout=60) as manager:
         yield World(manager)
 
 
@@ -285,11 +285,11 @@ def test_what_is_right_is_taken(world: World) -> None:
         StreamManager(credentials=credentials, trust_store=Path("none"), timeout=1).close()
     manager: Any = world.manager
     with manager.create_writer("o", "typed", serializer=Json(int)) as writer:
-        writer.write_batch([1, 2], ["a", "b"]).result(5)
-        writer.write_batch((value for value in (3,)), "a").result(5.0)
+        writer.write_batch([1, 2], ["a", "b"]).result(60)
+        writer.write_batch((value for value in (3,)), "a").result(60)
     manager.update_stream("o", "a", scaling=ScalingPolicy.fixed(1), retention=None, tags={"a"})
     manager.table("o", "plain").put(memoryview(b"key"), bytearray(b"value"))
-    assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(5))
+    assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(60))
 
 
 def test_what_is_said(world: World) -> None:

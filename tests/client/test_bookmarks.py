@@ -221,7 +221,7 @@ def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
             assert len(found) < len(whole)
     # a reader goes on from its position with the same keys
     with manager.create_reader("home", "narrow", end=tail, routing_keys=KEYS[:1]) as reader:
-        got = [event for _ in range(2) for event in (reader.next_block(10) or pytest.fail("ended"))[1]]
+        got = [event for _ in range(2) for event in (reader.next_block(60) or pytest.fail("ended"))[1]]
         position = reader.position()
     got += [e.data for e in manager.read_events("home", "narrow", start=position, end=tail, routing_keys=KEYS[:1])]
     mine = [event for event in got if event.startswith(KEYS[0].encode() + b":")]

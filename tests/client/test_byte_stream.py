@@ -31,7 +31,9 @@ from nadi.errors import (
     StreamSealedError,
     TruncatedError,
 )
+from tests.support.ports import free_port
 
+from .gate import gated
 from .relay import cuts, relayed
 
 
@@ -145,8 +147,8 @@ def test_it_reads_as_any_file_does(manager: StreamManager, steps: list[tuple[str
 
 
 def test_a_server_that_is_killed_while_a_writer_writes(tmp_path: Path) -> None:
-    server = nadi.embedded(tmp_path)
-    port = int(server.controller_uri.rpartition(":")[2])
+    port = free_port()
+    server = nadi.embedded(tmp_path, port=port)
     content = random.Random(7).randbytes(24 << 20)
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
@@ -168,7 +170,9 @@ def test_a_reader_whose_server_is_gone_says_so(tmp_path: Path) -> None:
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("sc")
         manager.create_stream("sc", "st")
-        readers = [manager.create_byte_reader("sc", "st", follow=follow, timeout=1) for follow in (True, False)]
+        readers = [
+            manager.create_byte_reader("sc", "st", start=0, follow=follow, timeout=1) for follow in (True, False)
+        ]
         with pytest.raises(RequestTimeoutError, match=r"at 0 for 1 s$"):
             readers[0].read(1)
         server.kill()
@@ -185,6 +189,7 @@ def test_following_the_tail(manager: StreamManager) -> None:
         with manager.create_byte_reader("sc", "followed", start=3, follow=True, timeout=0.1) as reader:
             with pytest.raises(RequestTimeoutError):
                 reader.read(10)
+            reader._core._timeout = 60
             writer.write(b"new")
             writer.flush()
             assert reader.read(10) == b"new"
@@ -192,6 +197,7 @@ def test_following_the_tail(manager: StreamManager) -> None:
             with pytest.raises(PastEndError, match=r"offset 7 .* its end at 6"):
                 reader.read(1)
             reader.seek(-1, os.SEEK_CUR)
+            reader._core._timeout = 0.1
             with pytest.raises(RequestTimeoutError):
                 reader.read(1)
         reader = manager.create_byte_reader("sc", "followed", follow=True, timeout=None)
@@ -334,17 +340,20 @@ def test_closing_the_client_or_the_reader_ends_a_wait(uri: str, manager: StreamM
             with pytest.raises(TimeoutError):
                 waiting.result(0.1)
             (other if close_client else reader).close()
-            assert isinstance(waiting.exception(10), ClosedError)
+            assert isinstance(waiting.exception(60), ClosedError)
             other.close()
 
 
-def test_what_a_closed_client_did_not_store_is_told(uri: str, manager: StreamManager) -> None:
+def test_what_a_closed_client_did_not_store_is_told(
+    uri: str, server: nadi.standalone.EmbeddedServer, manager: StreamManager
+) -> None:
     manager.create_stream("sc", "unsaved")
     manager.create_stream("sc", "saved")
-    other = StreamManager(uri)
-    saved, unsaved = (other.create_byte_writer("sc", name) for name in ("saved", "unsaved"))
-    unsaved.write(b"x" * (100 << 20))
-    other.close()
+    with gated(uri, server.store_address) as (other, gate):
+        saved, unsaved = (other.create_byte_writer("sc", name) for name in ("saved", "unsaved"))
+        gate.requests.clear()
+        unsaved.write(b"x" * (1 << 20))
+        other.close()
     saved.close()
     with pytest.raises(ClosedError, match="sc/unsaved"):
         unsaved.close()
@@ -356,7 +365,7 @@ async def test_nothing_is_left_of_the_async_face(uri: str) -> None:
         await manager.create_stream("sc", "async")
         writer = await manager.create_byte_writer("sc", "async")
         await writer.write(b"x" * 100_000)
-        await writer.flush(30)
+        await writer.flush(60)
         reader = await manager.create_byte_reader("sc", "async", follow=True)
         assert len(await reader.read(100_000)) == 100_000
         waiting = asyncio.create_task(reader.read(1))

@@ -40,7 +40,7 @@ async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
         for _ in range(turns):
             await asyncio.sleep(0)
         await w.manager.close()
-        await asyncio.wait(waits, timeout=5)
+        await asyncio.wait(waits, timeout=60)
         for one in waits:
             one.cancel()  # who still waits
         ends = await asyncio.gather(*waits, return_exceptions=True)
@@ -67,13 +67,13 @@ async def end_of(*, asks: bool) -> Exception | None:
     server = await loop.create_server(lambda: Server(ended), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        connection = await SegmentStoreConnection.open(Endpoint("127.0.0.1", port), 5.0)
+        connection = await SegmentStoreConnection.open(Endpoint("127.0.0.1", port), 60)
         if asks:
             asked = connection.submit(wire.DeleteTableSegment(0, "sc/table", False, ""), wire.SegmentDeleted)
             asked.add_done_callback(asyncio.Future.exception)
         await asyncio.sleep(0)
         connection.close()
-        return await asyncio.wait_for(ended, 5.0)
+        return await asyncio.wait_for(ended, 60)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -101,7 +101,7 @@ async def give_up_after(turns: int) -> list[Any]:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
     store = FakeStore()
     await store.start()
-    opening = asyncio.create_task(SegmentStoreConnection.open(Endpoint("127.0.0.1", store.port), 5, None, SILENCE_S))
+    opening = asyncio.create_task(SegmentStoreConnection.open(Endpoint("127.0.0.1", store.port), 60, None, SILENCE_S))
     for _ in range(turns):
         await asyncio.sleep(0)
     opening.cancel()
@@ -137,4 +137,4 @@ async def test_who_waits_for_a_token_gets_a_closed_error_unless_cancelled() -> N
         await cancelled
     tokens.close()
     with pytest.raises(ClosedError):
-        await asyncio.wait_for(kept, 5)
+        await asyncio.wait_for(kept, 60)

@@ -14,6 +14,7 @@ from nadi.errors import ConditionFailedError, RequestTimeoutError
 from nadi.model.framing import frame_events
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
+from tests.support.waiting import until_async
 
 from .fake_server import Chaos, FakeConnection
 from .world import world
@@ -29,7 +30,7 @@ async def test_bytes_are_stored_once_and_in_order() -> None:
             for piece in pieces:
                 await writer.write(piece)
                 if chance.random() < 0.5:
-                    await writer.flush(20)
+                    await writer.flush(60)
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
         reader = await here.manager.create_byte_reader("sc", "st")
         assert await reader.read() == b"".join(pieces)
@@ -41,7 +42,7 @@ async def test_large_pieces_of_which_several_are_under_way() -> None:
         pieces = [chance.randbytes(300_000) for _ in range(60)]
         async with await here.manager.create_byte_writer("sc", "st") as writer:
             for piece in pieces:
-                await writer.write(piece, 20)
+                await writer.write(piece, 60)
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
 
 
@@ -53,7 +54,7 @@ async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: py
         pieces = [chance.randbytes(300_000) for _ in range(40)]
         async with await here.manager.create_byte_writer("sc", "st") as writer:
             for piece in pieces:
-                await writer.write(piece, 20)
+                await writer.write(piece, 60)
         assert here.store.data(SEGMENT) == b"".join(pieces)
         here.controller.add_stream("sc", "more", 1)
         events = [b"%d" % number for number in range(200)]
@@ -62,7 +63,7 @@ async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: py
             await sender.write(event, "key")
             if chance.random() < 0.2:
                 await asyncio.sleep(0)
-        await sender.close(20)
+        await sender.close(60)
         assert here.store.data(segment_name("sc", "more", 0)) == frame_events(events)
 
 
@@ -72,7 +73,7 @@ async def test_behind_a_refused_append_nothing_passes() -> None:
     async with world() as here:
         writer = await here.manager.create_byte_writer("sc", "st")
         await writer.write(b"first")
-        await writer.flush(20)
+        await writer.flush(60)
         handle = FakeConnection.handle
 
         def meanwhile(self: FakeConnection, command: wire.Command) -> None:
@@ -85,7 +86,7 @@ async def test_behind_a_refused_append_nothing_passes() -> None:
             await writer.write(b"a" * 400_000)
             await writer.write(b"b" * 400_000)
             with pytest.raises(ConditionFailedError, match="800,000 bytes were not stored"):
-                await writer.flush(20)
+                await writer.flush(60)
             await segment_info(stores_of(here.manager), SEGMENT)
         assert here.store.data(SEGMENT) == b"first" + b"other".ljust(400_000)
 
@@ -96,10 +97,11 @@ async def test_a_server_without_room_is_waited_for() -> None:
         writer = await here.manager.create_byte_writer("sc", "st")
         for piece in (b"a", b"b", b"c"):
             await writer.write(piece * 400_000)
+        await until_async(lambda: writer._appender.trouble is not None)
         with pytest.raises(RequestTimeoutError, match=r"1,200,000 bytes .* no room for the log"):
             await writer.flush(0.1)
         here.store.full = False
-        await writer.close(20)
+        await writer.close(60)
         assert bytes(here.store.segments[SEGMENT].data) == b"a" * 400_000 + b"b" * 400_000 + b"c" * 400_000
 
 
@@ -113,7 +115,7 @@ async def test_a_flush_whose_wait_was_cancelled_does_no_harm() -> None:
             await asyncio.sleep(0)
             flushing.cancel()
             await asyncio.wait([flushing])
-        await writer.close(20)
+        await writer.close(60)
         assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
 
 

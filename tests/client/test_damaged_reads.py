@@ -28,7 +28,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def manager(uri: str) -> Iterator[StreamManager]:
-    with StreamManager(uri, timeout=5) as manager:
+    with StreamManager(uri, timeout=60) as manager:
         yield manager
 
 
@@ -54,7 +54,7 @@ def test_a_lost_chunk_is_told_with_its_place(manager: StreamManager, read: Calla
     with pytest.raises(DamagedDataError) as told:
         read(manager, manager.stream_info("sc", "events").tail)
     assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, *GAP)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
 
 
 def test_told_once_reading_goes_on_behind_it(manager: StreamManager) -> None:
@@ -63,7 +63,7 @@ def test_told_once_reading_goes_on_behind_it(manager: StreamManager) -> None:
     with manager.create_reader("sc", "events", end=end) as reader:
         while True:
             try:
-                block = reader.next_block(5)
+                block = reader.next_block(60)
             except DamagedDataError as gap:
                 gaps.append((gap.offset, gap.end_offset))
                 continue
@@ -86,7 +86,7 @@ def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog
         assert [value.value for value in values] == LEFT
         blocks = manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES, on_damage="skip")
         assert [data for block in blocks for data in block.events()] == LEFT
-    assert len(caplog.messages) == 4
+    assert sum(message.startswith("skipped: ") for message in caplog.messages) == 4
 
 
 def test_a_slice_can_skip_it_too(uri: str, manager: StreamManager) -> None:
@@ -99,7 +99,7 @@ def test_a_slice_can_skip_it_too(uri: str, manager: StreamManager) -> None:
         assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [GAP]
 
     async def by_asyncio() -> list[bytes]:
-        async with aio.StreamManager(uri, timeout=5) as other:
+        async with aio.StreamManager(uri, timeout=60) as other:
             reader = await other.open_slice("sc", "all", on_damage="skip")
             return [data async for _, block in reader for data in block.events()]
 
@@ -122,7 +122,7 @@ def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any
     with group.create_reader("one", on_damage=on_damage) as reader:
         for _ in range(10 * len(ALL)):
             try:
-                read = reader.read_next_event(5)
+                read = reader.read_next_event(60)
             except DamagedDataError as error:
                 gaps.append(("raise", error.offset, error.end_offset))
                 continue
@@ -138,7 +138,7 @@ def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any
 
 
 def test_a_byte_reader_is_told_where_to_go_on(manager: StreamManager) -> None:
-    with manager.create_byte_reader("sc", "bytes", timeout=5) as reader:
+    with manager.create_byte_reader("sc", "bytes", timeout=60) as reader:
         assert reader.read(PART_BYTES).startswith(b"bytes part 0")
         with pytest.raises(DamagedDataError) as told:
             reader.read(1)
@@ -153,7 +153,7 @@ def test_shared_state_is_not_made_of_a_part_of_its_records(manager: StreamManage
 
 
 async def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> None:
-    async with aio.StreamManager(uri, timeout=5) as manager:
+    async with aio.StreamManager(uri, timeout=60) as manager:
         stream = await manager.revisioned_stream("sc", "events")
         assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
         with pytest.raises(DamagedDataError):

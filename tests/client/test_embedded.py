@@ -57,10 +57,10 @@ def test_scopes_and_streams(manager: StreamManager) -> None:
     with pytest.raises(StreamNotFoundError):
         manager.stream_info("other", "b")
     writer = manager.create_writer("other", "a")
-    writer.write_event(b"x").result(10)
+    writer.write_event(b"x").result(60)
     manager.seal_stream("other", "a")
     with pytest.raises(StreamSealedError):
-        writer.write_event(b"y").result(10)
+        writer.write_event(b"y").result(60)
     info = manager.stream_info("other", "a")
     assert info.is_sealed
     assert list(info.tail.positions.values()) == [9]
@@ -91,7 +91,7 @@ def test_order_over_a_split_and_a_merge(manager: StreamManager) -> None:
     assert [(s.low, s.high) for s in current] == [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)]
     manager.scale_stream("sc", "scaled", [s.segment_id for s in current], [(0.0, 0.6), (0.6, 1.0)])
     write()
-    writer.flush(20)
+    writer.flush(60)
     info = manager.stream_info("sc", "scaled")
     expected = {key.encode(): list(range(events)) for key in keys}
     whole = [event.data for event in manager.read_events("sc", "scaled", end=info.tail)]
@@ -131,7 +131,7 @@ def test_transactions(manager: StreamManager) -> None:
 def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
     manager.create_stream("sc", "resumed", 2)
     with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as first:
-        committed, aborted, short = first.begin_txn(), first.begin_txn(), first.begin_txn(10_000)
+        committed, aborted, other = first.begin_txn(), first.begin_txn(), first.begin_txn(60_000)
         committed.write_event(b"1", "k")
         committed.commit(wait=True)
         aborted.abort(wait=True)
@@ -140,7 +140,7 @@ def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
     with pytest.raises(ClosedError):
         first.begin_txn()
     with pytest.raises(TransactionFailedError, match="let go"):
-        short.write_event(b"x")
+        other.write_event(b"x")
     with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as second:
         again = second.get_txn(str(committed.txn_id))
         again.commit(wait=True)  # as a process does that died before it noted the first commit
@@ -153,7 +153,7 @@ def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
         late.abort()
         with pytest.raises(InvalidArgumentError):
             second.get_txn("no id")
-        resumed = second.get_txn(short.txn_id)
+        resumed = second.get_txn(other.txn_id)
         resumed.write_event(b"4", "k")
         resumed.abort()
     tail = manager.stream_info("sc", "resumed").tail
@@ -176,15 +176,15 @@ def test_a_transaction_ends_for_good_with_a_sealed_stream_or_a_block_that_fails(
 def test_truncation(manager: StreamManager) -> None:
     manager.create_stream("sc", "short")
     with manager.create_writer("sc", "short") as writer:
-        writer.write_event(b"old").result(10)
+        writer.write_event(b"old").result(60)
         before = manager.stream_info("sc", "short")
         manager.truncate_stream(before.tail)
-        writer.write_event(b"new").result(10)
+        writer.write_event(b"new").result(60)
     info = manager.stream_info("sc", "short")
     assert info.head == before.tail
     assert [event.data for event in manager.read_events("sc", "short", end=info.tail)] == [b"new"]
     with manager.create_reader("sc", "short", start=before.head) as reader, pytest.raises(TruncatedError):
-        reader.next_block(10)
+        reader.next_block(60)
 
 
 def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: StreamManager) -> None:
@@ -202,17 +202,17 @@ def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: St
 def test_a_reader_is_told_of_a_segment_that_is_gone_and_goes_on(manager: StreamManager) -> None:
     manager.create_stream("sc", "gone")
     with manager.create_writer("sc", "gone") as writer:
-        writer.write_batch([b"old"] * 10, "k").result(10)
+        writer.write_batch([b"old"] * 10, "k").result(60)
         start = manager.stream_info("sc", "gone").head
         (old,) = manager.current_segments("sc", "gone")
         manager.scale_stream("sc", "gone", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)])
         cut = manager.stream_info("sc", "gone").tail
-        writer.write_batch([b"new"] * 10, "k").result(10)
+        writer.write_batch([b"new"] * 10, "k").result(60)
     manager.truncate_stream(cut)
     end = manager.stream_info("sc", "gone").tail
     with manager.create_reader("sc", "gone", start=start, end=end) as reader:
         with pytest.raises(SegmentGoneError):
-            reader.next_block(10)
+            reader.next_block(60)
         assert [event for _, block in reader for event in block] == [b"new"] * 10
 
 

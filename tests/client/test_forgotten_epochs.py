@@ -28,7 +28,7 @@ def manager(tmp_path: Path) -> Iterator[StreamManager]:
 def write(manager: StreamManager, text: str) -> None:
     with manager.create_writer(*STREAM) as writer:
         for number in range(8):
-            writer.write_event(f"{text} {number}".encode(), str(number)).result(30)
+            writer.write_event(f"{text} {number}".encode(), str(number)).result(60)
 
 
 def scale(manager: StreamManager, times: int) -> None:
@@ -67,8 +67,8 @@ def test_who_stands_in_a_forgotten_epoch_is_told_that_it_was_truncated(manager: 
     with pytest.raises(InvalidStreamCutError, match="never had"):
         places.check(StreamCut(*STREAM, {(99 << 32) | 3: 0, 1: 0}))
     with groups.get_reader_group("group").create_reader("reader") as reader, pytest.raises(TruncatedError):
-        list(iter(lambda: reader.read_next_event(timeout=30), b"never"))
+        list(iter(lambda: reader.read_next_event(timeout=60), b"never"))
     groups.get_reader_group("group").reset_reader_group([places.head()])
     with groups.get_reader_group("group").create_reader("other") as reader:
-        read = [reader.read_next_event(timeout=30) for _ in range(8)]
+        read = [reader.read_next_event(timeout=60) for _ in range(8)]
         assert {found.event for found in read if found is not None} <= new

@@ -86,7 +86,7 @@ def test_what_is_no_bytes_is_refused_and_hurts_nobody(manager: StreamManager) ->
                 call()
     words: Any = memoryview(array("i", [1, 2]))
     table.put(b"0001", words)
-    found = table.get(b"0001", timeout=5)
+    found = table.get(b"0001", timeout=60)
     assert found is not None
     assert found.value == words.tobytes()
     entries = table.entries()

@@ -119,7 +119,7 @@ async def check_events(manager: StreamManager, count: int) -> None:
     reader = await manager.create_reader("sc", "events")
     found: list[bytes] = []
     while len(found) < count:
-        block = await reader.next_block(20)
+        block = await reader.next_block(60)
         assert block is not None
         found += block[1].events()
     reader.close()
@@ -135,7 +135,7 @@ async def reads_what_another_writes(user: User, manager: StreamManager) -> None:
     writer = await manager.create_writer("sc", "echo")
     number = 0
     while user.goes_on():
-        block = asyncio.create_task(reader.next_block(20))
+        block = asyncio.create_task(reader.next_block(60))
         await asyncio.sleep(0.01)
         writer.write_event(b"%d" % number)
         found = await block
@@ -190,7 +190,7 @@ async def commits_transactions(user: User, manager: StreamManager) -> None:
     reader = await manager.create_reader("sc", "txn")
     found: list[bytes] = []
     while len(found) < 2 * count:
-        block = await reader.next_block(20)
+        block = await reader.next_block(60)
         assert block is not None
         found += block[1].events()
     reader.close()

@@ -61,7 +61,7 @@ async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
                 writer = NumberedWriter(shape, writer_id, since_epoch=since)
                 at = kept_number
             until = at + chance.randrange(1, 150)
-            work = asyncio.create_task(writer.write(EVENTS[at:until], 20))
+            work = asyncio.create_task(writer.write(EVENTS[at:until], 60))
             for _ in range(chance.randrange(30)):
                 await asyncio.sleep(0)
             if chance.random() < 0.3:
@@ -89,7 +89,7 @@ async def test_two_at_a_time_lose_and_double_nothing() -> None:
             writer, at = NumberedWriter(shape, writer_id, purpose=str(id(chance))), 0
             while at < len(EVENTS):
                 until = at + chance.randrange(1, 100)
-                await writer.write(EVENTS[at:until], 20)
+                await writer.write(EVENTS[at:until], 60)
                 at = until
 
         await asyncio.gather(write(random.Random(1)), write(random.Random(2)))
@@ -106,8 +106,8 @@ async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standa
             writers = [NumberedWriter(StreamShape(stores_of(manager), "two", "st"), writer_id) for _ in range(3)]
             assert [await one.last_number(0.5) for one in writers] == [NO_VERSION] * 3
             events = [NumberedEvent(at, 0.5, b"%d %d" % (number, at)) for at in range(3)]
-            await asyncio.gather(*(writer.write([event], 20) for event in events[:1] for writer in writers))
-            await asyncio.gather(*(writer.write(events, 20) for writer in writers))
+            await asyncio.gather(*(writer.write([event], 60) for event in events[:1] for writer in writers))
+            await asyncio.gather(*(writer.write(events, 60) for writer in writers))
             for one in writers:
                 one.close()
         found = [
@@ -139,10 +139,10 @@ async def test_what_another_has_written_since_is_left_out() -> None:
             NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id, purpose=purpose)
             for purpose in ("one", "other")
         )
-        await one.write(events[:10], 10)
-        await other.write(events[:50], 10)
-        await one.write(events[10:80], 10)
-        await other.write(events[50:60], 10)
+        await one.write(events[:10], 60)
+        await other.write(events[:50], 60)
+        await one.write(events[10:80], 60)
+        await other.write(events[50:60], 60)
         assert here.all_stored() == [event.data for event in events[:80]]
 
 
@@ -160,11 +160,11 @@ async def test_a_write_that_is_cancelled_as_its_answer_comes_is_not_stored_again
 
         monkeypatch.setattr(Lane, "_on_reply", cancelling)
         writer = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), uuid4().bytes)
-        await writer.write(events[:10], 10)
-        work = asyncio.create_task(writer.write(events[10:15], 10))
+        await writer.write(events[:10], 60)
+        work = asyncio.create_task(writer.write(events[10:15], 60))
         with pytest.raises(asyncio.CancelledError):
             await work
-        await writer.write(events, 10)
+        await writer.write(events, 60)
         assert here.all_stored() == [event.data for event in events]
 
 
@@ -178,7 +178,7 @@ async def test_any_number_on_one_connection_that_are_cancelled_lose_and_double_n
             writer, at = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id), 0
             while at < len(events):
                 until = at + chance.randrange(1, 150)
-                work = asyncio.create_task(writer.write(events[at:until], 30))
+                work = asyncio.create_task(writer.write(events[at:until], 60))
                 for _ in range(chance.randrange(30)):
                     await asyncio.sleep(0)
                 if chance.random() < 0.3:
@@ -201,15 +201,15 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
             shape = StreamShape(stores_of(here.manager), "sc", "st")
             return NumberedWriter(shape, writer_id, only_number=number)
 
-        await again().write(events[:50], 10)  # of all segments
-        await again().write(events[:50], 10)
+        await again().write(events[:50], 60)  # of all segments
+        await again().write(events[:50], 60)
         _rescale(here, random.Random(5))
-        await again().write(events[:50], 10)
+        await again().write(events[:50], 60)
         assert _by_key(here.all_stored()) == _by_key([event.data for event in events[:50]])
         for number in (76, 78):
             other = [NumberedEvent(number, event.position, event.data) for event in events]
             with pytest.raises(ConflictError, match="other data"):
-                await again(number).write(other, 10)
+                await again(number).write(other, 60)
         assert len(here.all_stored()) == 50
 
 
@@ -218,13 +218,13 @@ async def test_what_can_not_be_written() -> None:
         shape = StreamShape(stores_of(here.manager), "sc", "st")
         writer = NumberedWriter(shape, uuid4().bytes)
         with pytest.raises(EventTooLargeError):
-            await writer.write([NumberedEvent(1, 0.5, b"x" * (MAX_EVENT_BYTES + 1))], 10)
+            await writer.write([NumberedEvent(1, 0.5, b"x" * (MAX_EVENT_BYTES + 1))], 60)
         here.store.silent = True
         with pytest.raises(RequestTimeoutError, match="not everything was stored within"):
             await writer.write(EVENTS[:3], 0.2)
         here.store.silent = False
-        await writer.write(EVENTS[:3], 10)
+        await writer.write(EVENTS[:3], 60)
         assert here.all_stored() == [event.data for event in EVENTS[:3]]
         here.controller.seal_all("sc", "st")
         with pytest.raises(StreamSealedError):
-            await writer.write(EVENTS[3:4], 10)
+            await writer.write(EVENTS[3:4], 60)

@@ -91,7 +91,7 @@ def with_odd_answers(
             handle(self, command)
 
     async def run() -> None:
-        async with world() as w, asyncio.timeout(20):
+        async with world() as w, asyncio.timeout(60):
             w.store.append(SEGMENT, bytes(8))
             await act(w)
 

@@ -16,6 +16,7 @@ from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
 from nadi.limits import READ_REPLY_MAX_BYTES
 from nadi.model.streamcut import StreamCut
+from tests.support.waiting import until_async
 
 from .fake_server import Chaos
 from .world import World, world
@@ -24,10 +25,10 @@ SEGMENT = "sc/st/0.#epoch.0"
 EVENT_BYTES = 10  # with its header
 EVENTS = [b"%02d" % number for number in range(10)]
 TIMEOUT_S = 0.3  # of the client
-SOON_S = 10.0  # a test that takes longer hangs
+SOON_S = 60.0  # a test that takes longer hangs
 
 
-async def filled(w: World, timeout_s: float = TIMEOUT_S) -> World:
+async def filled(w: World, timeout_s: float = SOON_S) -> World:
     writer = await w.manager.create_writer("sc", "st")
     await writer.write_batch(EVENTS, "k")
     w.controller.timeout_s = timeout_s
@@ -78,7 +79,7 @@ Read = Callable[[World], Awaitable[object]]
 @pytest.mark.parametrize("trouble", ["refuses_reads", "ignores_reads"])
 async def test_a_store_that_never_answers_a_read_is_given_up_in_time(read: Read, trouble: str) -> None:
     async with world(1) as w:
-        await filled(w)
+        await filled(w, TIMEOUT_S)
         setattr(w.store, trouble, True)
         with pytest.raises(RequestTimeoutError, match=r"0\.3 s"):
             await asyncio.wait_for(read(w), SOON_S)
@@ -113,6 +114,7 @@ async def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
     async with world(1, Chaos(largest_read=30)) as w:
         await filled(w)
         reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 20}))
+        w.controller.timeout_s = TIMEOUT_S
         setattr(w.store, trouble, True)
         w.store.drop_all()
         given: list[bytes] = []
@@ -121,6 +123,7 @@ async def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
         with pytest.raises(RequestTimeoutError):  # told again, after another wait
             await asyncio.wait_for(reader.next_block(), SOON_S)
         assert reader.position().positions == {0: 20 + EVENT_BYTES * len(given)}
+        w.controller.timeout_s = SOON_S
         setattr(w.store, trouble, False)
         w.store.drop_all()
         assert given + await rest_of(reader) == EVENTS[2:]
@@ -146,13 +149,11 @@ async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_batch(EVENTS, [str(number) for number in range(10)])
         w.store.refuses_reads = True
-        w.controller.timeout_s = TIMEOUT_S
         reader = await w.manager.create_reader("sc", "st")
-        async with asyncio.timeout(SOON_S):
-            while any(source.error is None for source in reader._inputs.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        w.controller.timeout_s = TIMEOUT_S
+        await until_async(lambda: all(source.error is not None for source in reader._inputs.values()))
         w.store.refuses_reads = False
-        w.controller.timeout_s = 5.0
+        w.controller.timeout_s = SOON_S
         with pytest.raises(RequestTimeoutError):
             await reader.next_block()
         found: list[bytes] = []
@@ -165,11 +166,11 @@ async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
 
 async def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
     async with world(1) as w:
-        await filled(w, timeout_s=5.0)
+        await filled(w)
         w.store.refuses_reads = True
         reading = asyncio.create_task(by_blocks(w))
-        await asyncio.sleep(0.2)
-        assert w.store.reads > 3
+        await until_async(lambda: w.store.reads > 3)
+        assert not reading.done()
         w.store.refuses_reads = False
         assert await asyncio.wait_for(reading, SOON_S) is not None
 
@@ -177,10 +178,10 @@ async def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
 async def waits_for(w: World, reader: Any, event: bytes) -> None:
     """Longer than the client does for its server."""
     waiting = asyncio.create_task(reader.next_block())
-    assert w.controller.timeout_s == 0.1
-    await asyncio.sleep(0.4)
+    assert w.controller.timeout_s == TIMEOUT_S
+    await asyncio.sleep(4 * TIMEOUT_S)
     assert not waiting.done()
-    w.controller.timeout_s = 5.0
+    w.controller.timeout_s = SOON_S
     writer = await w.manager.create_writer("sc", "st")
     await writer.write_event(event, "k")
     found = await asyncio.wait_for(waiting, SOON_S)
@@ -190,7 +191,7 @@ async def waits_for(w: World, reader: Any, event: bytes) -> None:
 
 async def test_at_the_tail_nothing_is_owed() -> None:
     async with world(1) as w:
-        await filled(w, timeout_s=0.1)
+        await filled(w, TIMEOUT_S)
         reader = await w.manager.create_reader("sc", "st")
         assert await rest_of(reader) == EVENTS
         await waits_for(w, reader, b"at last")
@@ -200,13 +201,15 @@ async def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatc
     monkeypatch.setattr("nadi.client.segments.segment_input._TAKEN_S", 0.05)
 
     async with world(1) as w:
-        await filled(w, timeout_s=0.2)
+        await filled(w, timeout_s=0.4)
         reader = await w.manager.create_reader("sc", "st")
         assert await rest_of(reader) == EVENTS
         waiting = asyncio.create_task(reader.next_block())
         for _ in range(5):
             await asyncio.sleep(0.1)
+            before = w.store.reads
             w.store.drop_all()
+            await until_async(lambda: w.store.reads > before)  # noqa: B023
         assert not waiting.done()
         w.store.refuses_reads = True
         w.store.drop_all()
@@ -216,7 +219,7 @@ async def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatc
 
 async def test_an_end_that_the_segment_has_not_reached_is_waited_for() -> None:
     async with world(1) as w:
-        await filled(w, timeout_s=0.1)
+        await filled(w, TIMEOUT_S)
         cut = StreamCut("sc", "st", {0: 110})
         reader = await w.manager.create_reader("sc", "st", end=cut)
         assert await rest_of(reader) == EVENTS

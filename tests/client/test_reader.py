@@ -29,6 +29,7 @@ from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
+from tests.support.waiting import until_async
 
 from .fake_server import Chaos
 from .test_writer import in_order, rescale_somehow
@@ -83,7 +84,7 @@ def test_a_cut_with_overlapping_segments_is_refused() -> None:
         Frontier([SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.25, 1.0)], ())
 
 
-async def drain(reader: SliceReader, timeout: float = 5) -> list[bytes]:
+async def drain(reader: SliceReader, timeout: float = 60) -> list[bytes]:
     events: list[bytes] = []
     while (found := await reader.next_block(timeout)) is not None:
         events += list(found[1])
@@ -102,7 +103,7 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
                 key = choice.choice(list(counts))
                 writer.write_event(f"{key}:{counts[key]}".encode(), key)
                 counts[key] += 1
-            await writer.flush(5)
+            await writer.flush(60)
 
         cuts = [(await w.manager.stream_info("sc", "st")).head]
         written = [0]
@@ -132,7 +133,7 @@ async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
         while position != cuts[-1]:
             reader = await w.manager.create_reader("sc", "st", start=position, end=cuts[-1])
             for _ in range(choice.randint(1, 5)):
-                found = await reader.next_block(5)
+                found = await reader.next_block(60)
                 if found is not None:
                     resumed += list(found[1])
                 if choice.random() < 0.2:
@@ -155,15 +156,12 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
         end = (await w.manager.stream_info("sc", "st")).tail
         reader = await w.manager.create_reader("sc", "st", end=end)
         ahead = next(iter(reader._inputs.values())).ahead
-        for _ in range(500):
-            if ahead.reached == end.positions[0]:
-                break
-            await asyncio.sleep(0.01)
+        await until_async(lambda: ahead.reached == end.positions[0])
         assert len(ahead.blocks) > 10
         sizes: list[int] = []
         events: list[bytes] = []
         positions: list[int] = []
-        while (found := await reader.next_block(5)) is not None:
+        while (found := await reader.next_block(60)) is not None:
             _, block = found
             assert block.offset == (positions[-1] if positions else 0)
             positions.append(reader.position().positions[0])
@@ -210,7 +208,7 @@ async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
             if i == 10:
                 w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
         w.controller.seal_all("sc", "st")
-        await asyncio.wait_for(reading, 5)
+        await asyncio.wait_for(reading, 60)
         assert in_order(events) == {b"k": list(range(20))}
         info = await w.manager.stream_info("sc", "st")
         assert info.is_sealed
@@ -247,17 +245,17 @@ async def test_truncated_data_and_foreign_cuts_are_named() -> None:
         w.store.truncate("sc/st/0.#epoch.0", 9)
         reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0}))
         with pytest.raises(TruncatedError) as caught:
-            await reader.next_block(5)
+            await reader.next_block(60)
         assert (caught.value.offset, caught.value.start_offset) == (0, 9)
-        found = await reader.next_block(5)  # told once
+        found = await reader.next_block(60)  # told once
         assert found is not None
         assert list(found[1]) == [b"b"]
         ended = await w.manager.create_reader(
             "sc", "st", start=StreamCut("sc", "st", {0: 0}), end=StreamCut("sc", "st", {0: 9})
         )
         with pytest.raises(TruncatedError):
-            await ended.next_block(5)
-        assert await ended.next_block(5) is None
+            await ended.next_block(60)
+        assert await ended.next_block(60) is None
         wrong: Any
         for wrong in ("k", [5]):
             with pytest.raises(InvalidArgumentError):
@@ -279,13 +277,13 @@ async def test_a_start_past_the_end_is_named() -> None:
         await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
         end = len(w.store.segments["sc/st/1.#epoch.0"].data)
         before = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end}))
-        assert await before.next_block(5)
+        assert await before.next_block(60)
         past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
         given: list[int] = []
         told: list[tuple[str, int, int]] = []
         while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
             try:
-                found = await past.next_block(5)
+                found = await past.next_block(60)
                 assert found is not None
                 given.append(found[0])
             except PastEndError as error:
@@ -302,7 +300,7 @@ async def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
         del w.controller.streams["sc", "st"]
         for _ in range(2):
             with pytest.raises(StreamNotFoundError):
-                await reader.next_block(5)
+                await reader.next_block(60)
 
 
 async def test_a_closed_reader_leaves_no_connection() -> None:
@@ -310,7 +308,8 @@ async def test_a_closed_reader_leaves_no_connection() -> None:
         reader = await w.manager.create_reader("sc", "st")
         with pytest.raises(RequestTimeoutError):
             await reader.next_block(0.05)
+        await until_async(lambda: w.store.reads)
         before = len(w.store.connections)
         reader.close()
-        await asyncio.sleep(0.05)
+        await until_async(lambda: len(w.store.connections) < before)
         assert len(w.store.connections) == before - 1

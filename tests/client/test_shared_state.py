@@ -239,10 +239,10 @@ def test_a_server_that_is_gone_and_a_client_that_is_closed(tmp_path: Path) -> No
     started = time.monotonic()
     with pytest.raises(RequestTimeoutError, match=r"sc/st .*within 0.5 s"):
         counter.add(timeout=0.5)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(counter.add, timeout=None)
         with pytest.raises(TimeoutError):
             waiting.result(0.1)
         manager.close()
-        assert isinstance(waiting.exception(10), ClosedError)
+        assert isinstance(waiting.exception(60), ClosedError)

@@ -11,6 +11,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
+from tests.support.ports import free_port
 
 WORKER = Path(__file__).parent / "shared_worker.py"
 
@@ -41,9 +42,9 @@ class Worker:
 
 @pytest.mark.crash
 def test_workers_and_the_server_are_killed(tmp_path: Path) -> None:
-    server = nadi.embedded(tmp_path)
+    port = free_port()
+    server = nadi.embedded(tmp_path, port=port)
     uri = server.controller_uri
-    port = int(uri.rpartition(":")[2])
     with StreamManager(uri) as manager:
         manager.create_scope("sc")
         for stream in ("counter", "journal", "counts"):

@@ -113,7 +113,7 @@ def test_a_batch_is_written_whole_or_not_at_all(nadi_manager: StreamManager, nad
     with nadi_manager.create_writer(nadi_scope, "s", serializer=Text()) as writer:
         with pytest.raises(SerializationError):
             writer.write_batch(["a", 1], "k")  # type: ignore[list-item]
-        writer.write_event("b", "k").result(10)
+        writer.write_event("b", "k").result(60)
     assert read_stream(nadi_manager, nadi_scope, "s") == [b"b"]
 
 
@@ -134,7 +134,7 @@ def test_transactions_of_values(nadi_manager: StreamManager, nadi_scope: str) ->
 def test_a_reader_of_values_goes_on_from_its_position(nadi_manager: StreamManager, nadi_scope: str) -> None:
     fill_stream(nadi_manager, nadi_scope, "s", ["a"], "k", serializer=Text())
     with nadi_manager.create_reader(nadi_scope, "s", serializer=Text()) as reader:
-        first = reader.next_events(10)
+        first = reader.next_events(60)
         assert first is not None
         assert [event.value for event in first] == ["a"]
         position = reader.position()
@@ -194,9 +194,9 @@ async def test_what_could_not_be_prepared_is_given_out_later(nadi_server: Restar
         start = (await manager.stream_info(nadi_scope, "s")).head
         reader = ValueReader(await manager.create_reader(nadi_scope, "s"), Unsteady())
         with pytest.raises(UnavailableError):
-            await reader.next_events(10)
+            await reader.next_events(60)
         assert reader.position() == start
-        events = await reader.next_events(10)
+        events = await reader.next_events(60)
         assert events is not None
         assert [event.value for event in events] == ["a"]
         assert reader.position() == (await manager.stream_info(nadi_scope, "s")).tail
@@ -211,15 +211,15 @@ def test_what_could_not_be_prepared_is_given_out_later_without_await_too(
         with manager.create_reader(nadi_scope, "s", serializer=Text()) as reader:
             reader._decoder = Unsteady()
             with manager.create_writer(nadi_scope, "s") as writer:
-                writer.write_event(b"a").result(10)
+                writer.write_event(b"a").result(60)
                 with pytest.raises(UnavailableError):
-                    reader.next_events(10)
+                    reader.next_events(60)
                 assert reader.position() == start
-                events = reader.next_events(10)
+                events = reader.next_events(60)
                 assert events is not None
                 assert [event.value for event in events] == ["a"]
                 assert reader.position() == manager.stream_info(nadi_scope, "s").tail
-                writer.write_event(b"b").result(10)
-            events = reader.next_events(10)
+                writer.write_event(b"b").result(60)
+            events = reader.next_events(60)
             assert events is not None
             assert [event.value for event in events] == ["b"]

@@ -26,6 +26,8 @@ from nadi.model.keyspace import key_position
 from nadi.naming import segment_id
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry
+from tests.support.ports import free_port
+from tests.support.waiting import until_async
 
 from .fake_server import Chaos
 from .world import World, world
@@ -93,7 +95,7 @@ async def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(se
                 await asyncio.sleep(choice.choice([0, 0, 0.002]))
             if choice.random() < 0.03:
                 w.store.drop_all()
-        await writer.flush(10)
+        await writer.flush(60)
         stored = in_order(w.all_stored())
         assert stored == {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
@@ -168,7 +170,7 @@ def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCapture
             writer = await w.manager.create_writer("sc", "st", ack_timeout=3)
             w.store.full = True
             ack = writer.write_event(b"a", "k")
-            await asyncio.sleep(0.3)
+            await until_async(lambda: any("no room" in r.message for r in caplog.records))
             w.store.full = False
             await ack
             w.store.full = True
@@ -199,7 +201,7 @@ async def test_a_silent_store_fails_the_ack_in_time_and_waits_end() -> None:
 
 async def test_memory_is_bounded() -> None:
     async with world() as w:
-        writer = await w.manager.create_writer("sc", "st", ack_timeout=30)
+        writer = await w.manager.create_writer("sc", "st", ack_timeout=120)
         w.store.silent = True
         with pytest.raises(UnavailableError, match="ready"):
             writer.write_batch([b"x" * 1_000_000] * 100, "k")
@@ -234,7 +236,7 @@ async def test_large_events_keep_their_place_exactly_once(seed: int) -> None:
             if i == 3:
                 w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
             await writer.write(event, "k")
-        await writer.flush(20)
+        await writer.flush(60)
         assert [event[:1] for event in w.all_stored()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
         assert [len(event) for event in w.all_stored()] == [len(event) for event in events]
 
@@ -250,6 +252,9 @@ async def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatc
 
 async def test_the_store_may_be_away_for_a_while() -> None:
     async with world() as w:
+        await w.store.stop()
+        w.store.port = free_port()  # nobody takes it while it is away
+        await w.store.start()
         writer = await w.manager.create_writer("sc", "st")
         await writer.write_event(b"a", "k")
         await w.store.stop()
@@ -330,7 +335,7 @@ async def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: py
         monkeypatch.setattr(stores_of(w.manager).controller, "ping_transaction", noted_ping)
         second = await w.manager.create_transaction_writer("sc", "st", lease_ms=60_000)
         await second.get_txn(txn.txn_id)
-        assert await asyncio.wait_for(extended, 5) == (txn.txn_id, 60_000)
+        assert await asyncio.wait_for(extended, 60) == (txn.txn_id, 60_000)
 
 
 async def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +371,7 @@ async def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away
         monkeypatch.setattr(stores_of(w.manager).controller, "abort_transaction", silent)
         monkeypatch.setattr("nadi.client.writing.transactions._GIVING_UP_TIMEOUT_S", 0.05)
         with pytest.raises(TypeError) as raised:
-            await asyncio.wait_for(fail_in_a_block(txn), 5)
+            await asyncio.wait_for(fail_in_a_block(txn), 60)
         assert "could not be aborted" in raised.value.__notes__[0]
         assert not writer._open_transactions  # nobody keeps it alive
         with pytest.raises(InvalidArgumentError):

@@ -8,6 +8,7 @@ import time
 
 from nadi.client import StreamManager
 from tests.fuzz.report import EACH_S, Finding
+from tests.support.waiting import until_async
 
 PAUSE_S = 0.02
 
@@ -48,6 +49,8 @@ class Canary:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await until_async(lambda: self.events or self._song.done())
         self._stop.set()
         await self._song
         if kind is None and self.events == 0:

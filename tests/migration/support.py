@@ -24,6 +24,7 @@ from tests.cluster.processes.wires import Wires
 
 KEYS = 5
 LIMITS = {"NADI_LIMITS": "chunk_flush_age_s=0.5,snapshot_interval_s=0.5,cluster_settle_s=0.5"}
+PATIENT = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},cluster_dead_s=60"}  # looks long enough for servers that live
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ def begin(*arguments: str, store: Store, environment: dict[str, str] | None = No
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=own)
 
 
-def migrate(*arguments: str, store: Store) -> str:
+def migrate(*arguments: str, store: Store, environment: dict[str, str] | None = None) -> str:
     """What it said; it must succeed."""
-    process = begin(*arguments, store=store)
+    process = begin(*arguments, store=store, environment=environment)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return said
@@ -147,7 +148,7 @@ class Written:
         """Read events of the group, so many at most."""
         found: list[bytes] = []
         with group.create_reader("reader") as reader:
-            while len(found) < most and (read := reader.read_next_event(timeout=3)) is not None:
+            while len(found) < most and (read := reader.read_next_event(timeout=60)) is not None:
                 if read.event is not None:
                     found.append(read.event)
         return found

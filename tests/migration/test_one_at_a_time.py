@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,15 +30,24 @@ from tests.support.fake_s3 import FakeS3
 from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.timeout(300)
-BEAT_S, DEAD_S = 0.1, 1.0
+BEAT_S, DEAD_S = 0.1, 1.0  # for those who take the place of a dead one
 QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_turn_beat_s={BEAT_S},migration_turn_dead_s={DEAD_S}"}
 BUSY = "is being moved by another `nadi migrate`, or taken back"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lives is noticed soon, and not taken for dead where the machine stands still."""
     monkeypatch.setattr(turn, "MIGRATION_TURN_BEAT_S", BEAT_S)
-    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", DEAD_S)
+    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", 60.0)
+
+
+@contextmanager
+def dead_soon() -> Iterator[None]:
+    """Whoever begins meanwhile takes the place of one that is dead."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turn, "MIGRATION_TURN_DEAD_S", DEAD_S)
+        yield
 
 
 @pytest.fixture
@@ -132,12 +143,25 @@ async def test_a_cluster_that_is_being_taken_back(
     store.server().stop()
 
 
+HAS_ITS_TURN = """
+import asyncio, sys
+from nadi.migration.clusters import ClusterStore
+
+async def main():
+    async with ClusterStore(sys.argv[1], {}):
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
 def test_after_a_crash_the_next_may_go_on(store: Store, tmp_path: Path) -> None:
     back = tmp_path / "back"
-    killed = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
-    until(leftover(tmp_path).exists)
-    killed.kill()
-    killed.communicate()
+    with subprocess.Popen([sys.executable, "-c", HAS_ITS_TURN, store.url]) as killed:
+        try:
+            until(leftover(tmp_path).exists)
+        finally:
+            killed.kill()
     assert not is_given_back(tmp_path)
     process = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
     _, errors = process.communicate(timeout=60)
@@ -161,7 +185,8 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with first:
             first._beats.cancel()
-            await stack.enter_async_context(second := Turn(registry, "file:///store"))
+            with dead_soon():
+                await stack.enter_async_context(second := Turn(registry, "file:///store"))
             with pytest.raises(ConflictError, match=BUSY):
                 await first.keep()
         await second.keep()  # whose value is still there, though the first has left
@@ -206,7 +231,12 @@ async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: st
         stack.push_async_callback(engine.close)
         first, second = Turn(registry, url), Turn(registry, url)
         await first.__aenter__()
-        first._registry = cast("Registry", Late(registry, lambda: stack.enter_async_context(second), before))
+
+        async def comes() -> None:
+            with dead_soon():
+                await stack.enter_async_context(second)
+
+        first._registry = cast("Registry", Late(registry, comes, before))
         first._beats.cancel()
         await first.__aexit__()
         if not hasattr(second, "_beats"):  # it ended with fewer changes
@@ -238,7 +268,8 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
         owner = (await records.read(0)).record.epoch
         await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
         source._turn._beats.cancel()
-        await undoing.take_back_cluster(store.url, {})
+        with dead_soon():
+            await undoing.take_back_cluster(store.url, {})
         with pytest.raises(FencedError):
             await records.move_away(0, owner, MovedAway("file:///gone", "m"))
         with pytest.raises(ConflictError):

@@ -14,7 +14,7 @@ from nadi.errors import ConflictError, DataFolderError, StoreError
 from nadi.migration.folders import ServedFolder
 from nadi.migration.moving import Migration
 from nadi.migration.targets import NewCluster
-from tests.migration.support import LIMITS, Store, Written, files, migrate, refused
+from tests.migration.support import LIMITS, PATIENT, Store, Written, files, migrate, refused
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -65,7 +65,7 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
     migrate(*to, store=store)
     assert "was moved to" in refused(*to, "--dry-run", store=store)
     with store.server():
-        assert "its servers must be stopped" in migrate(*there, "--dry-run", store=store)
+        assert "its servers must be stopped" in migrate(*there, "--dry-run", store=store, environment=PATIENT)
     assert "segments in 8 containers" in migrate(*there, "--dry-run", store=store)
     assert not back.exists()
     assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), "--dry-run", store=store)
@@ -88,7 +88,7 @@ def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
 
 
 async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path: Path) -> None:
-    url, limit_s = f"file://{tmp_path}/store", 0.5
+    url, limit_s = f"file://{tmp_path}/store", 3.0
     with (
         nadi.embedded(data, rest_port=0, environment=LIMITS) as server,
         StreamManager(server.controller_uri) as manager,
@@ -100,13 +100,12 @@ async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path
             put = target.put
 
             async def slow(number: int, state: Path, sequence: int, epoch: int) -> None:
-                await asyncio.sleep(2 * limit_s)
+                await asyncio.to_thread(manager.create_stream, "home", "later")  # as soon as writers go on
                 await put(number, state, sequence, epoch)
 
             target.put = slow  # type: ignore[method-assign]
             with pytest.raises(ConflictError, match="the writers aren't held any more, and went on"):
                 await Migration(source, target, _Shown()).run()
-        manager.create_stream("home", "later")
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert "later" in manager.list_streams("home")
     with pytest.raises(StoreError, match="hasn't ended"):

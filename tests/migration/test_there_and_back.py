@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import nadi
 from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
+from nadi.cluster.operating import looking
+from nadi.cluster.servers.pace import MembershipPace
 from nadi.errors import DataFolderError, StoreError
 from nadi.limits import MIGRATION_LEFT_BYTES
 from nadi.migration.folders import ServedFolder
@@ -75,7 +78,9 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
                     written.check_group(other)
                     written.commit(other)
                     written.write(other, 50)
-                refusal = refused("--from", store.url, "--to-data", str(back), store=store)
+                patient = MembershipPace(dead_s=60)  # it looks long enough for servers that live
+                with mock.patch.object(looking, "MembershipPace", return_value=patient):
+                    refusal = refused("--from", store.url, "--to-data", str(back), store=store)
                 assert "servers of the cluster run" in refusal, refusal
                 one.stop()
         migrate("--from", store.url, "--to-data", str(back), "--verify", store=store)

@@ -6,8 +6,9 @@ import itertools
 from typing import Any
 
 from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager
+from tests.support.waiting import until
 
-SHORT = {"refresh_ms": 100, "dead_after_ms": 3000}
+SHORT = {"refresh_ms": 100, "dead_after_ms": 60_000}  # nobody dies of a machine that stands still
 _names = itertools.count()
 
 
@@ -34,11 +35,18 @@ def numbers(reads: list[EventRead]) -> list[int]:
     return [int(read.event) for read in reads if read.event is not None]
 
 
-def read_all(reader: EventReader, quiet_s: float = 1.0) -> list[EventRead]:
-    """Everything until nothing came for `quiet_s`, or all is read."""
-    found = []
-    while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
-        found.append(read)
+def read_all(count: int, *readers: EventReader) -> list[EventRead]:
+    """So many events, and what else comes soon after them."""
+    found: list[EventRead] = []
+
+    def take(quiet_s: float) -> bool:
+        for reader in readers:
+            while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
+                found.append(read)
+        return len(numbers(found)) >= count
+
+    until(lambda: take(0.05))
+    take(0.3)
     return found
 
 

@@ -13,19 +13,19 @@ from .support import new_group, new_stream, numbers, read_all
 def test_what_an_abandoned_reader_had_goes_to_the_others(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
     reader = group.create_reader("dropped")
-    assert reader.read_next_event(10)
+    assert reader.read_next_event(60)
     del reader
     until(lambda: group.online_readers() == [])
     with group.create_reader("next") as reader:
-        assert sorted(numbers(read_all(reader))) == list(range(40))
+        assert sorted(numbers(read_all(40, reader))) == list(range(40))
 
 
 def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
     reader = group.create_reader("dropped")
-    assert reader.read_next_event(10)
+    assert reader.read_next_event(60)
     del reader
-    assert group.initiate_checkpoint("passed", timeout=10).stream_cuts
+    assert group.initiate_checkpoint("passed", timeout=60).stream_cuts
 
 
 async def test_in_a_program_with_asyncio_too(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
@@ -34,9 +34,9 @@ async def test_in_a_program_with_asyncio_too(uri: str, manager: StreamManager, g
     async with aio.StreamManager(uri) as client:
         own = await client.reader_group_manager("sc").get_reader_group(group.name)
         reader = await own.create_reader("dropped")
-        assert await reader.read_next_event(10)
+        assert await reader.read_next_event(60)
         del reader
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for size in own.notifications(every_s=0.05):
                 if not size.readers:
                     break

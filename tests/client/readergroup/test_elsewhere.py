@@ -55,7 +55,7 @@ def test_at_the_tail_the_loop_is_not_asked(
         with asked(monkeypatch, reader) as requests:
             for number in range(30):
                 writer.write_event(b"%d" % number, f"k{number}")
-                read = read_next(10)
+                read = read_next(60)
                 assert [getattr(event, "data", event) for event in read.events] == [b"%d" % number]
             assert read_next(0.01) is None
         assert requests == []
@@ -71,17 +71,17 @@ def test_nothing_is_taken_while_the_loop_decides_what_is_given_away(
 
         def slowly(*given: Any) -> Any:
             decides.set()
-            decided.wait(10)
+            decided.wait(60)
             return plan(*given)
 
         with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
             patched.setattr("nadi.client.readergroup.reader.plan", slowly)
-            assert decides.wait(10)
-            taking = threads.submit(reader.read_next_block, 10)
+            assert decides.wait(60)
+            taking = threads.submit(reader.read_next_block, 60)
             time.sleep(0.3)
             assert not taking.done()
             decided.set()
-            read = taking.result(10)
+            read = taking.result(60)
         assert read is not None
         assert read.block is not None
 
@@ -90,15 +90,15 @@ def test_a_reader_without_word_of_its_group_asks_before_it_takes_more(
     manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = new_stream(manager, 1)
-    with new_group(groups, stream, refresh_ms=5000, dead_after_ms=20_000).create_reader("r") as reader:
+    with new_group(groups, stream, refresh_ms=15_000).create_reader("r") as reader:
         until(lambda: len(reader.positions()) == 1)
         write(manager, stream, 0, 1)
         core = reader._core
         assert isinstance(core, aio.EventReader)
-        time.sleep(0.2)
+        until(lambda: core._silence_s > 0.2 and not core._lock.locked())  # it doesn't ask by itself just now
         core._synced_at -= 100
         with asked(monkeypatch, reader) as requests:
-            read = reader.read_next_block(10)
+            read = reader.read_next_block(60)
         assert read is not None
         assert read.block is not None
         assert len(requests) == 1
@@ -122,7 +122,7 @@ def test_a_slow_application_holds_the_reading_back_and_gets_everything(
         assert ahead._put_bytes < 30 * MIB
         count = 0
         while count < 40_000:
-            read = reader.read_next_block(10)
+            read = reader.read_next_block(60)
             assert read is not None
             assert read.block is not None
             count += len(read.block)
@@ -135,19 +135,22 @@ def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
     stream = new_stream(manager, 2, 10)
     group = new_group(groups, stream)
     with group.create_reader("r") as reader, ThreadPoolExecutor(2) as threads:
-        while reader.read_next_block(1.0) is not None:
-            pass
+        count = 0
+        while count < 10:
+            read = reader.read_next_block(60)
+            assert read is not None
+            count += len(read.events)
         waiting = threads.submit(reader.read_next_block)
         checkpoint = threads.submit(group.initiate_checkpoint, "here")
-        told = waiting.result(10)
+        told = waiting.result(60)
         assert told is not None
         assert told.checkpoint == "here"
         assert reader.read_next_block(0.5) is None
         tail = manager.stream_info("sc", stream).tail
-        assert checkpoint.result(10).stream_cuts == {f"sc/{stream}": tail}
+        assert checkpoint.result(60).stream_cuts == {f"sc/{stream}": tail}
         write(manager, stream, 10, 20)
         found: list[int] = []
-        while (read := reader.read_next_block(1.0)) is not None:
+        while (read := reader.read_next_block(60 if len(found) < 10 else 0.3)) is not None:
             found += map(int, read.events)
         assert sorted(found) == list(range(10, 20))
 
@@ -158,8 +161,8 @@ def test_a_reader_of_blocks_continues_within_a_block_of_events(
     stream = new_stream(manager, 1, 20)
     with new_group(groups, stream).create_reader("r") as reader:
         until(lambda: len(reader.positions()) == 1)
-        ones = [read.event for _ in range(3) if (read := reader.read_next_event(10)) is not None]
-        read = reader.read_next_block(10)
+        ones = [read.event for _ in range(3) if (read := reader.read_next_event(60)) is not None]
+        read = reader.read_next_block(60)
         assert read is not None
         assert ones + read.events == [b"%d" % number for number in range(20)]
         assert reader.positions() == {read.segment: manager.stream_info("sc", stream).tail.positions[0]}
@@ -205,7 +208,7 @@ def test_a_reader_of_a_forked_process_does_not_wait_for_what_never_comes(
         assert reader.read_next_event(0.1) is None
         child = os.fork()
         if child == 0:
-            signal.alarm(20)
+            signal.alarm(60)
             told = 0
             for call in (reader.read_next_event, reader.read_next_block):
                 try:

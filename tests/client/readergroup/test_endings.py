@@ -54,7 +54,7 @@ def test_a_closed_client_ends_every_wait(
     waiting.start()
     time.sleep(0.5)
     other.close()
-    waiting.join(20)
+    waiting.join(60)
     assert [type(error) for error in ended] == [ClosedError]
 
 
@@ -70,7 +70,7 @@ def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, group
             signal.signal(signal.SIGINT, former)
         with manager.create_writer("sc", stream) as writer:
             writer.write_event(b"still there")
-        read = reader.read_next_event(10)
+        read = reader.read_next_event(60)
         assert read is not None
         assert read.event == b"still there"
 
@@ -87,7 +87,7 @@ def test_a_read_may_not_wait_at_all(manager: StreamManager, groups: ReaderGroupM
             assert tries < 5000
         began = time.monotonic()
         assert [reader.read_next_event(0) for _ in range(10)] == [None] * 10
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
@@ -100,7 +100,7 @@ def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups:
             found = await client.reader_group_manager("sc").get_reader_group(group.name)
             count = 0
             async with await found.create_reader("closed") as reader:
-                while (read := await reader.read_next_block(1)) is not None:
+                while (read := await reader.read_next_block(60 if count < 100 else 0.3)) is not None:
                     count += len(read.events)
             assert count == 100
             waiting = await found.create_reader("with the client")
@@ -111,8 +111,8 @@ def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups:
 
     asyncio.run(test())
     with StreamManager(uri) as client:
-        read_all(client.reader_group_manager("sc").get_reader_group(group.name).create_reader("r"), 0.2)
-    assert set(threading.enumerate()) == threads
+        read_all(0, client.reader_group_manager("sc").get_reader_group(group.name).create_reader("r"))
+    assert set(threading.enumerate()) <= threads  # one of an earlier test may have ended meanwhile
     assert group.online_readers() == []
 
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
             began = time.monotonic()
             said = None
             while said is None:
-                assert time.monotonic() - began < 30
+                assert time.monotonic() - began < 60
                 try:
                     assert reader.read_next_event(1) is None
                 except RequestTimeoutError as error:
@@ -152,14 +152,14 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
                     wait()
                 return time.monotonic() - asked
 
-            for wait in waits:  # a second more is what it once took; the machine may stand still once or twice
-                assert any(0.9 <= time_of(wait) < 1.95 for _ in range(3))
+            for wait in waits:  # a second more is what it once took; the machine may stand still now and then
+                assert any(0.9 <= time_of(wait) < 1.95 for _ in range(10))
             server.start()
             with manager.create_writer("sc", "st") as writer:
                 writer.write_event(b"again")
             found = None
             while found is None:
-                assert time.monotonic() - began < 90
+                assert time.monotonic() - began < 150
                 try:
                     found = reader.read_next_event(1)
                 except RequestTimeoutError:

@@ -23,14 +23,14 @@ def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
     stream = new_stream(manager, 1, 10)
     group = new_group(groups, stream)
     with group.create_reader("before") as reader:
-        assert len(read_all(reader)) == 10
+        assert len(read_all(10, reader)) == 10
     remake(manager, stream, 25)
     told = f"sc/{stream} was deleted and recreated.*reset_reader_group"
     with group.create_reader("after") as reader, pytest.raises(StreamRemadeError, match=told):
-        reader.read_next_event(10)
+        reader.read_next_event(60)
     group.reset_reader_group([manager.cuts("sc", stream).head()])
     with group.create_reader("again") as reader:
-        found = read_all(reader)
+        found = read_all(25, reader)
     assert numbers(found) == list(range(25))
 
 
@@ -46,9 +46,9 @@ def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
     manager.delete_stream("sc", stream)
     manager.create_stream("sc", stream)
     with whole.create_reader("after") as reader, pytest.raises(StreamRemadeError):
-        reader.read_next_event(10)
+        reader.read_next_event(60)
     with part.create_reader("after") as reader:
-        read = reader.read_next_event(10)
+        read = reader.read_next_event(60)
     assert read is not None
     assert read.is_read_completed, "it has read all that it was to read"
 

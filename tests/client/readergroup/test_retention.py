@@ -75,8 +75,7 @@ def test_a_checkpoint_releases_what_lies_before_it(
     streams = [new_stream(manager, 2, 50), new_stream(manager, 1, 10)]
     group = new_group(groups, streams, retention=AUTOMATIC, checkpoint_interval_ms=300)
     with group.create_reader("a") as first, group.create_reader("b") as second:
-        for reader in (first, second):
-            read_all(reader, 0.2)
+        read_all(60, first, second)
         for stream in streams:
             tail = manager.stream_info("sc", stream).tail
 

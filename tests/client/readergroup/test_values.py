@@ -34,22 +34,17 @@ def test_values_one_by_one_and_by_blocks_of_two_streams(manager: StreamManager, 
     ones: list[int] = []
     with group.create_reader("ones", serializer=Struct(Reading)) as reader:
         while len(ones) < 120:
-            read = reader.read_next_event(5)
+            read = reader.read_next_event(60)
             assert read is not None
             assert read.event is not None
             assert read.events == [read.event]
             assert read.offset == read.event.offset
             ones.append(read.event.value.wh)
     with group.create_reader("blocks", serializer=Struct(Reading)) as reader:
-        many = [event.value.wh for read in until_quiet(reader.read_next_block) for event in read.events]
+        many: list[int] = []
+        while (block := reader.read_next_block(60 if len(ones + many) < 200 else 0.3)) is not None:
+            many += [event.value.wh for event in block.events]
     assert sorted(ones + many) == sorted([*range(100), *range(100)])
-
-
-def until_quiet(read_next: Callable[[float], ValueRead[Any] | None]) -> list[ValueRead[Any]]:
-    found = []
-    while (read := read_next(1.0)) is not None:
-        found.append(read)
-    return found
 
 
 def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManager, groups: ReaderGroupManager) -> None:
@@ -60,12 +55,12 @@ def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManag
     with group.create_reader("r", serializer=Json()) as reader:
         reads: list[ValueRead[Any]] = []
         while not reads or reads[-1].checkpoint != "interval-2":
-            read = reader.read_next_event(10)
+            read = reader.read_next_event(60)
             assert read is not None
             reads.append(read)
         assert [event.value for read in reads for event in read.events] == [0, 1, 2]
         group.reset_reader_group([manager.stream_info("sc", stream).tail])
-        while (read := reader.read_next_event(10)) is None or not read.is_reset:
+        while (read := reader.read_next_event(60)) is None or not read.is_reset:
             assert read is not None
         manager.seal_stream("sc", stream)
         assert [read.is_reset for read in reader if read.checkpoint is None] == []
@@ -76,7 +71,7 @@ def test_an_event_that_cannot_be_read_fails_alone(manager: StreamManager, groups
     with manager.create_writer("sc", stream) as writer:
         writer.write_batch([b"1", b"{", b"3"], "k")
     with new_group(groups, stream).create_reader("r", serializer=Json()) as reader:
-        read = reader.read_next_block(5)
+        read = reader.read_next_block(60)
         assert read is not None
         first, broken, last = read.events
         assert (first.value, last.value, broken.data) == (1, 3, b"{")
@@ -120,14 +115,16 @@ def test_while_a_schema_cannot_be_fetched_its_event_waits(
             (name,) = reader._decoders
             reader._decoders = {name: Absent(reader._decoders[name])}
             with pytest.raises(UnavailableError):
-                await reader.read_next_event(5)
+                await reader.read_next_event(60)
             assert set(reader.positions().values()) == {0}
-            values = [read.event.value.wh for _ in range(2) if (read := await reader.read_next_event(5)) and read.event]
+            values = [
+                read.event.value.wh for _ in range(2) if (read := await reader.read_next_event(60)) and read.event
+            ]
             assert values == [0, 1]
             reader._decoders = {name: Absent(reader._decoders[name].inner)}  # type: ignore[attr-defined]
             reader._reader._holdings.put_back()
             with pytest.raises(UnavailableError):
-                await reader.read_next_event(5)
+                await reader.read_next_event(60)
             await reader.close()
             async with await found.create_reader("other", serializer=Struct(Reading)) as other:
                 async for read in other.blocks():

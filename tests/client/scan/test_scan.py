@@ -41,7 +41,7 @@ def meters(uri: str) -> Iterator[StreamManager]:
             for number in range(EVENTS):
                 writer.write_event(reading(number), f"m{number % KEYS}")
                 if number in (EVENTS // 4, EVENTS // 2, EVENTS * 3 // 4):
-                    writer.flush(30)
+                    writer.flush(60)
                     manager.bookmarks("sc").create(f"at-{number}", cuts.tail())
                 if number == EVENTS // 4:
                     manager.scale_stream("sc", "meters", [0], [(0.0, 0.2), (0.2, 0.35), (0.35, 0.5)])

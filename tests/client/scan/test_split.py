@@ -70,7 +70,7 @@ def uneven(uri: str) -> Iterator[StreamManager]:
             for number in range(2_000):
                 writer.write_event(b"x" * (number % 97 * 100), "hot" if number % 2 else f"k{number}")
                 if number == 1_000:
-                    writer.flush(30)
+                    writer.flush(60)
                     manager.scale_stream("sc", "uneven", [0], [(0.0, 0.1), (0.1, 1 / 3)])
         yield manager
 
@@ -122,7 +122,7 @@ def test_of_many_segments(uneven: StreamManager) -> None:
         for round_ in range(12):
             for number in range(20 + round_ * 5):
                 writer.write_event(b"%d.%d" % (round_, number), f"k{number}")
-            writer.flush(30)
+            writer.flush(60)
             sealed = list(uneven.cuts("sc", "dense").tail().positions)
             ranges = [(0.0, 0.5), (0.5, 1.0)] if len(sealed) == 1 else [(0.0, 1.0)]
             uneven.scale_stream("sc", "dense", sealed, ranges)
@@ -264,7 +264,7 @@ def test_in_a_forked_process(uneven: StreamManager) -> None:
     (split,) = nadi.scan(uneven, "sc", "uneven").splits(1)
     child = os.fork()
     if not child:
-        signal.alarm(20)  # a call that waits for ever ends this process by a signal
+        signal.alarm(60)  # a call that waits for ever ends this process by a signal
         code = 1
         try:
             list(split.batches())

@@ -93,7 +93,7 @@ def test_changes_follow_a_table_on_and_on(manager: StreamManager, small: None) -
     expected = pa.table(table.changes()).num_rows
     until(lambda: counts[-1:] == [expected])
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     check(manager, "on")
     found = manager.stream_tables("sc").get("on-changes")
