@@ -148,13 +148,9 @@ class Metadata:
             log.warning("no room for checksums in the state in %s (%s): they wait for a later start", folder, error)
 
     def _open_file(self, folder: Path, map_bytes: int) -> None:
+        path = os.fsencode(folder)
         self._env = lmdb.open(
-            os.fsencode(folder),
-            map_size=map_bytes,
-            max_dbs=len(TABLES),
-            max_readers=_MAX_READERS,
-            mode=0o600,
-            **self._sync,
+            path, map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600, **self._sync
         )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
