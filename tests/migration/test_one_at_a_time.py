@@ -26,6 +26,7 @@ from nadi.migration.targets import NewCluster, NewFolder
 from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
+from tests.support.clocks import StandsStill
 from tests.support.fake_s3 import FakeS3
 from tests.support.waiting import until, until_async
 
@@ -195,6 +196,15 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
     there = await registry.get("migrating")
     assert there is not None
     assert turn_has_ended(there.value)
+    await engine.close()
+
+
+async def test_one_that_stood_still_with_the_machine_is_not_dead(tmp_path: Path) -> None:
+    engine, registry = await open_files(tmp_path, REAL)
+    async with Turn(registry, "file:///store") as first:
+        with pytest.raises(ConflictError, match=BUSY):
+            await Turn(registry, "file:///store", StandsStill()).__aenter__()
+        await first.keep()
     await engine.close()
 
 

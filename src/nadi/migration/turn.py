@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 from typing import Self
@@ -61,10 +62,13 @@ class Turn:
 
     async def _watched(self, there: Entry) -> Entry | None:
         """What is there if it doesn't change for as long as it takes to be dead, or is given back; None if it is taken
-        away."""
-        until = self._runtime.monotonic() + MIGRATION_TURN_DEAD_S
-        while self._runtime.monotonic() < until:
-            await self._runtime.sleep(min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4)
+        away.
+
+        Counted in looks: where the machine stands still, so may the other, and it has its time once that goes on.
+        """
+        pause_s = min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4
+        for _ in range(math.ceil(MIGRATION_TURN_DEAD_S / pause_s)):
+            await self._runtime.sleep(pause_s)
             now = await self._there()
             if now is None or turn_has_ended(now.value):
                 return now

@@ -120,13 +120,15 @@ async def read_records(store: SharedStore) -> list[ContainerRecord]:
 
 
 async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
-    """What each entry says, and whether it changed while it was watched."""
+    """What each entry says, and whether it changed while it was watched: for so many looks, as servers may stand still
+    with the machine, and beat once it goes on."""
     runtime = store.runtime
     first = await _versions(store)
-    until = runtime.monotonic() + store.pace.dead_s
     alive: set[str] = set()
     last = first
-    while len(alive) < len(last) and runtime.monotonic() < until:
+    for _ in range(math.ceil(store.pace.dead_s / _LOOK_S)):
+        if len(alive) == len(last):
+            break
         await runtime.sleep(_LOOK_S)
         last = await _versions(store)
         alive = {name for name, version in last.items() if first.get(name) != version}

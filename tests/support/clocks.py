@@ -1,0 +1,25 @@
+"""Clocks of machines that don't go on evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nadi.runtime import Runtime
+
+
+class StandsStill(Runtime):
+    """Of a machine that stands still for an hour as one sleeps for the first time, with all that runs there.
+
+    slept: called with each sleep's number, from 1, before it.
+    """
+
+    def __init__(self, slept: Callable[[int], None] = lambda number: None) -> None:
+        self._slept, self._sleeps = slept, 0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + (3_600.0 if self._sleeps else 0.0)
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleeps += 1
+        self._slept(self._sleeps)
+        await super().sleep(seconds)
