@@ -81,6 +81,43 @@ async def test_waiting_ends_and_who_gave_up_is_passed_over(monkeypatch: pytest.M
     assert made.held_bytes == 0
 
 
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+async def test_who_came_after_one_that_gives_up_goes_on(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Room(8)
+    first, other, large, small = made.place("a"), made.place("b"), made.place("a"), made.place("a")
+    await first.take(1)
+    await other.take(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.05 if how == "too late" else 60)
+        gives_up = asyncio.create_task(large.take(4))
+        await settled()
+    behind = asyncio.create_task(small.take(1))
+    await settled()
+    assert made.is_waited_for
+    assert not behind.done()
+    if how == "cancelled":
+        gives_up.cancel()
+    await asyncio.wait({gives_up})
+    await asyncio.wait_for(behind, 60)
+    assert made.held_bytes == 4
+    assert not made.is_waited_for
+
+
+async def test_all_that_fit_where_a_large_one_was_come_at_once() -> None:
+    made = Room(8)
+    large, crowd = made.place("a"), [made.place("a") for _ in range(6)]
+    await large.take(4)
+    waiting = [asyncio.create_task(place.take(1)) for place in crowd]
+    await settled()
+    large.leave()
+    await settled()
+    assert sum(task.done() for task in waiting) == 4
+    for place in crowd:
+        place.leave()
+        await settled()
+    assert made.held_bytes == 0
+
+
 async def test_a_call_that_is_cancelled_once_let_in_gives_its_room_back() -> None:
     made = Room(2)
     first, second = made.place("a"), made.place("a")

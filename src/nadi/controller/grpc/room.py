@@ -44,17 +44,25 @@ class Room:
     def leave(self, address: str, size_bytes: int) -> None:
         """For places: release that much, and let in those waiting for it."""
         self._change(address, -size_bytes)
-        for address in list(self._waiting):
-            places = self._waiting[address]
-            while places and (places[0].is_given_up or self._fits(places[0])):
-                place = places.popleft()
-                if not place.is_given_up:
+        self.look()
+
+    def look(self) -> None:
+        """For places, once room is free or one has given up: let in whoever fits, one of each address after the
+        other."""
+        has_let_in = True
+        while has_let_in:
+            has_let_in = False
+            for address, places in list(self._waiting.items()):
+                while places and places[0].is_given_up:
+                    places.popleft()
+                if places and self._fits(places[0]):
+                    place = places.popleft()
                     self._change(address, place.size_bytes)
                     place.let_in()
                     self._waiting.move_to_end(address)  # after the others next time
-                    break
-            if not places:
-                del self._waiting[address]
+                    has_let_in = True
+                if not places:
+                    del self._waiting[address]
 
     def _fits(self, place: Place) -> bool:
         size_bytes = place.size_bytes
@@ -95,7 +103,11 @@ class Place:
             try:
                 async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
                     await self._came
+            except asyncio.CancelledError:
+                self._room.look()  # who came after this one may fit
+                raise
             except TimeoutError as error:
+                self._room.look()
                 raise UnavailableError(
                     f"the requests of others took all room for {RPC_ROOM_TIMEOUT_S:.0f} s: try again"
                 ) from error
