@@ -4,7 +4,8 @@
     script/simulate 527 --log 527.log
     script/simulate --cluster --seeds 1000 --minutes 10
 
-Ends with 1 if a seed failed; each is named with its error and how to run it again, as soon as it is known.
+Ends with 1 if a seed failed; each is named with its error and how to run it again, as soon as it is known. Ctrl-C ends
+it with what was found until then, and 130.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections import Counter
@@ -27,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .days import Outcome
 from .seeds import Ask, outcome_of
 
+INTERRUPTED = 130  # as a shell tells it
 _FIRST = 1
 _TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds", "more")]
 
@@ -37,15 +40,18 @@ def main(arguments: list[str]) -> int:
     asks = [Ask(seed, options.minutes, options.pace, options.log, options.cluster) for seed in seeds]
     console, began = Console(highlight=False), time.monotonic()
     outcomes: list[Outcome] = []
-    failed = 0
-    with _results(asks, options.processes) as results, _progress(console, len(asks)) as advance:
-        for ask, outcome, why in results:
-            advance()
-            if outcome is not None:
-                outcomes.append(outcome)
-                continue
-            failed += 1
-            console.print(f"seed {ask.seed} FAILED: {why}\n  again: {ask.again}", markup=False, soft_wrap=True)
+    failed, is_interrupted = 0, False
+    try:
+        with _results(asks, options.processes) as results, _progress(console, len(asks)) as advance:
+            for ask, outcome, why in results:
+                advance()
+                if outcome is not None:
+                    outcomes.append(outcome)
+                    continue
+                failed += 1
+                console.print(f"seed {ask.seed} FAILED: {why}\n  again: {ask.again}", markup=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        is_interrupted = True
     if len(asks) == 1 and outcomes:
         console.print(f"seed {asks[0].seed}: trace {outcomes[0].trace}")
     simulated_min = sum(outcome.seconds for outcome in outcomes) / 60
@@ -56,10 +62,13 @@ def main(arguments: list[str]) -> int:
     cpu_s = sum(resource.getrusage(whose).ru_utime for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     took = f"{simulated_min:,.0f} simulated minutes in {time.monotonic() - began:,.0f} s"
     took += f", {simulated_min / cpu_s:.1f} a second of one core"
-    console.print(f"{len(asks):,} seeds, {failed} failed; {took}: {', '.join(parts)}", soft_wrap=True)
+    seeds_done = f"{len(asks):,} seeds"
+    if is_interrupted:
+        seeds_done = f"interrupted after {len(outcomes) + failed:,} of {seeds_done}"
+    console.print(f"{seeds_done}, {failed} failed; {took}: {', '.join(parts)}", soft_wrap=True)
     if options.log is not None:
         console.print(f"what happened last is in {options.log}", soft_wrap=True)
-    return int(failed > 0)
+    return INTERRUPTED if is_interrupted else int(failed > 0)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -91,7 +100,9 @@ def _results(asks: list[Ask], processes: int) -> Iterator[Iterator[tuple[Ask, Ou
     if len(asks) == 1 or processes == 1:
         yield map(outcome_of, asks)
         return
-    with multiprocessing.get_context("spawn").Pool(min(processes, len(asks)), maxtasksperchild=50) as pool:
+    ignore_interruption = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all
+    count = min(processes, len(asks))
+    with multiprocessing.get_context("spawn").Pool(count, *ignore_interruption, maxtasksperchild=50) as pool:
         yield pool.imap_unordered(outcome_of, asks)
 
 
