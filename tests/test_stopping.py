@@ -329,6 +329,15 @@ def test_a_server_that_prints_something_else_is_told_and_killed(
     assert _is_gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.parametrize("more", [r"more", r"more\n"])
+def test_what_is_printed_after_where_it_listens_harms_nothing(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = SAYS.replace(r"\n", rf"\n{more}")
+    with pytest.raises(DataFolderError, match=r"^so$"):
+        _start_that_fails_and_stays(tmp_path, monkeypatch, said, 0.5, timeout_s=20.0)
+
+
 @pytest.mark.parametrize("says", ["", "os.write(1, b'{')"], ids=["nothing", "half a line"])
 def test_a_server_that_does_not_say_where_it_listens_in_time_is_killed(
     says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -349,6 +358,12 @@ def test_a_folder_whose_name_is_no_text_is_one_like_others(tmp_path: Path) -> No
     with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
         end = manager.stream_info("home", "meters").tail
         assert [bytes(event.data) for event in manager.read_events("home", "meters", end=end)] == [b"kept"]
+
+
+def test_what_is_wrong_with_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    with nadi.embedded(folder), pytest.raises(DataFolderError, match="is in use by another server"):
+        nadi.embedded(folder)
 
 
 def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:

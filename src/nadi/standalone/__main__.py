@@ -89,7 +89,8 @@ def main() -> int:
             logging.error("%s", error)
             return 1
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")
-        _say(Ready(error=str(error), error_kind=kind))
+        text = str(error).encode(errors="backslashreplace").decode()  # a folder's name need not be text
+        _say(Ready(error=text, error_kind=kind))
         return 1
     return 0
 

@@ -164,7 +164,7 @@ class EmbeddedServer:
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         until, line = time.monotonic() + timeout_s, b""
-        while not line.endswith(b"\n") and len(line) < MOST_TOLD_BYTES:
+        while b"\n" not in line and len(line) < MOST_TOLD_BYTES:
             if not wait([output], max(0.0, until - time.monotonic())):
                 raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
             part = os.read(output, 4096)
@@ -172,7 +172,7 @@ class EmbeddedServer:
                 break
             line += part
         if line:
-            return _ready(line)
+            return _ready(line[: line.find(b"\n") + 1] or line)
         if not self._has_ended_in_time():
             return Ready(error="the server closed its output, didn't end, and was killed; see its messages above")
         return Ready(error=f"the server ended at once with code {self._process.returncode}; see its messages above")
