@@ -12,6 +12,7 @@ from bench.measure import Figure
 from bench.steady import Waits, steadily
 from nadi.client.aio import Ack
 from nadi.errors import UnavailableError
+from tests.support.clocks import OnlySleeps
 
 
 def values(figures: Sequence[Figure]) -> dict[str, float]:
@@ -100,20 +101,8 @@ def test_a_stored_byte_is_written_twice_if_it_goes_through_the_log(
     assert 0 < zeros < 4, "a file of 16 MiB at least is filled meanwhile, and none of more than 64"
 
 
-class Clock:
-    """Sleeps a little longer than it was told to, as any does."""
-
-    now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds + 1e-6
-
-
 def test_a_steady_rate_counts_late_ones_and_not_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "time", Clock())
+    monkeypatch.setattr(steady, "time", OnlySleeps())
     acks: list[Ack] = []
 
     def write(number: int) -> Ack:

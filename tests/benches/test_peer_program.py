@@ -9,24 +9,9 @@ import pytest
 from bench import peer_program
 from bench.peer_program import Pace
 from bench.peer_work import END, KEYS, SMALL, WARM, Acked, Figures
+from tests.support.clocks import OnlySleeps
 
-
-class Clock:
-    """Sleeps a little longer than it was told to, as any does; nothing else takes time."""
-
-    now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def monotonic_ns(self) -> int:
-        return int(self.now * 1e9)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds + 1e-6
-
-
-clock = Clock()
+clock = OnlySleeps()
 
 
 @pytest.fixture(autouse=True)

@@ -23,3 +23,18 @@ class StandsStill(Runtime):
         self._sleeps += 1
         self._slept(self._sleeps)
         await super().sleep(seconds)
+
+
+class OnlySleeps:
+    """In the place of `time`: it sleeps a little longer than it was told to, as any does; nothing else takes time."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + 1e-6

@@ -103,14 +103,13 @@ class Place:
             try:
                 async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
                     await self._came
-            except asyncio.CancelledError:
-                self._room.look()  # who came after this one may fit
-                raise
             except TimeoutError as error:
-                self._room.look()
                 raise UnavailableError(
                     f"the requests of others took all room for {RPC_ROOM_TIMEOUT_S:.0f} s: try again"
                 ) from error
+            finally:
+                if not self._holds:
+                    self._room.look()  # who came after this one may fit
 
     def let_in(self) -> None:
         """For the room, which already counts it as held."""
