@@ -36,7 +36,7 @@ from nadi.search.standing.catalog import StandingQueries
 from nadi.search.standing.matching import Matcher, Query, counted
 
 SCOPE, STREAM, HITS = "bench", "logs", "hits"
-FIELDS = "message:text,level:keyword,at:date,ms:long"
+FIELDS = "message:text,level:keyword,at:timestamp_ms,ms:long"
 EVENTS = int(os.environ.get("NADI_BENCH_SEARCH_EVENTS", "1000000"))
 ALONE = 100_000  # events that are given to tantivy alone
 STANDING, BEHIND = 10_000, 300_000

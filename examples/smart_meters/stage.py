@@ -1,12 +1,11 @@
-"""The demo's steps: prepare the streams, write history with bookmarks, play the live week, replay."""
+"""The demo's steps: prepare the streams, load a year, play the live week, cut weeks by their dates, replay."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from examples.smart_meters import jobs
 from examples.smart_meters.jobs import BOOKMARKS_STREAM, METERS_STREAM, SCOPE, SLICES_STREAM, FoundSlice
 from examples.smart_meters.readings import Reading, encode, read_readings, week
-from nadi import EventWriter, StreamCut, StreamManager
+from nadi import EventTime, EventWriter, StreamCut, StreamManager
 
 LIVE_SECONDS = 20.0  # the live week is played within about this time
 WRITE_AT_ONCE = 4_000
@@ -46,16 +45,12 @@ def _progress(console: Console) -> Progress:
 
 
 def prepare(manager: StreamManager, controller: str) -> Stage:
-    """Create the scope and its three streams."""
+    """Create the scope and its three streams; the readings' own time is named for cuts by their dates."""
     manager.create_scope(SCOPE)
-    for stream, segments in ((METERS_STREAM, 2), (SLICES_STREAM, 1), (BOOKMARKS_STREAM, 1)):
-        manager.create_stream(SCOPE, stream, segments)
+    manager.create_stream(SCOPE, METERS_STREAM, 2, event_time=EventTime("at", "ms"))
+    for stream in (SLICES_STREAM, BOOKMARKS_STREAM):
+        manager.create_stream(SCOPE, stream)
     return Stage(controller, manager)
-
-
-def _week_of(reading: Reading) -> Week:
-    year, number, _ = datetime.fromtimestamp(reading.at / 1000, UTC).isocalendar()
-    return year, number
 
 
 def _batches(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
@@ -72,39 +67,34 @@ def _tail(stage: Stage) -> str:
     return stage.manager.stream_info(SCOPE, METERS_STREAM).tail.as_text()
 
 
-def _bookmark(stage: Stage, when: Week, cuts: Cuts) -> None:
+def cut_week(stage: Stage, when: Week) -> Cuts:
+    """Where a week of readings lies, found by its dates; named, so that it can be opened again."""
+    start, end = stage.manager.cuts(SCOPE, METERS_STREAM).between(*week(*when))
+    bookmark = Bookmark(f"{when[0]}-W{when[1]:02}", start.as_text(), end.as_text())
     with stage.manager.create_writer(SCOPE, BOOKMARKS_STREAM) as writer:
-        bookmark = Bookmark(f"{when[0]}-W{when[1]:02}", *cuts)
         writer.write_event(msgspec.json.encode(bookmark), routing_key=bookmark.week)
-    start, end = map(StreamCut.from_text, cuts)
     stage.manager.slices(SCOPE).create(bookmark.week, start, end, note="a week of readings")
+    return bookmark.start_cut, bookmark.end_cut
 
 
-def ingest_history(stage: Stage, source: Path, before: int, console: Console) -> dict[Week, Cuts]:
-    """Write the readings before the live week, and bookmark where each ISO week begins and ends."""
-    bookmarks: dict[Week, Cuts] = {}
+def load_history(stage: Stage, source: Path, before: int, console: Console) -> None:
+    """Write the readings before the live week, as fast as they can be read."""
     count, began = 0, time.monotonic()
     with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
         task = progress.add_task("history", total=None)
-        for when, readings in groupby(read_readings(source, None, before), key=_week_of):
-            start = _tail(stage)
-            for batch in _batches(readings):
-                _write(writer, batch)
-                count += len(batch)
-                progress.update(task, completed=count, description=f"history, {when[0]} week {when[1]}")
-            writer.flush()
-            bookmarks[when] = (start, _tail(stage))
-            _bookmark(stage, when, bookmarks[when])
-        progress.update(task, total=count, description="history")
-    rate = count / (time.monotonic() - began)
-    console.print(f"{count:,} events of {len(bookmarks)} weeks stored, {rate:,.0f}/s; each week bookmarked")
-    return bookmarks
+        for batch in _batches(read_readings(source, None, before)):
+            _write(writer, batch)
+            count += len(batch)
+            progress.update(task, completed=count)
+        writer.flush()
+        progress.update(task, total=count)
+    console.print(f"{count:,} events loaded in {time.monotonic() - began:.0f} s")
 
 
 def play_live(
     stage: Stage, spark: SparkSession, source: Path, live: Week, checkpoint: Path, console: Console
-) -> tuple[Cuts, list[FoundSlice]]:
-    """Play the live week while the Spark job follows the tail; gives its bookmark and the slices found."""
+) -> list[FoundSlice]:
+    """Play the live week while the Spark job follows the tail; gives the slices found."""
     start_ms, end_ms = week(*live)
     readings = list(read_readings(source, start_ms, end_ms))
     later = read_readings(source, end_ms)  # in the full data set three more weeks follow
@@ -123,7 +113,6 @@ def play_live(
                 progress.advance(played, len(readings[number * size : (number + 1) * size]))
                 progress.update(slices, completed=len(_slices(stage)))
                 time.sleep(LIVE_SECONDS / steps)
-            cuts = (start, _tail(stage))
             after = None
             for batch in _batches(later):
                 after = progress.add_task("the weeks after it", total=None) if after is None else after
@@ -135,8 +124,7 @@ def play_live(
             progress.update(slices, completed=len(found), total=len(found))
     finally:
         query.stop()
-    _bookmark(stage, live, cuts)
-    return cuts, sorted(found, key=lambda slice_: (slice_.start, slice_.meter))
+    return sorted(found, key=lambda slice_: (slice_.start, slice_.meter))
 
 
 def _slices(stage: Stage) -> list[FoundSlice]:

@@ -13,7 +13,7 @@ DEFAULT_STORE_PORT = 12345
 DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
 
 # the profile by whose rules streams follow their load
-DEFAULT_SCALING = "classic"
+DEFAULT_SCALING = "fast"
 
 # how a server's messages are written
 DEFAULT_LOG_FORMAT = "text"

@@ -14,7 +14,9 @@ A transaction's segment is its parent's name, `#transaction.` and 32 hex digits;
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
@@ -57,6 +59,13 @@ def check_name(kind: str, name: str, *, internal: bool = False, max_chars: int =
     if not isinstance(name, str) or not pattern.fullmatch(name) or len(name) > max_chars:
         raise InvalidNameError(kind, name, f"letters, digits, '.' and '-', at most {max_chars} characters")
     return name
+
+
+def check_path(what: str, path: str | os.PathLike[str]) -> Path:
+    """The path; InvalidArgumentError for an empty text, which Python takes for the current folder."""
+    if not os.fspath(path):
+        raise InvalidArgumentError(f"{what} is empty: give a path, or '.' for the current folder")
+    return Path(path)
 
 
 def segment_id(number: int, epoch: int = 0) -> int:

@@ -278,6 +278,7 @@ READS = {
 }  # fmt: skip
 WRITES = {
     wire.SetupAppend, wire.UpdateSegmentAttribute, wire.UpdateTableEntries, wire.RemoveTableKeys, wire.Scrub,
+    wire.IndexTimes,
 }  # fmt: skip
 MERGES = {wire.MergeSegments, wire.MergeSegmentsBatch}
 CREATES, DELETES = {wire.CreateSegment, wire.CreateTableSegment}, {wire.DeleteSegment, wire.DeleteTableSegment}

@@ -66,7 +66,7 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
     assert (said["store"], whence["store"]) == ("file:///of-the-environment", "environment: NADI_STORE")
     assert (said["port"], whence["port"]) == (2, "command line")
     assert (said["host"], whence["host"]) == ("127.0.0.2", str(file))
-    assert (said["rest-port"], whence["rest-port"]) == (9091, "default")
+    assert "rest-port" not in said  # a free one after the port, which is chosen when the server starts
     said, whence = effective("--config", str(file), "--store", "file:///of-the-command", NADI_STORE="file:///e")
     assert (said["store"], whence["store"]) == ("file:///of-the-command", "command line")
 
@@ -155,7 +155,7 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("store-option = ['region=eu', 5]", "store-option has an entry that isn't a text"),
         ("port = 1\nport = 2", "is not TOML: "),
         ("port: 1", "is not TOML: "),
-        ("scaling = 'quick'", "scaling: there is no scaling profile 'quick': choose classic or fast"),
+        ("scaling = 'quick'", "scaling: there is no scaling profile 'quick': choose fast or classic"),
         ("log-format = 'xml'", "log-format: there is no format 'xml': it is one of text, json"),
         ("traces = 'all'", "traces: there is no kind 'all'"),
         ("log-max = '5'", "log-max: "),
@@ -171,7 +171,7 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("bearer-claim = 'rights'\nusers-file = 'u'", "bearer-claim is for bearer tokens: give --bearer-keys, too"),
         ("token-lifetime = 60", "token-lifetime is for servers whose users log in: give --users-file, too"),
         ("signing-key = 'k'", "signing-key is for servers whose users log in: give --users-file, too"),
-        ("port = 9091", "port and --rest-port are both 9091: give one of them another port"),
+        ("port = 9091\nrest-port = 9091", "rest-port are both 9091: give one of them another port"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--print-config",)], ids=["start", "print"])
@@ -204,11 +204,15 @@ def test_what_only_a_start_found_is_found_before_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tier2", "store", "log-max", "host", "advertised-host", "bearer-keys"])
 def test_what_is_empty_is_not_taken_for_left_out(name: str) -> None:
     """As of a variable that isn't set: chunks would be where nobody looks for them."""
-    assert f"error: --{name} is empty: leave it out instead" in run(f"--{name}", "", "--print-config", code=2)
+    output = run(f"--{name}", "", "--print-config", code=2)
+    assert f"--{name}" in output
+    assert "it is empty" in output
 
 
 def test_one_port_is_not_for_two_doors() -> None:
-    assert "--port and --store-port are both 12345" in run("--port", "12345", "--print-config", code=2)
+    assert "--port and --store-port are both 12345" in run(
+        "--port", "12345", "--store-port", "12345", "--print-config", code=2
+    )
     assert "--port and --rest-port are both 7" in run("--port", "7", "--rest-port", "7", "--print-config", code=2)
     run("--port", "0", "--rest-port", "0", "--print-config")
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app
+from nadi.client import StreamManager
 from nadi.testing import RestartableServer
 
 CLIENT = {"nadi.client", "grpc", "google.protobuf", "pyarrow", "numpy", "asyncio", "uvloop", "msgspec", "mmh3", "jwt"}
@@ -62,6 +63,32 @@ def test_a_command_that_is_a_client_loads_no_server(nadi_server: RestartableServ
     loaded = modules_after(command("scope", "list", "--json", "--controller", nadi_server.controller_uri))
     assert "nadi.client" in loaded
     assert loaded.isdisjoint(SERVER | {"rich"})
+
+
+@pytest.mark.parametrize(
+    ("words", "never"),
+    [
+        (("stream", "list", "busy"), {"numpy", "pyarrow", "duckdb", "pandas", "nadi.cli.events.read", "nadi.cli.lake"}),
+        (("read", "busy", "st"), {"pyarrow", "duckdb", "pandas", "rich", "nadi.cli.streams"}),
+        (("write", "busy", "st"), {"duckdb", "pandas", "nadi.cli.streams"}),
+        (("sql", "select event, append_time from busy.st"), {"pandas", "nadi.cli.streams"}),
+    ],
+    ids=["stream list", "read", "write", "sql"],
+)
+def test_command_of_a_client_loads_only_what_it_uses(
+    nadi_server: RestartableServer, words: tuple[str, ...], never: set[str]
+) -> None:
+    """Each of these takes tens of milliseconds, whenever a shell runs a command."""
+    if words[0] == "sql":
+        pytest.importorskip("duckdb")
+    with StreamManager(nadi_server.controller_uri) as manager:
+        manager.create_scope("busy")
+        manager.create_stream("busy", "st")
+        with manager.create_writer("busy", "st") as writer:
+            writer.write_event(b"12 Wh")
+    loaded = modules_after(command(*words, "--controller", nadi_server.controller_uri))
+    assert "nadi.client" in loaded
+    assert not loaded & never
 
 
 def test_the_server_loads_no_client_and_no_arrow() -> None:

@@ -25,7 +25,9 @@ LIMIT_S = 120.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data"), scaling="fast", rest_port=0) as server:
+    with nadi.embedded(
+        tmp_path_factory.mktemp("data"), rest_port=0
+    ) as server:  # the default profile splits within seconds
         yield server
 
 
@@ -110,7 +112,7 @@ def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
 def test_a_profile_that_is_none(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "d"), "--port", "0", "--scaling", "quick"])
     assert result.exit_code == 2
-    assert "there is no scaling profile 'quick': choose classic or fast" in result.output
+    assert "there is no scaling profile 'quick': choose fast or classic" in result.output
     assert "Traceback" not in result.output
-    with pytest.raises(nadi.errors.InvalidArgumentError, match="choose classic or fast"):
+    with pytest.raises(nadi.errors.InvalidArgumentError, match="choose fast or classic"):
         nadi.embedded(tmp_path / "d", scaling="quick")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -9,34 +11,30 @@ from contextlib import suppress
 from threading import Thread
 
 import pytest
-import typer
 
-from nadi.cli.session import tell_if_nobody_listens
-from nadi.cli.spark import commands
-from nadi.errors import UnavailableError
 from tests.cli.test_streams import Shell
 from tests.support.ports import free_port
 
 
-def test_who_waits_for_a_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        tell_if_nobody_listens(f"tcp://127.0.0.1:{port}")
-        assert capsys.readouterr() == ("", "")
-    tell_if_nobody_listens(f"tcp://127.0.0.1:{port}")
-    out, err = capsys.readouterr()
-    assert not out
-    assert err == f"nobody listens at 127.0.0.1:{port} (nadi up starts a server): trying for 30 s\n"
-    tell_if_nobody_listens("tcp://no-such-host.invalid:1", 2.5)
-    assert capsys.readouterr() == ("", "no address is known of no-such-host.invalid: trying for 2.5 s\n")
-
-
-def test_who_has_no_patience_is_told_soon() -> None:
-    done = Shell(f"tcp://127.0.0.1:{free_port()}").run("scope", "list", "--patience", "2", code=1)
-    told, error = done.stderr.splitlines()
-    assert told.endswith("trying for 2 s")
-    assert "can't be reached" in error
-    assert done.stdout == ""
+@pytest.mark.parametrize(
+    "command",
+    ["scope list", "read home meters", "scrub --status", "sql 'table home.m'"],
+)
+def test_command_nobody_listens_one_line_says_so_and_one_ends_it(command: str) -> None:
+    port = free_port()
+    done = subprocess.run(
+        [sys.executable, "-m", "nadi", *shlex.split(command)],
+        env={**os.environ, "NADI_CONTROLLER": f"tcp://127.0.0.1:{port}", "NADI_PATIENCE": "1.5"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    says = f"nobody listens at 127.0.0.1:{port}: start a server there (`nadi up`), or check the address"
+    notice, error = done.stderr.splitlines()
+    assert notice == f"{says}; calls wait for it for up to 1.5 s"
+    assert error.startswith("error: ")
+    assert error.endswith(says)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -72,19 +70,6 @@ def test_what_others_log_is_not_printed() -> None:
             timeout=60,
         )
     assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("error: listScopes had no answer within ")
-
-
-def test_the_commands_of_mirrored_checkpoints_tell_it_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def told(controller: str) -> None:
-        raise UnavailableError(f"nobody listens at {controller}")
-
-    monkeypatch.setattr(commands, "tell_if_nobody_listens", told)
-    with pytest.raises(typer.Exit):
-        commands.list_checkpoints("home")
-    with pytest.raises(typer.Exit):
-        commands.restore_checkpoint("home", "a", "b")
-    assert capsys.readouterr().err.count("nobody listens at tcp://127.0.0.1:9090") == 2
+    notice, error = done.stderr.splitlines()
+    assert notice.startswith(f"the controller at 127.0.0.1:{port} can't be reached: ")
+    assert error.startswith("error: listScopes had no answer within ")

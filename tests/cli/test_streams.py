@@ -214,3 +214,33 @@ def test_what_a_stream_keeps(server: nadi.standalone.EmbeddedServer, shell: Shel
     ):
         assert says in shell.run("stream", "retain", "home", "kept", *wrong, code=1).output.replace("\n", " "), wrong
     assert "no effect" in shell.run("stream", "create", "home", "more", "--retention-most", "1d", code=1).output
+
+
+def test_slice_create_stream_left_out_is_that_of_its_bookmarks(shell: Shell) -> None:
+    for stream in ("gas", "water"):
+        shell.run("stream", "create", "home", stream)
+        shell.run("bookmark", "create", "home", stream, f"{stream}-start")
+    shell.run("write", "home", "gas", stdin=b"12 Wh\n")
+    shell.run("bookmark", "create", "home", "gas", "gas-end")
+    for name, places in (
+        ("both", ["--from", "gas-start", "--to", "gas-end"]),
+        ("one", ["--from", "gas-start"]),
+        ("other", ["--to", "gas-end"]),
+    ):
+        assert shell.run("slice", "create", "home", name, *places).output == (
+            f"created slice {name} of home/gas: 13 bytes\n"
+        )
+    assert "neither is a bookmark" in shell.run("slice", "create", "home", "all", code=1).stderr
+    two = shell.run("slice", "create", "home", "two", "--from", "gas-start", "--to", "water-start", code=1).stderr
+    assert "they have bookmarks of gas and water): name it before the slice" in two
+    assert "more than a stream and a name" in shell.run("slice", "create", "home", "gas", "a", "b", code=1).stderr
+    assert shell.run("slice", "create", "home", "water", "of-water").output.startswith(
+        "created slice of-water of home/water"
+    )
+
+
+@pytest.mark.parametrize("words", [("search", "create"), ("search", "standing", "create")])
+def test_search_create_help_says_what_events_and_fields_are(shell: Shell, words: tuple[str, ...]) -> None:
+    text = " ".join(shell.run(*words, "--help").output.replace("│", " ").split())
+    assert "text, each one field of the kind text" in text
+    assert "a kind is text, keyword, long, double, date or timestamp" in text

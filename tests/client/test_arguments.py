@@ -14,12 +14,12 @@ import pytest
 import nadi
 import nadi.client as client
 from nadi.client import KeyValueTableConfiguration, ScalingPolicy, StateKind, StreamManager
-from nadi.client.serializers import Json
+from nadi.client.serializers import Arrow, Json, Msgpack, Struct
 from nadi.errors import InvalidArgumentError, InvalidNameError, InvalidStreamCutError
 
 NO_TIMES = ("5", -1, -0.001, math.nan, math.inf, True)
-NO_TEXTS = (None, 5, b"text")
-NO_NUMBERS = ("2", 1.5, True)
+NO_TEXTS = (None, 5, b"text", "half \ud83d")
+NO_NUMBERS = ("2", 1.5, True, 1 << 70)
 NO_BYTES = ("text", 5)
 NO_CUTS: tuple[Any, ...] = ("head", 5, [])
 NO_LISTS: tuple[Any, ...] = (5, None)
@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
         ("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id", "field"), NO_TEXTS
     ),
     **dict.fromkeys(("participant", "note", "controller_uri", "user", "password", "field"), NO_TEXTS),
-    **dict.fromkeys(("tag", "writer_id"), (5, b"text")),
+    **dict.fromkeys(("tag", "writer_id"), (5, b"text", "half \ud83d")),
     **dict.fromkeys(("start", "end", "cut", "first", "second", "as_of", "position"), NO_CUTS),
     **dict.fromkeys(("segments", "events", "lease_ms", "refresh_ms", "dead_after_ms"), NO_NUMBERS),
     **dict.fromkeys(("checkpoint_interval_ms", "timestamp_ms", "timestamp_aggregation_timeout_ms"), NO_NUMBERS),
@@ -50,6 +50,9 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     "conditions": (5, {"a": 5}),
     "on_damage": ("no", None, 5),
     "moment": ("x", 1.5, None),
+    "time": ("x", 1.5, None),
+    "event_time": (5, "", "a..b", ["a"]),
+    "delivery": (5, None, "at-best"),
     "txn_id": ("xx", None, 5),
     "transactions": (*NO_LISTS, [], [5], ["xx"]),
     "version": ("1", 1.5),
@@ -98,6 +101,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something e
     "KeyValueTable.pages.end": NO_BYTES,
     "KeyValueTable.key_pages.start": NO_BYTES,
     "KeyValueTable.key_pages.end": NO_BYTES,
+    "StreamCuts.between.start": ("x", 1.5, None),
+    "StreamCuts.between.end": ("x", 1.5, None),
+    "StreamCuts.named.end": ("no", None, 5),
     "StreamCuts.came_by.offsets": (5, None, "abc", ["1"], [2, 1], [-1]),
     "Journal.entries.start": ("1", 1.5),
     "SharedCounter.compare_and_set.expected": NO_NUMBERS,
@@ -167,7 +173,13 @@ class World:
         cuts = ("start", "end", "cut", "first", "second", "as_of", "position")
         self.good: dict[str, Any] = dict.fromkeys(cuts, cut)
         self.good |= {"scope": "o", "stream": "a", "name": "mark", "new_name": "other", "table": "t", "text": "head"}
-        self.good |= {"segment": "o/a/0.#epoch.0", "sealed_segments": [0], "new_ranges": [(0.0, 1.0)], "moment": 0}
+        self.good |= {
+            "segment": "o/a/0.#epoch.0",
+            "sealed_segments": [0],
+            "new_ranges": [(0.0, 1.0)],
+            "moment": 0,
+            "time": 0,
+        }
         self.good |= {"streams": "a", "cuts": [cut], "to": [cut], "reader_id": "x", "participant": "me", "events": 1}
         self.good |= {"timestamp_ms": 0, "now_ms": 0, "lease_ms": 20_000, "index": 0, "before": 0, "schema_id": 0}
         self.good |= {"key": b"four", "value": b"v", "keys": [b"four"], "modifications": [], "entry": b"e", "items": {}}
@@ -199,6 +211,8 @@ class World:
             "ValueTransaction.write_event.value": 1,
             "SharedMap.put.key": "k",
             "SharedCounter.compare_and_set.value": 1,
+            "StreamCuts.between.start": 0,
+            "StreamCuts.between.end": 0,
             "StreamCuts.came_by.segment_id": 0,
             "StreamCuts.came_by.offsets": [0],
         }
@@ -267,6 +281,25 @@ VALUES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (client.on_events, {}),
     (client.on_positions, {}),
 ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ScalingPolicy.fixed(1 << 31),
+        lambda: ScalingPolicy.by_event_rate(1 << 31),
+        *(lambda kind=kind: kind(7) for kind in (Arrow, Json, Msgpack, Struct)),
+    ],
+)
+def test_value_out_of_range_or_of_a_wrong_type_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"at most|7"):
+        make()
+
+
+def test_shared_map_of_what_is_not_a_type_is_refused(world: World) -> None:
+    manager: Any = world.manager
+    with pytest.raises(InvalidArgumentError, match="shared_map: value_type is a type, not 7"):
+        manager.shared_map("o", "a", value_type=7)
 
 
 @pytest.mark.parametrize(("make", "good"), VALUES, ids=lambda value: getattr(value, "__name__", ""))

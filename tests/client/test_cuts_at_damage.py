@@ -115,3 +115,16 @@ def test_a_stream_is_truncated_at_damage(manager: StreamManager, place: str) -> 
     assert stretches(manager) == []
     left = read(manager, second.end_offset, EVENTS * EVENT_BYTES)
     assert left == [event(number) for number in range(second.end_offset // EVENT_BYTES, EVENTS)]
+
+
+def test_event_times_are_looked_up_before_damage_that_reaches_the_end(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    (chunk,) = [path for path in tmp_path.glob("tier2/container-0/*/*") if path.stat().st_size > 8 * MIB]
+    data = bytearray(chunk.read_bytes())
+    data[-5] ^= 1
+    chunk.write_bytes(data)
+    with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
+        manager.update_stream("s", "t", event_time="at")
+        cuts = manager.cuts("s", "t")
+        assert cuts.after_event_time(0) == cuts.tail(), "nobody knows what is there"
+        assert stretches(manager)[-1].end_offset == EVENTS * EVENT_BYTES

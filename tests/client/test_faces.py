@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 import nadi.client as blocking
 from nadi.client import aio
 from nadi.client.blocking.face import Face, same
+from nadi.client.control.closing import Closing
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.serializers import Json
+from nadi.errors import ClosedError
 
 # What the asyncio face alone has: files are another interface; a plain call waits for room by itself where threads are.
 OTHER_FORM = {"ByteStreamReader", "ByteStreamWriter"}
@@ -87,6 +90,64 @@ def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: block
         for thing in (face, face._core):
             own = {name for name in vars(thing) if not name.startswith("_")}
             assert own <= PLAIN | dict(methods(type(thing))).keys(), thing
+
+
+@pytest.mark.parametrize("name", [n for n in aio.__all__ if hasattr(getattr(aio, n), "close")])
+def test_aio_class_with_close_is_an_async_context_manager(name: str) -> None:
+    """By the one base that calls its `close`, so that a class which is added has `async with` too."""
+    kind = getattr(aio, name)
+    assert issubclass(kind, Closing)
+    assert hasattr(kind, "__aexit__")
+
+
+def test_aio_objects_async_with_ends_are_closed(manager: blocking.StreamManager, uri: str) -> None:
+    async def open_and_close() -> None:
+        async with aio.StreamManager(uri) as client:
+            for stream in ("with", "bytes", "records"):
+                await client.create_stream("sc", stream)
+            async with await client.create_writer("sc", "with") as writer:
+                await writer.write(b"12 Wh", "kitchen")
+            with pytest.raises(ClosedError):
+                writer.write_event(b"14 Wh")
+            async with await client.create_writer("sc", "with", serializer=Json(int)) as typed:
+                await typed.write(7, "kitchen")
+            async with await client.create_reader("sc", "with") as reader:
+                _, block = await reader.next_block(10) or (0, None)
+                assert block is not None
+                assert [bytes(event) for event in block.events()] == [b"12 Wh", b"7"]
+            with pytest.raises(ClosedError):
+                await reader.next_block(10)
+            async with await client.create_reader("sc", "with", serializer=Json(object)) as values:
+                assert not values.skipped
+            with pytest.raises(ClosedError):
+                await values.next_events(10)
+            async with (
+                await client.create_transaction_writer("sc", "with") as transactions,
+                await transactions.begin_txn() as txn,
+            ):
+                await txn.write_many([b"13 Wh"])
+            with pytest.raises(ClosedError):
+                await transactions.begin_txn()
+            groups = client.reader_group_manager("sc")
+            await groups.create_reader_group("with", "with")
+            group = await groups.get_reader_group("with")
+            with suppress(ZeroDivisionError):
+                async with await group.create_reader("r") as member:
+                    failed = await member.read_next_event(10)
+                    raise ZeroDivisionError
+            async with await group.create_reader("r") as member:
+                again = await member.read_next_event(10)
+            assert [getattr(read, "event", None) for read in (failed, again)] == [b"12 Wh"] * 2
+            async with await client.create_byte_writer("sc", "bytes") as out:
+                await out.write(b"abc")
+            async with await client.create_byte_reader("sc", "bytes") as into:
+                assert await into.read(3) == b"abc"
+            async with await client.create_index_writer("sc", "records", ["t"]) as records:
+                await records.append({"t": 1}, b"record")
+            async with await client.create_index_reader("sc", "records") as found:
+                assert [record.data async for record in found.read()] == [b"record"]
+
+    asyncio.run(open_and_close())
 
 
 def test_a_call_in_the_callers_thread_is_the_asyncio_objects_own() -> None:

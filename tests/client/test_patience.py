@@ -19,7 +19,7 @@ def test_the_trouble_met_is_named() -> None:
     trouble = UnavailableError("the store is away")
     with pytest.raises(RequestTimeoutError, match=r"^nothing came: the store is away$") as late:
         asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came", lambda: trouble)))
-    assert late.value.__cause__ is trouble
+    assert late.value.__cause__ is None  # one traceback is enough: the message has both
     with pytest.raises(RequestTimeoutError, match=r"^nothing came$"):
         asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came")))
 

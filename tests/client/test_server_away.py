@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -176,3 +177,56 @@ def test_no_call_waits_longer_than_the_client_for_a_server_that_stands_still(awa
         os.kill(away.server.pid, signal.SIGCONT)
     assert [type(error) for error in told] == [RequestTimeoutError] * len(waits), told
     assert took_s < 15 * TIMEOUT_S
+
+
+NOBODY = "nobody listens at 127.0.0.1:{}: start a server there (`nadi up`), or check the address"
+
+
+def test_client_nobody_listens_says_so_once_within_a_second_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    said = NOBODY.format(port) + "; calls wait for it for up to 30 s"
+    with StreamManager(f"tcp://127.0.0.1:{port}") as manager, ThreadPoolExecutor(3) as pool:
+        for _ in range(2):  # each absence is reported
+            caplog.clear()
+            begun = time.monotonic()
+            calls = [pool.submit(manager.create_scope, f"sc{number}") for number in range(3)]
+            while not caplog.messages:
+                assert time.monotonic() - begun < 20, "nothing was said"
+                time.sleep(0.01)
+            assert time.monotonic() - begun < 5  # 0.5 s where the machine doesn't stand still
+            with nadi.embedded(tmp_path, port=port):
+                for call in calls:
+                    call.result(30)
+            assert [message for message in caplog.messages if "nobody" in message] == [said]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda manager: manager.create_scope("sc"),
+        lambda manager: list(manager.read_events("sc", "st")),
+        lambda manager: manager.create_writer("sc", "st"),
+        lambda manager: manager.table("sc", "t").get(b"key"),
+        lambda manager: manager.key_value_table("sc", "t").get("key"),
+        lambda manager: manager.create_byte_reader("sc", "st"),
+    ],
+    ids=["create_scope", "read_events", "create_writer", "table", "key_value_table", "create_byte_reader"],
+)
+def test_client_nobody_listens_error_has_one_traceback(call: Callable[[StreamManager], Any]) -> None:
+    port = free_port()
+    with StreamManager(f"tcp://127.0.0.1:{port}", timeout=0.3) as manager, pytest.raises(RequestTimeoutError) as caught:
+        call(manager)
+    assert str(caught.value).endswith(NOBODY.format(port))
+    assert "The above exception" not in (text := "".join(traceback.format_exception(caught.value)))
+    assert "During handling" not in text
+
+
+def test_client_host_unknown_says_so() -> None:
+    address = "no-such-host.invalid:9090"
+    with (
+        StreamManager(f"tcp://{address}", timeout=2) as manager,
+        pytest.raises(RequestTimeoutError, match=f"the host of {address} has no known address: check its spelling"),
+    ):
+        manager.create_scope("sc")

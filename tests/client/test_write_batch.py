@@ -64,6 +64,7 @@ def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
     """Events (`+` before those with a key, else `-`) and keys as lists, and both in a form that write_batch takes."""
     payloads: list[bytes] = draw(EVENTS)
     kinds_of_keys = ["one", "list", "strings", "large", "view", "nulls", "dictionary", "chunked", "chunked dictionary"]
+    kinds_of_keys += ["dictionary of views"]
     kind = draw(st.sampled_from(kinds_of_keys))
     keys = [draw(KEYS)] * len(payloads) if kind == "one" else [draw(KEYS) for _ in payloads]
     if kind == "nulls":
@@ -98,6 +99,8 @@ def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
     array = pa.array(keys, kinds.get(kind, pa.string()))
     if "dictionary" in kind:
         array = array.dictionary_encode()
+    if kind == "dictionary of views":
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.string_view()))
     return events, keys, given, chunked(draw, array) if "chunked" in kind else array
 
 

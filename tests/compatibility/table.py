@@ -79,6 +79,8 @@ COMMAND_NOTES = {
     "MomentsListed": "nadi's own",
     "ListEventSizes": "nadi's own, of Spark: where events lie, for reads that need none of their bytes",
     "EventSizesListed": "nadi's own",
+    "IndexTimes": "nadi's own: adds events' own times to the time index of their segment",
+    "TimesIndexed": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

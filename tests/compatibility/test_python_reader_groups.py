@@ -46,6 +46,15 @@ def test_readers_come_and_go(client: Official, scope: str) -> None:
     assert by_key(read) == by_key(events)
 
 
+def test_a_reader_at_an_empty_event_gets_nothing_behind_it(client: Official, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 1)
+    writer = client.manager.create_writer(scope, STREAM)
+    client.extras.write(writer, [(event, "key") for event in (b"before", b"", b"after")])
+    reader = client.manager.create_reader_group("group", scope, STREAM).create_reader("reader")
+    assert client.extras.read_slice(reader) == [b"before"]
+    assert [client.extras.read_slice(reader) for _ in range(5)] == [[]] * 5
+
+
 def test_a_reader_that_died_is_declared_offline(client: Official, official: Callable[[], Official], scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 2)
     events = written(client, scope, 0, 100)

@@ -261,11 +261,11 @@ def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pytest.Mon
         locate = w.controller._flow.segments.locate_moment
         asked: list[str] = []
 
-        async def after_truncation(name: str, at_ms: int) -> tuple[int, bool]:
+        async def after_truncation(name: str, at_ms: int, clock: int) -> tuple[int, bool]:
             asked.append(name)
             if len(asked) == 1:
                 await w.controller.truncate_stream(STREAM, {merged: 0})
-            return await locate(name, at_ms)
+            return await locate(name, at_ms, clock)
 
         monkeypatch.setattr(w.controller._flow.segments, "locate_moment", after_truncation)
         assert await w.at(begin) == {merged: 0}

@@ -77,7 +77,7 @@ def test_extracting_keeps_values_as_they_are() -> None:
         "8/11/2009,23:59:00,?,?,?,?,?,?,\r\n"
         "9/11/2009,00:00:00,9.999,0.1,240.0,1.0,9.000,9.000,9.000\r\n"
     )
-    kept = lzma.decompress(extract.extract(lzma.compress(whole.encode()))).decode()
+    kept = lzma.decompress(extract.extract(lzma.compress(whole.encode()), extract.days_of_weeks())).decode()
     assert kept == (
         "Date,Time,Global_active_power,Sub_metering_1,Sub_metering_2,Sub_metering_3\n"
         "2/11/2009,00:00:00,4.216,0.000,1.000,17.000\n"

@@ -22,10 +22,10 @@ async def nadi_command(server: RestartableServer, *arguments: str, code: int = 0
 
 @asynccontextmanager
 async def runner(
-    uri: str, scope: str, handler: str, step: str = "-", number: int = 0
+    uri: str, scope: str, handler: str, step: str = "-", number: int = 0, delivery: str = "exactly-once"
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.functions.runner_main", uri, scope, handler, step, str(number))
+        *(sys.executable, "-m", "tests.functions.runner_main", uri, scope, handler, delivery, step, str(number))
     )
     try:
         yield process

@@ -127,3 +127,31 @@ def starts_and_waits(event: Event) -> None:
     child = subprocess.Popen(["sleep", "60"])
     Path(event.data.decode()).write_text(str(child.pid))
     child.wait()
+
+
+def note(event: Event) -> bytes:
+    """Append the event to the file `NOTES`, before it fails where it is poisoned."""
+    _append(event)
+    return raise_at_poison(event)
+
+
+def note_slowly(event: Event) -> bytes:
+    _append(event)
+    time.sleep(0.005)
+    return event.data
+
+
+def note_batch(events: list[Event]) -> list[bytes]:
+    for event in events:
+        _append(event)
+    return batch_with_poison(events)
+
+
+def note_and_die_at_poison(event: Event) -> bytes:
+    _append(event)
+    return die_at_poison(event)
+
+
+def _append(event: Event) -> None:
+    with open(os.environ["NOTES"], "ab", buffering=0) as file:
+        file.write(event.data + b"\n")

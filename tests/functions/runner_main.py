@@ -1,4 +1,4 @@
-"""`python -m tests.functions.runner_main URI SCOPE HANDLER STEP NUMBER`: an exactly-once function in a process that
+"""`python -m tests.functions.runner_main URI SCOPE HANDLER DELIVERY STEP NUMBER`: a function in a process that
 kills itself when the step has been reached for the NUMBERth time (0: never)."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from nadi.client.aio import StreamManager
 from nadi.functions import serve
 
-from .support import exactly_once
+from .support import delivered
 
 
-async def main(uri: str, scope: str, handler: str, step: str, number: int) -> None:
+async def main(uri: str, scope: str, handler: str, delivery: str, step: str, number: int) -> None:
     reached = 0
 
     def note(name: str) -> None:
@@ -27,10 +27,10 @@ async def main(uri: str, scope: str, handler: str, step: str, number: int) -> No
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with StreamManager(uri) as manager:
-        await serve(exactly_once(scope, handler), manager, stop=stop, step=note)
+        await serve(delivered(scope, handler, delivery), manager, stop=stop, step=note)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    _, uri, scope, handler, step, number = sys.argv
-    asyncio.run(main(uri, scope, handler, step, int(number)))
+    _, uri, scope, handler, delivery, step, number = sys.argv
+    asyncio.run(main(uri, scope, handler, delivery, step, int(number)))

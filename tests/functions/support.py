@@ -22,10 +22,14 @@ def a_function(scope: str, handler: str, **options: Any) -> Function:
     return Function(scope=scope, stream="in", handler=f"{HANDLERS}:{handler}", **{**quick, **options})
 
 
-def exactly_once(scope: str, handler: str) -> Function:
+def delivered(scope: str, handler: str, delivery: str) -> Function:
     """What a `command.runner` runs."""
-    options = {"output": "out", "dead_letters": "dead", "retries": 1, "batch_events": 20, "exactly_once": True}
+    options = {"output": "out", "dead_letters": "dead", "retries": 1, "batch_events": 20, "delivery": delivery}
     return a_function(scope, handler, **options)
+
+
+def exactly_once(scope: str, handler: str) -> Function:
+    return delivered(scope, handler, "exactly-once")
 
 
 async def streams(manager: StreamManager, scope: str, segments: int = 2) -> None:

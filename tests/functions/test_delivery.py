@@ -36,6 +36,8 @@ class Written:
     def __init__(self) -> None:
         self.letters: list[DeadLetter] = []
 
+    def begin(self, end: int) -> None: ...
+
     async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
         self.letters += [DeadLetter.decode(data) for _, data in letters]
 

@@ -80,7 +80,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
     await streams(manager, scope, 1)
     chance = random.Random(kills)
     counts: dict[int, float] = {}
-    with serving(Service(lambda events, count: Answer(after_s=0.1))) as service:
+    with serving(Service(lambda events, count: Answer(after_s=0.3))) as service:
         async with demo(server, scope, service) as shown:
             await shown.start()
             await until_handled(manager, shown.function, 0)

@@ -43,7 +43,7 @@ async def test_a_kill_at_each_step_loses_and_repeats_nothing(
     for step in STEPS:
         async with runner(nadi_server.controller_uri, nadi_scope, "double", step, 2) as process:
             assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    function = a_function(nadi_scope, "double", output="out", exactly_once=True)
+    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once")
     async with running(function, manager):
         await check(manager, nadi_scope, 400)
     group = await manager.reader_group_manager(nadi_scope).get_reader_group("double")
@@ -54,7 +54,12 @@ async def test_with_failures_and_dead_letters_and_kills_of_handlers(manager: Str
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 300, poison=(33, 120))
     function = a_function(
-        *(nadi_scope, "die_at_poison"), output="out", dead_letters="dead", exactly_once=True, retries=1, batch_events=50
+        *(nadi_scope, "die_at_poison"),
+        output="out",
+        dead_letters="dead",
+        delivery="exactly-once",
+        retries=1,
+        batch_events=50,
     )
     async with running(function, manager):
         await until_handled(manager, function, 300)
@@ -169,7 +174,7 @@ async def test_an_output_that_was_aborted_meanwhile_is_made_again(
             await txn.abort(wait=True)
             aborted += 1
     assert aborted
-    async with running(a_function(nadi_scope, "double", output="out", exactly_once=True), manager):
+    async with running(a_function(nadi_scope, "double", output="out", delivery="exactly-once"), manager):
         await check(manager, nadi_scope, 200)
     assert "was recorded but can't be committed" in caplog.text
 
@@ -189,7 +194,7 @@ async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the
         await commit(txn, **options)
 
     monkeypatch.setattr(Transaction, "commit", aborted_first)
-    function = a_function(nadi_scope, "double", output="out", exactly_once=True, batch_events=20)
+    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once", batch_events=20)
     async with running(function, manager):
         await check(manager, nadi_scope, 200)
     assert aborted > 5

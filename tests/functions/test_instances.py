@@ -21,7 +21,7 @@ from nadi.testing import RestartableServer
 from .command import nadi_command, runner
 from .support import a_function, read, read_all, running, streams, until_workers, write
 
-CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"exactly_once": False}]
+CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"delivery": "at-least-once"}]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
@@ -29,7 +29,7 @@ async def test_another_with_other_options_is_refused_while_one_runs(
     manager: StreamManager, nadi_scope: str, change: FunctionOptions
 ) -> None:
     await streams(manager, nadi_scope)
-    function = a_function(nadi_scope, "echo", output="out", dead_letters="dead", exactly_once=True)
+    function = a_function(nadi_scope, "echo", output="out", dead_letters="dead", delivery="exactly-once")
     what = next(iter(change)).replace("_", " ")
     async with running(function, manager):
         with pytest.raises(FunctionError, match=f"other options \\({what}: "):
@@ -62,7 +62,7 @@ async def test_forgetting_commits_what_can_be_committed(
     forget = ("function", "forget", nadi_scope, "echo")
     assert "forgot 0 outputs" in await nadi_command(nadi_server, *forget, "--redo")
     assert len(await read(manager, nadi_scope, "out", 20)) == 20
-    async with running(a_function(nadi_scope, "echo", output="out", exactly_once=True), manager):
+    async with running(a_function(nadi_scope, "echo", output="out", delivery="exactly-once"), manager):
         await until_workers(manager, a_function(nadi_scope, "echo"), 0, 0)
     assert len(await read_all(manager, nadi_scope, "out")) == 20
 
@@ -72,7 +72,7 @@ async def test_what_became_of_an_output_may_be_unknown(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, redo: bool
 ) -> None:
     await streams(manager, nadi_scope, 1)
-    function = a_function(nadi_scope, "echo", output="out", exactly_once=True)
+    function = a_function(nadi_scope, "echo", output="out", delivery="exactly-once")
     async with running(function, manager):
         pass
     await write(manager, nadi_scope, 0, 20)

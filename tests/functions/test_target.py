@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import ssl
 from pathlib import Path
@@ -16,9 +17,12 @@ from cloudevents.core.base import BaseCloudEvent
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError
 from nadi.functions import DeadLetter, Event, Function, FunctionError, FunctionStoppedError, Target
-from nadi.functions.delivery import key_of
 from nadi.functions.handlers import cloud_events
+from nadi.functions.handlers.outcome import Output
 from nadi.functions.handlers.target import HttpTarget, seconds_of
+from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.field_path import parse_path
+from nadi.model.json_events import known_key_in
 from nadi.naming import parse_segment_name
 
 from .service import Answer, Service, as_bytes, serving
@@ -88,14 +92,14 @@ async def test_answers_that_are_cloud_events_go_to_the_output_stream_exactly_onc
         if count % 3 == 0:
             return Answer(200, {**event, "ce-partitionkey": key, "content-type": "text/plain"}, data)
         document = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": key}
-        document["data"] = data.decode()
+        document |= {"datacontenttype": "text/plain", "data": data.decode()}
         if count % 3 == 1:
             return Answer(200, {"content-type": "application/cloudevents+json"}, json.dumps(document).encode())
         body = json.dumps([document]).encode()
         return Answer(200, {"content-type": "application/cloudevents-batch+json; charset=utf-8"}, body)
 
     with serving(Service(answer)) as service:
-        function = to(service, nadi_scope, output="out", exactly_once=True)
+        function = to(service, nadi_scope, output="out", delivery="exactly-once")
         async with running(function, manager):
             out = await read(manager, nadi_scope, "out", 40)
     assert sorted(out) == sorted(f"k{i % 16} {i}".encode() for i in range(40))
@@ -181,6 +185,10 @@ def test_targets_that_make_no_sense_are_refused() -> None:
         ({"url": "http://x", "headers": {"A b": "c"}}, "can't be a header"),
         ({"url": "http://x", "headers": {"A": "c\r\nd"}}, "can't be a header"),
         ({"url": "http://x", "headers": {"ce-id": "1"}}, "set by nadi"),
+        ({"url": None}, "url is a text"),
+        ({"url": "http://x", "headers": "A: b"}, "headers is a mapping"),
+        ({"url": "http://x", "headers": {"A": 7}}, "headers are texts"),
+        ({"url": "http://x", "event_type": 7}, "event_type is a text"),
     ):
         with pytest.raises(InvalidArgumentError, match=why):
             Target(**wrong)
@@ -221,10 +229,105 @@ def test_an_event_without_a_key_is_partitioned_by_its_segment() -> None:
         assert cloud_events.binary(event).headers["ce-partitionkey"] == "s/t/0.#epoch.0"
 
 
+async def test_target_that_compresses_its_answer_fails_the_event_and_was_asked_not_to() -> None:
+    """Its second member would be lost."""
+    headers = {**IN_HEADERS, "content-encoding": "gzip"}
+    answers = [Answer(200, headers, gzip.compress(b"one") + gzip.compress(b"two")), Answer(200, IN_HEADERS, b"one")]
+    with serving(Service(lambda events, count: answers[count])) as service:
+        target = HttpTarget(Target(service.url), 30, wants_outputs=True)
+        await target.start()
+        packed, plain = [await target.call([Event(b"x", "s/t/0.#epoch.0", 0)], 1) for _ in answers]
+        await target.close()
+    assert packed.failure is not None
+    assert (packed.done, packed.failure.error) == (0, "AnswerCompressed")
+    assert plain.outputs == [(None, b"one")]
+    assert {given["accept-encoding"] for given in service.headers} == {"identity"}
+
+
+NEEDED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+IN_HEADERS = {f"ce-{name}": value for name, value in NEEDED.items()}
+DATA = [
+    (b'{"price": 1.50}', "application/json"),
+    (b'{"price": 123456789012345.67891}', "application/json; charset=utf-8"),
+    (b"12345678901234567890", "text/json"),
+    (b'{"price": 1e400}', "application/vnd.shop+JSON"),
+    (b'"sold"', "application/json"),
+    (b'"sold"', None),
+    (rb'"Zo\u00eb \ud83d\ude00"', None),
+    (b"null", None),
+    (b'{ "a" : [ 1 ] }', None),
+    (b"false", "application/json"),
+]
+
+
+def replies(data: bytes, content_type: str | None, member: bytes, **more: str) -> list[list[Output]]:
+    """The same event, in each of the forms of an answer. member: of the JSON, its data."""
+    given = {} if content_type is None else {"content-type": content_type}
+    binary = cloud_events.outputs_of_reply({**IN_HEADERS, **given, **{f"ce-{k}": v for k, v in more.items()}}, data)
+    attributes = {**NEEDED, **more} | ({} if content_type is None else {"datacontenttype": content_type})
+    document = json.dumps(attributes).encode()[:-1] + b", " + member + b"}"
+    structured = cloud_events.outputs_of_reply({"content-type": "application/cloudevents+json"}, document)
+    batch = b" [" + document + b" , " + document + b"]"
+    batched = cloud_events.outputs_of_reply({"content-type": "application/cloudevents-batch+json"}, batch)
+    assert batched == structured * 2
+    return [binary, structured]
+
+
+@pytest.mark.parametrize(("data", "content_type"), DATA)
+def test_reply_in_each_form_keeps_its_json_to_the_byte(data: bytes, content_type: str | None) -> None:
+    assert replies(data, content_type, b'"data":  ' + data) == [[(None, data)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "member"),
+    [
+        (b"sold", "text/plain", b'"data": "sold"'),
+        ("Zoë\n".encode(), "text/plain", rb'"data": "Zo\u00eb\n"'),
+        ("Zoe \ufffd".encode(), "text/plain", rb'"data": "Zoe \ud83d"'),
+        (b"", "text/plain", b'"data": null'),
+        (b"1.50", "text/plain", b'"data": 1.50'),
+        (b"\xff\x00", "image/png", b'"data_base64": "/wA="'),
+        (b'{"a": 1}', "application/json", b'"data_base64": "eyJhIjogMX0="'),
+        (b"", None, b'"data_base64": null'),
+    ],
+)
+def test_reply_of_text_and_bytes_is_what_the_body_would_be(data: bytes, content_type: str, member: bytes) -> None:
+    assert replies(data, content_type, member) == [[(None, data)]] * 2
+
+
+def test_reply_has_its_partition_key_or_its_subject_as_key_whatever_its_form() -> None:
+    assert replies(b"1", None, b'"data": 1', partitionkey="", subject="s") == [[("", b"1")]] * 2
+    assert replies(b"1", None, b'"data": 1', subject="s") == [[("s", b"1")]] * 2
+    quoted = {**IN_HEADERS, "ce-partitionkey": r'"a \"b\" %C3%A4"'}
+    assert cloud_events.outputs_of_reply(quoted, b"") == [('a "b" ä', b"")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "words"),
+    [
+        ({**IN_HEADERS, "ce-subject": "a%E2%82"}, b"", "the header ce-subject"),
+        ({"ce-specversion": "1.0"}, b"", "it has no id"),
+        (None, b"{", "not JSON"),
+        (None, b"[]", "it has no specversion"),
+        (None, {"data": 1, "data_base64": "AA=="}, "both data and data_base64"),
+        (None, {"data_base64": "?"}, "is not base64"),
+        (None, {"partitionkey": True}, "the field 'partitionkey' is true"),
+        (None, {"subject": ["a"]}, "the field 'subject' is"),
+        (None, {"data": "x" * MAX_EVENT_BYTES}, "the event has 8,388,610 bytes and the limit is 8,388,608"),
+        (IN_HEADERS, b"x" * (MAX_EVENT_BYTES + 1), "the event has 8,388,609 bytes"),
+    ],
+)
+def test_reply_that_is_no_cloud_event_says_why(headers: dict[str, str] | None, body: Any, words: str) -> None:
+    if isinstance(body, dict):
+        body = json.dumps({**NEEDED, **body}).encode()
+    with pytest.raises(cloud_events.BadReplyError, match=words):
+        cloud_events.outputs_of_reply(headers or {"content-type": "application/cloudevents+json"}, body)
+
+
 def test_keys_are_looked_for_in_anything() -> None:
-    assert key_of(b'{"a": {"b": 1}}', "a") == "{'b': 1}"
-    for data in (DEEP, b'{"a": ' + DEEP + b"}", b"\xff", b"[1]", b'{"a": null}'):
-        assert key_of(data, "a") is None
+    assert known_key_in(b'{"a": {"b": 1}}', parse_path("a.b")) == "1"
+    for data in (DEEP, b'{"a": ' + DEEP + b"}", b"\xff", b"[1]", b'{"a": null}', b'{"a": {"b": 1}}', b'{"a": true}'):
+        assert known_key_in(data, parse_path("a")) is None
 
 
 @pytest.mark.parametrize("text", ["\u00b2", "-1", "1.5", "", "Thu, 99 Jan 1970 00:00:00 GMT", "1, 2"])

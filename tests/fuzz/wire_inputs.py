@@ -69,6 +69,7 @@ REQUESTS: list[type[wire.Command]] = [
     *(wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries),
     *(wire.ReadTableEntriesDelta, wire.LocateMoment, wire.UpdateTableToFreeRoom, wire.Scrub),
     *(wire.ReportKeys, wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments, wire.ListEventSizes),
+    wire.IndexTimes,
 ]
 _KINDS = list(_FIELDS)
 

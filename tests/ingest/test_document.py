@@ -17,6 +17,7 @@ import pytest
 import nadi
 from tests.support.ports import free_port
 
+pytest.importorskip("tantivy", reason="an example searches")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ingest.md"
 
 
@@ -35,6 +36,7 @@ def test_the_examples_of_the_guide(tmp_path: Path) -> None:
             "NADI_CONTROLLER": server.controller_uri,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "COLUMNS": "120",
+            "NADI_SEARCH_CACHE": str(tmp_path / "cache"),
         }
         for command, _, printed in steps:
             command, printed = (text.replace("5514", port) for text in (command, printed))

@@ -52,12 +52,12 @@ SPECS = (
 )
 
 
-def _metadata(text: str) -> Any:
+def _metadata(text: str, schema: pa.Schema = SCHEMA) -> Any:
     from pyiceberg.catalog.memory import InMemoryCatalog
 
     catalog = InMemoryCatalog("c")
     catalog.create_namespace("a")
-    with catalog.create_table_transaction("a.b", SCHEMA) as making, making.update_spec() as spec:
+    with catalog.create_table_transaction("a.b", schema) as making, making.update_spec() as spec:
         for column, transform in partition_fields(text):
             spec.add_field(column, transform)
     return catalog.load_table("a.b").metadata
@@ -87,6 +87,19 @@ def _expected(metadata: Any, row: dict[str, Any]) -> Iterator[Any]:
         elif isinstance(value, dt.date):
             value = (value - dt.date(1970, 1, 1)).days
         yield None if value is None else field.transform.transform(schema.find_type(field.source_id))(value)
+
+
+@pytest.mark.parametrize("name", ["log.level", "resource.service.name", "a.b.c.d", "b.c"])
+def test_column_with_a_dot_in_a_name_on_its_way_has_partitions(name: str) -> None:
+    row = {
+        "log.level": "x",
+        "resource": {"service.name": "x", "service": {"version": "y"}},
+        "a.b": {"c": {"d": "x"}, "e": "y"},
+        "b": {"c": "x"},
+    }
+    batch = pa.RecordBatch.from_pylist([row, {}])
+    found = list(Partitions(_metadata(name, batch.schema)).of(batch))
+    assert [(key, rows.num_rows) for key, rows in found] == [(("x",), 1), ((None,), 1)]
 
 
 @pytest.mark.parametrize("text", ["week(at)", "bucket(key)", "bucket(0, key)", "day(2, at)", "day(at", "a,,b", "day()"])

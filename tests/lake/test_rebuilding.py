@@ -124,3 +124,7 @@ def test_what_cannot_be_made_is_said(manager: nadi.StreamManager, scope: str, tm
         nadi.lake.rebuild(manager, scope, lake.name, "meters")
     with pytest.raises(InvalidArgumentError, match="no column"):
         nadi.lake.rebuild(manager, scope, lake.name, "again", key="none")
+    with pytest.raises(
+        InvalidArgumentError, match=r"'_append_time' is timestamp.*a routing key is a string or a number"
+    ):
+        nadi.lake.rebuild(manager, scope, lake.name, "again", key="_append_time")

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from typing import Any
 import polars
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 import nadi
 import nadi.lake
 import nadi.spark
 from nadi.lake.table import files
 from nadi.testing import RestartableServer
-from tests.support.spark import spark_session
+from tests.support.spark import spark_session, with_settings
 
-from .world import a_lake, catch_up, in_stream, places, streams, write
+from .world import a_lake, catalog_in, catch_up, in_stream, places, streams, table_of, write
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -87,6 +88,42 @@ def test_options_without_effect_are_refused(
     ):
         with pytest.raises(Exception, match=re.escape(said)):
             spark.read.format("nadi").options(**base, **more).load().count()
+
+
+@pytest.mark.timeout(400)
+def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_it(
+    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
+) -> None:
+    changes: list[Callable[[Any], Any]] = [
+        lambda table: table.append(pa.table({"a": pa.array([9], pa.int32()), "b": ["theirs"]})),
+        lambda table: table.update_schema(allow_incompatible_changes=True).delete_column("b").commit(),
+        lambda table: table.update_schema().rename_column("s.x", "xx").update_column("a", LongType()).commit(),
+        lambda table: table.delete("a = 2"),  # whose new file has another name for `my-col`
+    ]
+    for number, change in enumerate(changes):
+        stream = f"changed{number}"
+        manager.create_stream(scope, stream)
+        with manager.create_writer(scope, stream) as writer:
+            for event in (b'{"a": 1, "b": "old", "s": {"x": 1}, "my-col": 5}', b'{"a": 2, "my-col": 7}'):
+                writer.write_event(event, "k")
+        lake = nadi.lake.start(
+            manager, scope, stream, table=f"{scope}.{stream}", catalog=catalog_in(tmp_path), value_format="json",
+            value_schema="a int, b string, s struct<x:int>" + (", `my-col` int" if number == 3 else ""),
+        )  # fmt: skip
+        catch_up(manager, lake)
+        change(table_of(lake))
+        united = nadi.lake.union(manager, scope, stream)
+        assert (united.table_conditions is None) == (number > 0), number
+        options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": stream, "source": "union"}
+        for frame in (
+            spark.read.format("nadi").options(**options).load(),
+            nadi.spark.union(spark, scope, stream, controller=nadi_server.controller_uri),
+        ):
+            found = sorted((row.asDict(recursive=True) for row in frame.collect()), key=repr)
+            expected = pa.table(united).drop_columns(["_append_time", "_event_time"]).to_pylist()
+            for row in found:
+                del row["_append_time"], row["_event_time"]
+            assert found == sorted(expected, key=repr), number
 
 
 def test_columns_that_are_named_are_all_that_is_read(
@@ -181,3 +218,39 @@ def test_moments_and_bookmarks_are_read_from_the_table_once_the_stream_has_lost_
                 catch_up(manager, lake)
             else:
                 manager.truncate_stream(manager.stream_info("home", "meters").tail)
+
+
+@pytest.mark.parametrize("types", [{}, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}], ids=["usual", "ntz"])
+def test_times_around_changes_of_clocks_are_the_same_in_table_and_stream(
+    nadi_server: RestartableServer,
+    manager: nadi.StreamManager,
+    scope: str,
+    tmp_path: Path,
+    spark: Any,
+    types: dict[str, str],
+) -> None:
+    """New York's clocks leave out 02:30 on 8 March 2026, and have 01:30 twice on 1 November."""
+    times = ["2026-03-08T06:30:00", "2026-03-08T07:30:00", "2026-11-01T05:30:00", "2026-11-01T06:30:00"]
+    walls = ["2026-03-08T02:30:00", "2026-11-01T01:30:00"] * 2
+    streams(manager, scope, 1)
+    fields = "at timestamp, wall timestamp_ntz, `w.h` long"
+    lake = a_lake(manager, scope, tmp_path, value_schema=fields, partition="hour(at), hour(wall)")
+    expected = []
+    for number in range(2):  # in the table, and in the stream
+        with manager.create_writer(scope, "meters") as writer:
+            for at, wall in zip(times, walls, strict=True):
+                writer.write_event(b'{"at": "%sZ", "wall": "%s", "w.h": %d}' % (at.encode(), wall.encode(), number))
+                micros = int(datetime.fromisoformat(f"{at}Z").timestamp()) * 10**6
+                expected.append((micros, wall.replace("T", " "), number))
+        if number == 0:
+            catch_up(manager, lake)
+    given = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters"}
+    with with_settings(spark, {"spark.sql.session.timeZone": "America/New_York", **types}):
+        for frame in (
+            spark.read.format("nadi").options(**given, source="union").load(),
+            nadi.spark.union(spark, scope, "meters", controller=nadi_server.controller_uri),
+        ):
+            found = frame.selectExpr("unix_micros(at)", "cast(wall AS string)", "`w.h`")
+            assert sorted(map(tuple, found.collect())) == sorted(expected)
+            hours = frame.groupBy("at").count().selectExpr("unix_micros(at)", "count").collect()
+            assert sorted(map(tuple, hours)) == sorted((micros, 2) for micros, _, number in expected if number)

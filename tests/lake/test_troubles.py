@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,11 @@ def data_file(lake: LakeDefinition) -> str:
     return location
 
 
+def compacted(manager: nadi.StreamManager, lake: LakeDefinition) -> None:
+    with closing(LakeWriter(manager, lake)) as writer:
+        writer.compact()
+
+
 @pytest.mark.parametrize("damage", [cut_off, flipped])
 @pytest.mark.parametrize("which", [metadata, manifest_list, manifest, data_file])
 def test_a_damaged_file_is_named(
@@ -128,7 +134,7 @@ def test_a_damaged_file_is_named(
     write(manager, scope, 10, 11)
     for deed in (
         lambda: list(nadi.lake.union(manager, scope, "meters").batches()),
-        lambda: LakeWriter(manager, lake).compact(),
+        lambda: compacted(manager, lake),
         lambda: nadi.lake.run(manager, lake, once=True),
         lambda: nadi.lake.rebuild(manager, scope, lake.name, "again"),
     ):
@@ -207,10 +213,13 @@ def test_one_that_is_away_is_not_waited_for_without_end_by_a_writer_that_is_to_e
 def test_options_can_change_until_there_is_a_table(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
     streams(manager, scope)
     write(manager, scope, 0, 5)
-    for partition in ("day(nope)", "day(meter)"):
-        lake = a_lake(manager, scope, tmp_path, partition=partition, start="head")
-        with pytest.raises(InvalidArgumentError, match="can't be made so"):
-            nadi.lake.run(manager, lake, once=True)
+    for partition, why in (
+        ("day(nope)", "a column 'nope', and the table will have meter"),
+        ("day(meter)", "is string"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            a_lake(manager, scope, tmp_path, partition=partition)
+    lake = a_lake(manager, scope, tmp_path, partition="meter")
     late = a_lake(manager, scope, tmp_path, partition="bucket(2, meter)", start="tail", table="other.meters")
     write(manager, scope, 5, 8)
     with pytest.raises(LakeStoppedError, match="other options by now"):

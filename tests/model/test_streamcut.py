@@ -3,6 +3,7 @@
 import base64
 import gzip
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,18 @@ def test_text_and_pickle_read_back(cut: StreamCut) -> None:
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidStreamCutError):
+        StreamCut.from_text(text)
+
+
+@pytest.mark.parametrize("positions", [None, 7, [0], "0=1", {"0": 1}, {0: "1"}, {0: 1.5}, {0: 1 << 63}, {1 << 70: 0}])
+def test_cut_of_positions_that_are_no_offsets_is_refused(positions: Any) -> None:
+    with pytest.raises(InvalidStreamCutError, match="positions are offsets by segment id"):
+        StreamCut("sc", "st", positions)
+
+
+@pytest.mark.parametrize("text", [None, 7, [], {}])
+def test_cut_from_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(InvalidStreamCutError, match="is not the text of a stream cut"):
         StreamCut.from_text(text)
 
 

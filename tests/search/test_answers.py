@@ -64,11 +64,11 @@ async def test_counts_have_the_most_frequent_of_all(logs: Indexed, monkeypatch: 
 async def test_times_at_the_ends_of_time(logs: Indexed) -> None:
     fields = fields_of("at:date")
     read = reader_of("json", fields)
-    for wrong in (1_795_000_000_000_000, 253_402_300_800_000, -62_135_596_800_001, 1 << 70):
+    for wrong in (1_795_000_000_000, 253_402_300_800, -62_135_596_801, 1 << 70):
         with pytest.raises(UnfitError, match="1 to 9999"):
             read(b'{"at": %d}' % wrong)
     await logs.create()
-    moments = ["0001-01-01", "9999-12-31T23:59:59.999999", -62_135_596_800_000, 253_402_300_799_999]
+    moments = ["0001-01-01", "9999-12-31T23:59:59.999999", -62_135_596_800, 253_402_300_799]
     await logs.write(event(number, at=at) for number, at in enumerate(moments))
     async with logs.running():
         search = await logs.caught_up()

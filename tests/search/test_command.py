@@ -92,7 +92,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
     shell.run("scope", "create", "home")
     shell.run("stream", "create", "home", "logs")
     made = ["search", "create", "home", "logs", "--fields", "message:text", "--index"]
-    assert "say where" in shell.run(*made, "", code=1).stderr
+    assert "it is empty" in shell.run(*made, "", code=2).stderr
     shell.run(*made, str(tmp_path / "shards"))
     messages = ["C:\\request", "[/bold] request", "[red]request\\", "a\1request\0\1", "re\x1b[31mquest request"]
     with nadi.StreamManager(server.controller_uri) as manager:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.errors import InvalidArgumentError
 from nadi.search.fields import fields_of
-from nadi.search.query.bound import bind
+from nadi.search.query.bound import Has, bind
 from nadi.search.query.parser import parse
 from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
 
@@ -54,6 +57,14 @@ def term(text: str, field: str | None = None) -> Term:
         ("at:[2026-01-01T00:00Z TO *]", Range("at", "2026-01-01T00:00Z", None)),
         ("path:/a/b", term("/a/b", "path")),
         ("naïve", term("naïve")),
+        ("größe:5", term("5", "größe")),
+        ('resource."service.name":shop', term("shop", 'resource."service.name"')),
+        ('"log.level":(a OR b)', Or((term("a", '"log.level"'), term("b", '"log.level"')))),
+        ('-a."b c".d:"e f"', Not(Phrase('a."b c".d', "e f"))),
+        ('a."b""c":>=5', Range('a."b""c"', "5", None)),
+        ('"a b" c:d', And((Phrase(None, "a b"), term("d", "c")))),
+        (r'"a\" b:c"', Phrase(None, 'a" b:c')),
+        (r"http\://a.b", term("http://a.b")),
     ],
 )
 def test_what_a_query_means(text: str, meant: Node) -> None:
@@ -98,12 +109,30 @@ def test_the_bounds_of_a_query() -> None:
         ("_since:a _since:b", "stands twice"),
         ("(" * 41 + "a" + ")" * 41, "at most 40 parentheses"),
         ("NOT " * 41 + "a", "at most 40"),
+        (r"resource\.service\.name:shop", r"put a name that has a dot, or .*, in quotes, as resource\."),
+        ("resource.`service.name`:shop", "put a name that has a dot, or .*, in quotes"),
+        ("a e\u0301.b:x", "'e\u0301.b:' at character 3 can't be read: put a name that has .* accent .* in quotes"),
+        ("नाम:राम", "'नाम:' at character 1 can't be read"),
+        ("-@e\u0301:x", "at character 2 can't be read"),
         ("a" * 20_001, "at most 20,000 characters"),
     ],
 )
 def test_what_is_no_query(text: str, word: str) -> None:
     with pytest.raises(InvalidArgumentError, match=word):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["नाम राम", "level:नाम:राम", "e\u0301\\:x", '"e\u0301:x"', "☃:x", '"नाम":राम'])
+def test_words_with_accents_of_their_own_are_values(text: str) -> None:
+    parse(text)
+
+
+@pytest.mark.parametrize("text", ['a"a"' * 5_000, '"a"' * 6_666, '"a' * 9_999, "a." * 10_000, "a.`" * 6_666])
+def test_long_query_without_a_field_is_split_in_a_moment(text: str) -> None:
+    began = time.process_time()
+    with suppress(InvalidArgumentError):
+        parse(text)
+    assert time.process_time() - began < 3
 
 
 @given(st.text(alphabet='ab:"()[]{}<>=-*\\ \tTOANDR_since1/é', max_size=40))
@@ -127,3 +156,27 @@ def test_any_text_is_a_query_or_is_told_why_not(text: str) -> None:
 def test_what_words_near_each_other_are_not(text: str, word: str) -> None:
     with pytest.raises(InvalidArgumentError, match=word):
         bind(parse(text).node, FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("log.level", 0), ('"log.level"', 0), ('"log"."level"', 0), ('a."b.c"', 1), ('"a"."b.c"', 1), ('"a.b".c', 2)],
+)
+def test_field_is_meant_by_each_spelling_of_its_path(name: str, number: int) -> None:
+    fields = fields_of('log.level:keyword,a."b.c":keyword,"a.b".c:keyword')
+    assert bind(parse(f"{name}:x").node, fields) == Has(number, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a.b.c", "the index has no field 'a.b.c', only"),  # two may be
+        ("log", "the index has no field 'log', only log.level, "),
+        ("log..level", "'log..level' is not a field: a name is empty at character 5"),
+        ('"log"level', "is not a field"),
+    ],
+)
+def test_field_that_the_index_lacks_is_refused(name: str, why: str) -> None:
+    fields = fields_of('log.level:keyword,a."b.c":keyword,"a.b".c:keyword')
+    with pytest.raises(InvalidArgumentError, match=why):
+        bind(parse(f"{name}:x").node, fields)

@@ -100,7 +100,8 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
             found = root.get(f"{data}/searched", auth=credentials).json()
             assert [(one["streamName"], one["hasIndex"], one["hasStandingQueries"]) for one in found] == kept
         before = root.get(f"{data}/streams/logs/search/index", auth=reader).json()
-        assert before["fields"] == [{"name": "message", "kind": "text"}, {"name": "ms", "kind": "long"}]
+        fields = [("message", "text"), ("ms", "long")]
+        assert before["fields"] == [{"name": name, "kind": kind, "events": 0} for name, kind in fields]
         assert (before["events"], before["indexers"], before["isStopped"]) == (0, 0, False)
         assert before["bytesBehind"] > 20 * len(event(0))
         for part in past_parts(manager, "home", "logs"):
@@ -108,6 +109,7 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
             part.index()
         after = root.get(f"{data}/streams/logs/search/index").json()
         assert (after["events"], after["unfit"], after["bytesBehind"], after["bytesOfPast"]) == (20, 1, 0, 0)
+        assert [one["events"] for one in after["fields"]] == [20, 20]
         standing = root.get(f"{data}/streams/others/search/standing", auth=reader).json()
         assert (standing["hits"], standing["queries"], standing["isStopped"]) == ("home/hits", 250, True)
         assert [one["name"] for one in standing["first"]] == [f"q{number:03}" for number in range(200)]

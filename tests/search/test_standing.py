@@ -34,6 +34,7 @@ async def test_hits_of_what_comes(watched: Standing) -> None:
     assert one["segment"].startswith(f"{logs.scope}/logs/")
     status = await watched.queries.status("logs")
     assert (status.queries, status.events, status.hits, status.unfit) == (3, 32, len(await watched.hits()), 1)
+    assert status.having == {"message": 31, "level": 31, "ms": 31}
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "done"])

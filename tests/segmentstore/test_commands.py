@@ -124,7 +124,7 @@ async def test_kinds_of_segments_are_not_mixed(tmp_path: Path) -> None:
             wire.MergeSegments(8, S, S, ""),
             wire.TruncateSegment(9, T, 0, ""),
             wire.LocateOffset(10, T, 0, ""),
-            wire.LocateMoment(13, T, 1, ""),
+            wire.LocateMoment(13, T, 1, 0, ""),
             wire.CreateSegment(11, "", 0, 0, ""),
             wire.CreateTableSegment(12, "", ""),
         ):

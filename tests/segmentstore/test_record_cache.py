@@ -96,7 +96,7 @@ class Story:
         attributes = [(await peer.ask(wire.GetSegmentAttribute(2, segment, a, ""))).value for a in ATTRIBUTES]
         self.replies.append((info.is_sealed, info.start_offset, info.write_offset, data, attributes))
         moments = (self.random.randrange(1_000_000, self._wall_ms + 2) for _ in range(5))
-        self.replies += [await peer.ask(wire.LocateMoment(3, segment, moment, "")) for moment in moments]
+        self.replies += [await peer.ask(wire.LocateMoment(3, segment, moment, 0, "")) for moment in moments]
 
     async def _step(self, store: SegmentStore, peer: Peer) -> None:
         r = self.random

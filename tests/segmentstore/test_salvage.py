@@ -20,11 +20,12 @@ from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
-from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
+from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes, time_key
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.wire.moments import ARRIVAL, clock_of, earliest_of, indexed_attribute
 from tests.cli.test_check_and_repair import command
 from tests.segmentstore.state_tables import lose_states, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
@@ -269,3 +270,26 @@ def test_of_extents_that_overlap_those_in_chunks_are_kept(tmp_path: Path) -> Non
         (20, 20, chunk),
     ]
     assert found.log_bytes == 20
+
+
+def test_times_of_events_are_left_to_those_who_can_read_them(tmp_path: Path) -> None:
+    """Where an entry may be gone, a cut by the others could miss events."""
+    clock, writer = clock_of("json s read_at"), b"w" * 16
+    records = no_records()
+    record = SegmentRecord(1, "sc/st/0.#epoch.0", Kind.STREAM, 5)
+    record.attributes = {writer: 3, indexed_attribute(clock): 40}
+    record.changed_attributes = set(record.attributes)
+    for table, key, value in record_changes(record):
+        if value is not None:
+            records[table][key] = value
+    for of in (ARRIVAL, clock, earliest_of(clock)):
+        records["times"][time_key(1, of, 9)] = (40).to_bytes(8)
+    records["state"][STATE_KEY] = encode_state(20, 2)
+    found = Remains("what is left", records, {}, [], False)
+    salvage._make(tmp_path / "new", 0, found, {}, set(), LogTells())
+    metadata = Metadata(tmp_path / "new")
+    assert metadata.last_time(1, ARRIVAL, 10) == (9, 40)
+    assert metadata.last_time(1, clock, 10) is metadata.last_time(1, earliest_of(clock), 10) is None
+    assert metadata.attribute(1, writer) == 3
+    assert metadata.attribute(1, indexed_attribute(clock)) is None
+    metadata.close()

@@ -10,11 +10,20 @@ from pathlib import Path
 
 import lmdb
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.limits import MOMENTS_AT_ONCE, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.limits import (
+    EVENT_TIME_MAX,
+    EVENT_TIME_MIN,
+    MOMENTS_AT_ONCE,
+    TIME_INDEX_BYTES,
+    TIME_INDEX_MOST_MS,
+    TIME_INDEX_MS,
+    TIMES_INDEXED_AT_ONCE,
+)
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state import operations as op
@@ -24,7 +33,7 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
-from nadi.wire.moments import Moments, moments_in
+from nadi.wire.moments import ARRIVAL, NO_TIMES, Moments, clock_of, earliest_of, moments_in, packed_stretches
 from tests.segmentstore.harness import WallClock, open_store
 
 pytestmark = pytest.mark.uvloop
@@ -32,6 +41,7 @@ pytestmark = pytest.mark.uvloop
 S = "scope/stream/0.#epoch.0"
 BEGIN_MS = 1_000_000
 SEGMENT, SOURCE = 1, 2
+CLOCK = clock_of("json s read_at")
 
 
 class World:
@@ -77,7 +87,7 @@ class World:
         """The one under way, or one of now."""
         checkpoint = self._under_way or self.state.checkpoint()
         self._under_way = None
-        pending = [(record.id, added, start) for record, added, start in checkpoint.moments]
+        pending = [(record.id, added) for record, added in checkpoint.times]
         self.metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, (), pending)
         self.state.checkpointed(checkpoint)
         self._checkpointed = checkpoint.sequence
@@ -92,7 +102,7 @@ class World:
         self.replay(after)
 
     def index(self, segment: int) -> dict[int, int]:
-        return dict(self.metadata.moments(segment)) | self.state.must(segment).moments
+        return dict(self.metadata.times(segment, ARRIVAL, 0)) | self.state.must(segment).times.of(ARRIVAL)
 
     def locate(self, at_ms: int, now_ms: int) -> int:
         return time_index.locate(self.metadata, self.state.must(SEGMENT), at_ms, now_ms)
@@ -262,8 +272,116 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
         assert kept == {m: offset for m, offset in replayed.index(SEGMENT).items() if offset > model.start}
         live.checkpoint()
         live.checkpoint()
-        assert not model.start or all(offset > model.start for _, offset in live.metadata.moments(SEGMENT))
-        assert all(not list(live.metadata.moments(gone)) for gone in range(SOURCE, sources))
+        assert not model.start or all(offset > model.start for _, offset in live.metadata.times(SEGMENT, ARRIVAL, 0))
+        assert all(not list(live.metadata.times(gone, ARRIVAL, 0)) for gone in range(SOURCE, sources))
+
+
+@dataclass
+class Timed:
+    """Events that have their own times, and the stretches in which they were indexed: (offset, time or None), (start,
+    end)."""
+
+    events: list[tuple[int, int | None]] = field(default_factory=list)
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    length: int = 0
+    start: int = 0
+
+    @property
+    def until(self) -> int:
+        return max(self.start, self.stretches[-1][1] if self.stretches else 0)
+
+    def within(self, start: int, end: int) -> list[int]:
+        return [time for at, time in self.events if start <= at < end and time is not None]
+
+    def check(self, time: int, latest: int, earliest: int) -> None:
+        """None too few, too many by a stretch at most; whether events that were truncated away count is open."""
+        assert all(when < time for when in self.within(self.start, latest))
+        timed = [end for start, end in self.stretches if self.within(start, end)]
+        for first, is_most in ((0, False), (self.start, True)):
+            early = [end for end in timed if all(when < time for when in self.within(first, end))]
+            most = max(self.start, early[-1] if early else 0)
+            assert latest <= most if is_most else latest >= most
+        if self.until < self.length:
+            assert earliest == self.length
+            return
+        assert all(when >= time for when in self.within(earliest, self.length))
+        for first, is_least in ((0, False), (self.start, True)):
+            ends = [e for s, e in self.stretches if any(when < time for when in self.within(max(s, first), e))]
+            least = max(self.start, ends[-1] if ends else 0)
+            assert earliest >= least if is_least else earliest <= least
+
+
+some_time = st.one_of(st.none(), st.integers(-5, 30), st.sampled_from([EVENT_TIME_MIN, EVENT_TIME_MAX]))
+event_step: st.SearchStrategy[tuple[str, list[int | None]]] = st.one_of(
+    st.tuples(st.just("write"), st.lists(some_time, min_size=1, max_size=6)),
+    st.tuples(st.just("index"), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+    st.tuples(st.just("index"), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+    st.tuples(st.just("truncate"), st.lists(st.integers(0, 20), min_size=1, max_size=1)),
+    st.tuples(st.sampled_from(["begin", "checkpoint", "tier2", "crash", "seal"]), st.just([])),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(event_step, max_size=30))
+def test_times_of_events_are_located_however_disordered_they_are(steps: list[tuple[str, list[int | None]]]) -> None:
+    model, sealed = Timed(), False
+    with pytest.MonkeyPatch.context() as patch, world() as live:
+        patch.setattr(record_cache, "RECORDS_IN_MEMORY", 0)
+        with live.frame(BEGIN_MS) as frame:
+            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+        for what, values in steps:
+            record = live.state.must(SEGMENT)
+            match what:
+                case "write" if not sealed:
+                    with live.frame(BEGIN_MS) as frame:
+                        frame.append(record, [bytes(8 * len(values))], 8 * len(values), len(values), None, 0)
+                    model.events += [(model.length + 8 * number, time) for number, time in enumerate(values)]
+                    model.length += 8 * len(values)
+                case "index":
+                    stretches, at = list[tuple[int, int, int]](), model.until
+                    assert time_index.indexed_to(live.metadata, record, CLOCK) == at
+                    for count in values:
+                        assert count is not None
+                        end = min(at + 8 * count, model.length)
+                        if end > at:
+                            times = model.within(at, end)
+                            stretches.append((end, *((min(times), max(times)) if times else NO_TIMES)))
+                            model.stretches.append((at, end))
+                            at = end
+                    if stretches:
+                        with live.frame(BEGIN_MS) as frame:
+                            frame.emit(time_index.indexed(live.metadata, record, CLOCK, stretches), record)
+                case "truncate" if model.events:
+                    assert values[0] is not None
+                    offset = model.events[values[0] % len(model.events)][0]
+                    if offset > model.start:
+                        with live.frame(BEGIN_MS) as frame:
+                            frame.emit(op.Truncate(SEGMENT, offset), record)
+                        model.start = offset
+                case "tier2":
+                    if record.extents:
+                        first, end = record.extents[0].offset, record.extents[-1].end
+                        with live.frame(BEGIN_MS) as frame:
+                            frame.emit(
+                                op.ChunkStored(SEGMENT, first, end - first, f"chunk-{live.state.sequence}"), record
+                            )
+                    live.checkpoint()
+                case "checkpoint":
+                    live.checkpoint()
+                case "crash":
+                    live.crash()
+                case "seal" if not sealed:
+                    with live.frame(BEGIN_MS) as frame:
+                        frame.emit(op.Seal(SEGMENT, BEGIN_MS), record)
+                    sealed = True
+                case "begin":
+                    live.checkpoint()
+                    live.begin_checkpoint()
+            record = live.state.must(SEGMENT)
+            for time in (*range(-6, 32), EVENT_TIME_MIN, EVENT_TIME_MAX):
+                latest = time_index.locate_event(live.metadata, record, CLOCK, time)
+                earliest = time_index.locate_event(live.metadata, record, earliest_of(CLOCK), time)
+                model.check(time, latest, earliest)
 
 
 def test_the_index_is_sparse() -> None:
@@ -291,13 +409,13 @@ def test_a_large_truncation_is_cleared_up_in_turns(monkeypatch: pytest.MonkeyPat
             with live.frame(BEGIN_MS + number * 20_000) as frame:
                 frame.append(live.state.must(SEGMENT), [b"12345678"], 8, 1, None, 0)
         live.checkpoint()
-        assert len(list(live.metadata.moments(SEGMENT))) == 35
+        assert len(list(live.metadata.times(SEGMENT, ARRIVAL, 0))) == 35
         with live.frame(BEGIN_MS + 800_000) as frame:
             frame.emit(op.Truncate(SEGMENT, 8 * 30), live.state.must(SEGMENT))
         left = []
         for _ in range(4):
             live.checkpoint()
-            left.append(len(list(live.metadata.moments(SEGMENT))))
+            left.append(len(list(live.metadata.times(SEGMENT, ARRIVAL, 0))))
             live.state.mark(live.state.must(SEGMENT))
             assert live.locate(BEGIN_MS + 1, BEGIN_MS + 800_000) == 8 * 30
             assert live.locate(BEGIN_MS + 32 * 20_000, BEGIN_MS + 800_000) == 8 * 32
@@ -308,7 +426,7 @@ def test_tables_have_no_time_index() -> None:
     record = SegmentRecord(1, "t", Kind.TABLE, 0)
     record.length = 1 << 20
     time_index.note(record, 1 << 40)
-    assert not record.moments
+    assert record.times.is_stored
 
 
 class _Former(msgspec.Struct, array_like=True):
@@ -334,7 +452,7 @@ def test_a_folder_of_before_opens_and_is_indexed_from_then_on(tmp_path: Path) ->
     Metadata(tmp_path).close()
     environment = lmdb.open(str(tmp_path), max_dbs=20)
     with environment.begin(write=True) as transaction:
-        transaction.drop(environment.open_db(b"moments", transaction))
+        transaction.drop(environment.open_db(b"times", transaction))
         former = _Former(S, Kind.STREAM, BEGIN_MS, BEGIN_MS + 5, 10, 500)
         own = environment.open_db(b"state", transaction)
         transaction.put(b"state", msgspec.msgpack.encode([0, SEGMENT + 1, [], [], [], True]), db=own)
@@ -358,7 +476,7 @@ async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
     day_ms, now = 24 * 3600 * 1000, [BEGIN_MS]
 
     async def located(at_ms: int, segment: str = S) -> tuple[int, bool]:
-        reply = await peer.ask(wire.LocateMoment(7, segment, at_ms, ""))
+        reply = await peer.ask(wire.LocateMoment(7, segment, at_ms, 0, ""))
         assert isinstance(reply, wire.MomentLocated), reply
         assert (reply.request_id, reply.segment) == (7, segment)
         return reply.offset, reply.is_sealed
@@ -384,7 +502,7 @@ async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
         assert await located(BEGIN_MS + 2 * day_ms + 1) == (27, True)
         await peer.ask(wire.TruncateSegment(1, S, 27, ""))
         assert await located(BEGIN_MS) == (27, False)
-        assert isinstance(await peer.ask(wire.LocateMoment(7, S + "none", 1, "")), wire.NoSuchSegment)
+        assert isinstance(await peer.ask(wire.LocateMoment(7, S + "none", 1, 0, "")), wire.NoSuchSegment)
 
 
 async def test_moments_over_the_wire(tmp_path: Path) -> None:
@@ -411,3 +529,77 @@ async def test_moments_over_the_wire(tmp_path: Path) -> None:
         assert (some.start, some.offsets.tolist()) == (100, [110])
         for start, end in ((5, 5), (9, 5), (-1, -1), (1 << 62, (1 << 63) - 1)):
             assert not len((await listed(start, end)).offsets)
+
+
+async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    def packed(*stretches: tuple[int, int, int]) -> bytes:
+        return b"".join(number.to_bytes(8, signed=True) for stretch in stretches for number in stretch)
+
+    async def until(start: int, stretches: bytes, clock: int = CLOCK) -> int:
+        reply = await peer.ask(wire.IndexTimes(7, S, clock, start, stretches, ""))
+        assert isinstance(reply, wire.TimesIndexed), reply
+        return reply.until
+
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"12345678", b"12345678"], 1)
+        end = 2 * 16
+        assert await until(0, b"") == 0
+        for stretches in (
+            packed((end + 1, 1, 2)),
+            packed((16, 2, 1)),
+            packed((16, 1, 2), (16, 1, 2)),
+            packed((16, 1, 2), (8, 1, 2)),
+            packed((0, 1, 2)),
+            packed((16, 1, EVENT_TIME_MAX + 1)),
+            packed((16, EVENT_TIME_MIN - 1, 1)),
+            packed((16, 1, 2))[:-1],
+            packed(*((16 + number, 1, 2) for number in range(TIMES_INDEXED_AT_ONCE + 1))),
+        ):
+            reply = await peer.ask(wire.IndexTimes(7, S, CLOCK, 0, stretches, ""))
+            assert not isinstance(reply, wire.TimesIndexed), reply
+        for clock in (ARRIVAL, 1, -1, -2, CLOCK + 1, -(1 << 63)):
+            reply = await peer.ask(wire.IndexTimes(7, S, clock, 0, packed((16, 1, 2)), ""))
+            assert not isinstance(reply, wire.TimesIndexed), reply
+            if clock not in (ARRIVAL, CLOCK + 1):
+                reply = await peer.ask(wire.LocateMoment(7, S, 1, clock, ""))
+                assert not isinstance(reply, wire.MomentLocated), reply
+        assert await until(16, packed((end, 1, 2))) == 0, "what lies before isn't in the index"
+        assert await until(0, packed((16, 1, 2), (end, 5, 6))) == end
+        assert await until(0, packed((end, 1, 9))) == end
+        for time, latest, earliest in ((1, 0, 0), (2, 0, 16), (3, 16, 16), (6, 16, end), (7, end, end)):
+            for clock, expected in ((CLOCK, latest), (earliest_of(CLOCK), earliest)):
+                reply = await peer.ask(wire.LocateMoment(7, S, time, clock, ""))
+                assert isinstance(reply, wire.MomentLocated)
+                assert (reply.offset, reply.is_sealed) == (expected, False)
+
+
+@pytest.mark.parametrize("clock", [1, 3, -1, -2, -(1 << 63)])
+async def test_a_clock_that_events_cannot_have_is_refused(tmp_path: Path, clock: int) -> None:
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"12"], 1)
+        for stretches in (b"", b"x", packed_stretches(np.array([10]), np.array([1]), np.array([2]))):
+            assert isinstance(await peer.ask(wire.IndexTimes(7, S, clock, 0, stretches, "")), wire.ErrorMessage)
+        for at in (-(1 << 63), (1 << 63) - 1):
+            found = await peer.ask(wire.LocateMoment(7, S, at, clock, ""))
+            assert found == wire.MomentLocated(7, S, 10, False) if clock == 3 else isinstance(found, wire.ErrorMessage)
+        await peer.append([b"34"], 2)
+
+
+async def test_no_time_is_earlier_than_the_first(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"12"], 1)
+        stretch = packed_stretches(np.array([10]), np.array([1]), np.array([2]))
+        assert await peer.ask(wire.IndexTimes(7, S, 2, 0, stretch, "")) == wire.TimesIndexed(7, S, 10)
+        assert await peer.ask(wire.LocateMoment(7, S, -(1 << 63), 3, "")) == wire.MomentLocated(7, S, 0, False)
+
+
+def test_what_times_of_events_take_in_a_frame_is_counted() -> None:
+    entries = [(EVENT_TIME_MIN + number, (1 << 62) + number) for number in range(TIMES_INDEXED_AT_ONCE)]
+    operation = op.TimesIndexed(1 << 40, 1 << 62, 1 << 62, entries, entries, EVENT_TIME_MIN)
+    assert len(op.encode_head([operation])) <= op.most_bytes(operation)

@@ -193,7 +193,7 @@ def test_times_in_their_writers_unit(home: Home, unit: str | None, noted: int) -
     given = {"controller": home.uri, "scope": "home", "stream": stream, "columns": "event_time"}
     given |= {"eventTimeUnit": unit} if unit else {}
     source = DefaultSource(given)
-    assert source.schema() == "event_time timestamp"
+    assert source.schema() == "event_time timestamp_ltz"
     reader = source.reader(StructType().add("event_time", "timestamp"))
     per_s = {"s": 1, "us": 10**6, "ns": 10**9}.get((unit or "").lower(), 10**3)
     expected = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

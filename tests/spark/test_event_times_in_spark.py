@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import nadi
@@ -71,3 +72,58 @@ def test_the_guides_example(spark: Any, noted: tuple[str, nadi.StreamManager], t
         query.trigger(availableNow=True).start().awaitTermination(120)
         local = [BEGIN.astimezone().replace(tzinfo=None) + datetime.timedelta(hours=n) for n in range(hours.stop - 2)]
         assert found == dict.fromkeys(local, 10), "those that ended ten minutes before the last row"
+
+
+@pytest.fixture(scope="module")
+def loaded(noted: tuple[str, nadi.StreamManager]) -> dict[str, str]:
+    """A stream with a year of two meters' hours, loaded at once; the options to read it."""
+    uri, manager = noted
+    manager.create_stream("home", "year", 2, event_time="read_at")
+    hours = [BEGIN + datetime.timedelta(hours=hour) for hour in range(24 * 365)]
+    with manager.create_writer("home", "year") as writer:
+        for meter in range(2):
+            events = [msgspec.json.encode({"read_at": hour, "meter": meter}) for hour in hours]
+            for some in range(0, len(events), 24 * 30):
+                writer.write_batch(events[some : some + 24 * 30], [f"{meter}"] * len(events[some : some + 24 * 30]))
+    return {"controller": uri, "scope": "home", "stream": "year"}
+
+
+WEEK = {"startingEventTime": "2027-03-01", "endingEventTime": "2027-03-08T00:00Z"}
+WEEK_MS = {name: f"{1_803_859_200_000 + days * 86_400_000}" for name, days in zip(WEEK, (0, 7), strict=True)}
+
+
+@pytest.mark.parametrize("times", [WEEK, WEEK_MS], ids=["text", "ms"])
+def test_a_batch_between_event_times_has_what_plain_python_finds(
+    spark: Any, loaded: dict[str, str], times: dict[str, str]
+) -> None:
+    rows = spark.read.format("nadi").options(**loaded, **times, value_format="json", value_schema="read_at timestamp")
+    found = rows.load().selectExpr("cast(value.read_at as long) at").collect()
+    begin = 1_803_859_200
+    assert sorted(row.at for row in found) == sorted(2 * [begin + 3600 * hour for hour in range(24 * 7)])
+
+
+def test_a_query_between_event_times_has_what_plain_python_finds(
+    spark: Any, loaded: dict[str, str], tmp_path: Path
+) -> None:
+    found: list[bytes] = []
+    read = spark.readStream.format("nadi").options(**loaded, **WEEK, maxBytesPerTrigger="4096").load()
+    query = read.writeStream.foreachBatch(lambda rows, _: found.extend(bytes(row.event) for row in rows.collect()))
+    query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination(120)
+    assert len(found) == len(set(found)) == 2 * 24 * 7
+    assert all(b"2027-03-01" <= event[12:22] < b"2027-03-08" for event in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingEventTime": "soon"}, "startingEventTime"),
+        ({"startingEventTime": "2027-03-01T00:00"}, "time zone"),
+        ({"startingEventTime": "2027-03-01", "start": "head"}, "exclude each other"),
+        ({"endingEventTime": "2027-03-01", "slice": "s"}, "exclude each other"),
+    ],
+)
+def test_an_event_time_that_means_nothing_is_refused(
+    spark: Any, loaded: dict[str, str], options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(Exception, match=told):
+        spark.read.format("nadi").options(**loaded, **options).load().count()

@@ -223,7 +223,7 @@ def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> Non
         ({"txnVersion": "1"}, "'txnAppId' is missing"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' is '-1': it must be a number from 0"),
         ({"txnAppId": "a" * 300, "txnVersion": "1"}, "has over 256 bytes"),
-        ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'exactly_once'"),
+        ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'delivery'"),
     ],
 )
 def test_a_wrong_option_is_named(home: Home, options: dict[str, str], says: str) -> None:

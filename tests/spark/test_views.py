@@ -15,6 +15,7 @@ import nadi
 from nadi.client.serializers import Struct
 from nadi.errors import InvalidArgumentError
 from nadi.spark import register
+from tests.support.spark import with_settings
 
 from .conftest import World
 
@@ -82,6 +83,21 @@ def test_a_scope_in_sql(views: World, caplog: pytest.LogCaptureFixture) -> None:
     assert bytes(spark.table("`plain-text`").first().event) == b"text"
 
 
+def test_views_of_columns_in_upper_case_have_their_own(views: World) -> None:
+    manager, spark = views.manager, views.spark
+    manager.create_stream("home", "capitals")
+    manager.stream_tables("home").define("capitals", value_schema="Meter string, OFFSET long", key=["Meter"])
+    with manager.create_writer("home", "capitals") as writer:
+        writer.write_event(b'{"Meter": "m1", "OFFSET": 9}', "m1")
+    try:
+        register(spark, "home", prefix="upper_", controller=views.uri)
+    finally:
+        manager.stream_tables("home").drop("capitals")
+    for view in ("upper_capitals", "upper_capitals_latest"):
+        assert spark.table(view).columns == ["Meter", "OFFSET", "segment_id"]
+        assert rows(spark.sql(f"select Meter, OFFSET from {view}")) == [{"Meter": "m1", "OFFSET": 9}]
+
+
 def test_a_prefix_a_stretch_and_what_comes_later(views: World) -> None:
     manager, spark = views.manager, views.spark
     manager.create_stream("home", "grows")
@@ -119,3 +135,39 @@ def test_streaming_views_have_watermarks(views: World, tmp_path: Path) -> None:
         assert found[:2] == [60, 60], "windows that the watermark has passed"
     finally:
         query.stop()
+
+
+def test_streaming_view_with_an_event_time_of_any_name_has_a_watermark(views: World) -> None:
+    manager, spark = views.manager, views.spark
+    manager.create_scope("times")
+    for name, column in (("shipped", "@timestamp"), ("dotted", "event.created"), ("spaced", "made at")):
+        manager.create_stream("times", name)
+        schema = f"meter string, wh long, `{column}` timestamp"
+        manager.stream_tables("times").define(name, value_schema=schema, event_time=column)
+    assert register(spark, "times", streaming=True, controller=views.uri) == ["dotted", "shipped", "spaced"]
+    for name in ("dotted", "shipped", "spaced"):
+        assert "EventTimeWatermark" in str(spark.table(name)._jdf.queryExecution().analyzed())
+
+
+def test_views_whose_names_differ_by_case_alone_are_left_out(views: World, caplog: pytest.LogCaptureFixture) -> None:
+    manager, spark = views.manager, views.spark
+    manager.create_scope("cases")
+    for name in ("Doors", "doors", "DOORS", "halls"):
+        manager.create_stream("cases", name)
+        with manager.create_writer("cases", name) as writer:
+            writer.write_event(name.encode())
+    with with_settings(spark, {"spark.sql.caseSensitive": "false"}), caplog.at_level(logging.WARNING):
+        assert register(spark, "cases", prefix="c_", controller=views.uri) == ["c_halls"]
+        assert "no view is made of DOORS and Doors and doors" in caplog.text
+    with with_settings(spark, {"spark.sql.caseSensitive": "true"}):
+        names = register(spark, "cases", prefix="c_", controller=views.uri)
+        assert names == ["c_DOORS", "c_Doors", "c_doors", "c_halls"]
+        assert [bytes(spark.table(name).first().event).decode() for name in names] == [name[2:] for name in names]
+        for name in names:
+            spark.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize("given", [{"prefix": 5}, {"prefix": None}, {"streaming": "no"}])
+def test_views_with_arguments_of_another_type_are_refused(views: World, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="prefix is a text, and streaming True or False, not"):
+        register(views.spark, "home", **given)

@@ -266,6 +266,28 @@ def test_the_first_events_of_a_stretch(rest: httpx.Client, manager: StreamManage
     assert len(rest.get(path, params={"most": 200}).json()["events"]) == 4
 
 
+def test_events_which_is_last_are_those_at_the_end(rest: httpx.Client, manager: StreamManager, scope: str) -> None:
+    """What the player shows first of a stream to which nothing comes."""
+    path = f"/v1/data/{scope}/streams/meters/events"
+    assert rest.get(path, params={"which": "last"}).json()["events"] == []
+    write(manager, scope, *(b"%d" % i for i in range(7)))
+    manager.bookmarks(scope).create("mark", manager.cuts(scope, "meters").tail())
+    write(manager, scope, *(b"%d" % i for i in range(7, 12)))
+
+    def last(**query: str) -> list[str]:
+        answer = rest.get(path, params={"which": "last", **query})
+        return [one["text"][:5] for one in answer.raise_for_status().json()["events"]]
+
+    assert last(most="3") == ["9", "10", "11"]
+    assert last(most="10", start="mark") == ["7", "8", "9", "10", "11"]
+    assert last(most="2", end="mark") == ["5", "6"]
+    write(manager, scope, *(b"%5d" % i * 20_000 for i in range(30)))
+    large = last(most="30")
+    assert large == [f"{i:5}" for i in range(30)][-len(large) :]  # the latest, where not all can be sent at once
+    assert large
+    assert rest.get(path, params={"which": "middle"}).status_code == 400
+
+
 def test_from_the_time_of_its_start_a_stretch_has_all_of_its_events(
     rest: httpx.Client, manager: StreamManager, scope: str
 ) -> None:

@@ -44,7 +44,7 @@ COMMANDS: dict[str, wire.Command] = {
     "TableEntriesDeltaRead {k:v}@0 end=19 req=7": wire.TableEntriesDeltaRead(
         7, T, (f.TableEntry(b"k", 0, b"v"),), False, True, 19
     ),
-    "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, ""),
+    "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, 0, ""),
     "Scrub start req=9": wire.Scrub(9, S, True, ""),
     "ScrubReported {} req=9": wire.ScrubReported(9, S, b"{}"),
     "ReportKeys 0.5 of 3": wire.ReportKeys(W, 3, b"\x3f\xe0" + bytes(6)),
@@ -53,6 +53,8 @@ COMMANDS: dict[str, wire.Command] = {
     "LocateChunks 5 to 9 req=9": wire.LocateChunks(9, S, 5, 9, ""),
     "ListMoments 5 to 9 req=9": wire.ListMoments(9, S, 5, 9, ""),
     "MomentsListed [] req=9": wire.MomentsListed(9, S, b"", True, 7, 5),
+    "IndexTimes of 2 from 5 req=9": wire.IndexTimes(9, S, 2, 5, b"", ""),
+    "TimesIndexed to 9 req=9": wire.TimesIndexed(9, S, 9),
     "ListEventSizes 5 to 9 req=9": wire.ListEventSizes(9, S, 5, 7, 9, 3, ""),
     "EventSizesListed [] req=9": wire.EventSizesListed(9, S, b"\x94\x01\xc4\x00\xc4\x00\xc4\x00", 5, 7),
     "ChunksLocated [] req=9": wire.ChunksLocated(9, S, "file:///a", "m", b"\x90", True),
@@ -77,7 +79,7 @@ def test_golden(name: str) -> None:
 
 def test_every_code_is_there_once() -> None:
     kinds = {kind for kind in vars(wire).values() if isinstance(kind, type) and issubclass(kind, wire.Command)}
-    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 79
+    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 81
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

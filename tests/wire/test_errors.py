@@ -47,6 +47,7 @@ NEVER: list[type[e.NadiError]] = [
     # of what a controller and its clients speak of
     e.ScopeNotFoundError, e.StreamNotFoundError, e.ReaderGroupNotFoundError, e.SubscriberNotFoundError,
     e.KeyValueTableNotFoundError, e.WriterNotFoundError, e.TransactionNotFoundError, e.StreamNotSealedError,
+    e.KeyValueTableRemadeError,
     e.StreamRemadeError, e.GenerationMismatchError, e.TransactionFailedError, e.NotAuthenticatedError,
     # a client's own
     e.BookmarkNotFoundError, e.SliceNotFoundError, e.StreamTableNotFoundError, e.UnknownSchemaError,
@@ -88,6 +89,7 @@ ANSWERS: list[type[wire.Command]] = [
     wire.SegmentsBatchMerged, wire.TableSegmentInfo, wire.TableEntriesUpdated, wire.TableKeysRemoved, wire.TableRead,
     wire.TableKeysRead, wire.TableEntriesRead, wire.TableEntriesDeltaRead, wire.MomentLocated, wire.ScrubReported,
     wire.SegmentLoads, wire.ChunksLocated, wire.MomentsListed, wire.EventSizesListed,
+    wire.TimesIndexed,
     wire.StorageFlushed,
 ]  # fmt: skip
 APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd, wire.ReportKeys}

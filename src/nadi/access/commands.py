@@ -31,6 +31,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.ReadTableEntriesDelta: Act.READ,
     wire.SetupAppend: Act.WRITE,
     wire.UpdateSegmentAttribute: Act.WRITE,
+    wire.IndexTimes: Act.WRITE,
     wire.UpdateTableEntries: Act.WRITE,
     wire.UpdateTableToFreeRoom: Act.FREE_ROOM,
     wire.RemoveTableKeys: Act.WRITE,

@@ -7,77 +7,112 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated
+from collections import UserDict
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from nadi import __version__
-from nadi.cli.admin.check import check
-from nadi.cli.admin.migrate import migrate
-from nadi.cli.admin.passwd import passwd
-from nadi.cli.admin.repair import repair
-from nadi.cli.admin.tier2 import tier2_app
-from nadi.cli.admin.up import up
-from nadi.cli.bookmarks import bookmark_app, slice_app
-from nadi.cli.cluster.commands import cluster_app
-from nadi.cli.events.read import read
-from nadi.cli.events.splits import read_split, splits
-from nadi.cli.events.tail import tail
-from nadi.cli.events.write import write
-from nadi.cli.files.exporting import export
-from nadi.cli.files.importing import import_file
-from nadi.cli.following.functions import function_app
-from nadi.cli.following.lake import lake_app
-from nadi.cli.groups import group_app
-from nadi.cli.ingest.files import ingest
-from nadi.cli.ingest.syslog import ingest_syslog
-from nadi.cli.machine.bench import bench
-from nadi.cli.machine.doctor import doctor
-from nadi.cli.machine.top import top
 from nadi.cli.printing import failure, say
-from nadi.cli.scrub import scrub
-from nadi.cli.search.indexes import search_app
-from nadi.cli.spark.commands import spark_app
-from nadi.cli.sql.command import sql
-from nadi.cli.stream_tables import stream_table_app
-from nadi.cli.streams import scope_app, stream_app
-from nadi.cli.tables import table_app
-from nadi.cli.transactions import txn_app
 
-app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
-app.command()(up)
-app.command()(check)
-app.command()(repair)
-app.command()(migrate)
-app.command()(passwd)
-app.command()(scrub)
-app.command()(doctor)
-app.command()(bench)
-app.command()(top)
-app.command()(write)
-app.command()(read)
-app.command()(tail)
-app.command()(splits)
-app.command()(read_split)
-app.command()(sql)
-app.command()(export)
-app.command("import")(import_file)
-app.command()(ingest)
-app.command()(ingest_syslog)
-app.add_typer(scope_app, name="scope")
-app.add_typer(stream_app, name="stream")
-app.add_typer(bookmark_app, name="bookmark")
-app.add_typer(slice_app, name="slice")
-app.add_typer(group_app, name="group")
-app.add_typer(table_app, name="table")
-app.add_typer(stream_table_app, name="stream-table")
-app.add_typer(txn_app, name="txn")
-app.add_typer(function_app, name="function")
-app.add_typer(lake_app, name="lake")
-app.add_typer(search_app, name="search")
-app.add_typer(spark_app, name="spark")
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(tier2_app, name="tier2")
+# Also what is empty by default.
+_MAY_BE_EMPTY = {"key", "secondary", "value", "prefix", "primary", "first", "last", "note", "grep"}
+
+
+class _Command(TyperCommand):
+    """A command that refuses empty text, which is what an unset variable of the shell becomes: a path would be the
+    current folder, a name or a place none at all."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for param in self.params:
+            values = given.get(param.name)
+            texts = values if isinstance(values, list | tuple) else [values]
+            if "" in texts and param.default != "" and param.name not in _MAY_BE_EMPTY:
+                what = "it is empty: is a variable of the shell unset?"
+                raise typer.BadParameter(what, ctx=ctx, param=param)  # type: ignore[arg-type]  # of typer's own kind
+        return super().parse_args(ctx, args)
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands by name, each imported and built when it is looked up: one command needs no other's modules."""
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(command := self.data[name], str):
+            command = self.data[name] = _built(name, command)
+        return command
+
+
+def _built(name: str, home: str) -> Any:
+    """A command, or a group of them, from its function or Typer."""
+    module, _, attribute = home.rpartition(".")
+    found = getattr(import_module(f"nadi.cli.{module}"), attribute)
+    one = typer.Typer(add_completion=False, callback=lambda: None)  # with a callback it is a group in any case
+    if isinstance(found, typer.Typer):
+        one.add_typer(found, name=name)
+    else:
+        one.command(name)(found)
+    _refuse_empty_text(one)
+    return typer.main.get_command(one).commands[name]  # type: ignore[attr-defined]
+
+
+def _refuse_empty_text(commands: typer.Typer) -> None:
+    for command in commands.registered_commands:
+        command.cls = _Command
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _refuse_empty_text(group.typer_instance)
+
+
+class _Group(TyperGroup):
+    """All commands, in the order of the help."""
+
+    def __init__(self, **given: Any) -> None:
+        commands = _Commands(
+            {
+                "up": "admin.up.up",
+                "check": "admin.check.check",
+                "repair": "admin.repair.repair",
+                "migrate": "admin.migrate.migrate",
+                "passwd": "admin.passwd.passwd",
+                "scrub": "scrub.scrub",
+                "doctor": "machine.doctor.doctor",
+                "bench": "machine.bench.bench",
+                "top": "machine.top.top",
+                "write": "events.write.write",
+                "read": "events.read.read",
+                "tail": "events.tail.tail",
+                "splits": "events.splits.splits",
+                "read-split": "events.splits.read_split",
+                "sql": "sql.command.sql",
+                "export": "files.exporting.export",
+                "import": "files.importing.import_file",
+                "ingest": "ingest.files.ingest",
+                "ingest-syslog": "ingest.syslog.ingest_syslog",
+                "scope": "streams.scope_app",
+                "stream": "streams.stream_app",
+                "bookmark": "bookmarks.bookmark_app",
+                "slice": "bookmarks.slice_app",
+                "group": "groups.group_app",
+                "table": "tables.table_app",
+                "stream-table": "stream_tables.stream_table_app",
+                "txn": "transactions.txn_app",
+                "function": "following.functions.function_app",
+                "lake": "following.lake.lake_app",
+                "search": "search.indexes.search_app",
+                "spark": "spark.commands.spark_app",
+                "cluster": "cluster.commands.cluster_app",
+                "tier2": "admin.tier2.tier2_app",
+            }
+        )
+        super().__init__(**(given | {"commands": commands}))
+
+
+app = typer.Typer(
+    cls=_Group, help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True
+)
 
 
 def _print_version(asked: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadi.cli.printing import Form, say, say_gone, show, show_with
 from nadi.cli.session import connected
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import Bookmark, NamedSlice, StreamCuts, StreamManager
@@ -32,13 +34,26 @@ PLACE = "head, tail, a bookmark's name, a cut's text, a time (2026-11-14T00:00+0
 _COLUMNS = ["name", "stream", "made at", "tags", "note"]
 
 
-def place(cuts: StreamCuts, text: str) -> StreamCut:
-    """The cut that an option or argument names."""
-    from nadi.cli.amounts import age_s
+class Clock(StrEnum):
+    """By what a time in an option or argument is meant."""
 
-    if not text.startswith("-"):
-        return cuts.named(text)
-    return cuts.at(datetime.fromtimestamp(max(0.0, time.time() - age_s(text[1:])), UTC))
+    ARRIVAL = "arrival"
+    EVENT_TIME = "event-time"
+
+
+By = Annotated[Clock, typer.Option("--by", help="Whether times are when events came, or the events' own.")]
+
+
+def place(cuts: StreamCuts, text: str, by: Clock = Clock.ARRIVAL, *, end: bool = False) -> StreamCut:
+    """The cut that an option or argument names. end: something ends there."""
+    from nadi.cli.amounts import age_s
+    from nadi.client.places.moments import BY_EVENT_TIME, is_time
+
+    if text.startswith("-"):
+        text = datetime.fromtimestamp(max(0.0, time.time() - age_s(text[1:])), UTC).isoformat()
+    if by is Clock.EVENT_TIME and is_time(text):
+        text = BY_EVENT_TIME + text
+    return cuts.named(text, end=end)
 
 
 @bookmark_app.command("create")
@@ -49,11 +64,12 @@ def create_bookmark(
     stream: Stream,
     name: Name,
     at: Annotated[str, typer.Option(help=f"Where: {PLACE}.")] = "tail",
+    by: By = Clock.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
     """Bookmark a place in a stream, by default its current end."""
-    cut = place(manager.cuts(scope, stream), at)
+    cut = place(manager.cuts(scope, stream), at, by)
     manager.bookmarks(scope).create(name, cut, note=note, tags=tag or ())
     say(f"created bookmark {name} of {scope}/{stream}")
 
@@ -85,19 +101,37 @@ def show_bookmark(manager: StreamManager, scope: Scope, name: Name, form: Form =
 def create_slice(
     manager: StreamManager,
     scope: Scope,
-    stream: Stream,
-    name: Name,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[STREAM] NAME", help="The stream, unless a bookmark says which, and the slice's name."),
+    ],
     start: Annotated[str, typer.Option("--from", help=f"Where it starts: {PLACE}.")] = "head",
     end: Annotated[str, typer.Option("--to", help=f"Where it ends: {PLACE}.")] = "tail",
+    by: By = Clock.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
     """Name the slice between two places in a stream."""
+    if len(words) > 2:
+        raise InvalidArgumentError(f"'{' '.join(words)}' is more than a stream and a name: quote each")
+    name = words[-1]
+    stream = words[0] if len(words) == 2 else _stream_of(manager.bookmarks(scope), start, end)
     cuts = manager.cuts(scope, stream)
-    first, last = place(cuts, start), place(cuts, end)
+    first, last = place(cuts, start, by), place(cuts, end, by, end=True)
     manager.slices(scope).create(name, first, last, note=note, tags=tag or ())
     size_bytes = cuts.bytes_between(first, last)
     say(f"created slice {name} of {scope}/{stream}: {size_bytes:,} bytes")
+
+
+def _stream_of(bookmarks: Bookmarks, *places: str) -> str:
+    """The stream of the bookmarks among these."""
+    streams = sorted({one.stream for one in bookmarks.list() if one.name in places})
+    if len(streams) != 1:
+        found = f"they have bookmarks of {' and '.join(streams)}" if streams else "neither is a bookmark"
+        raise InvalidArgumentError(
+            f"--from and --to don't say which stream is meant ({found}): name it before the slice"
+        )
+    return streams[0]
 
 
 @slice_app.command("list")

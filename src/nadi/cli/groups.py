@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope, place
+from nadi.cli.bookmarks import PLACE, By, Clock, Scope, place
 from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.session import Yes, connected
 from nadi.errors import InvalidArgumentError
@@ -39,6 +39,7 @@ def create_group(
     end: Annotated[
         list[str] | None, typer.Option("--to", help=f"Where it ends: {PLACE}; or STREAM=PLACE. [default: nowhere]")
     ] = None,
+    by: By = Clock.ARRIVAL,
     checkpoint_every: Annotated[
         str | None, typer.Option(help="Have checkpoints made at this interval: 30s, 5min.")
     ] = None,
@@ -60,8 +61,8 @@ def create_group(
     made = manager.reader_group_manager(scope).create_reader_group(
         group,
         streams,
-        starts=_cuts(manager, named, start or [], "--from").values(),
-        ends=_cuts(manager, named, end or [], "--to").values(),
+        starts=_cuts(manager, named, start or [], "--from", by).values(),
+        ends=_cuts(manager, named, end or [], "--to", by, end=True).values(),
         checkpoint_interval_ms=round(age_s(checkpoint_every) * 1000) if checkpoint_every is not None else 0,
         retention=kinds[retention],
     )
@@ -85,6 +86,7 @@ def reset_group(
     scope: Scope,
     group: Group,
     to: Annotated[list[str] | None, typer.Option(help=f"Where to go on: {PLACE}; or STREAM=PLACE.")] = None,
+    by: By = Clock.ARRIVAL,
     checkpoint: Annotated[str | None, typer.Option(help="Go on at this checkpoint of the group.")] = None,
     yes: Yes = False,
 ) -> None:
@@ -103,7 +105,7 @@ def reset_group(
         cuts = dict(wanted.stream_cuts)
     else:
         streams = found.stream_names()
-        cuts = _cuts(manager, streams, to or [], "--to")
+        cuts = _cuts(manager, streams, to or [], "--to", by)
         if missing := [stream for stream in streams if stream not in cuts]:
             raise InvalidArgumentError(f"say for each stream where to go on: --to {missing[0]}=PLACE is missing")
     if not yes:
@@ -165,7 +167,9 @@ def _checkpoint_rows(kept: list[Checkpoint]) -> list[dict[str, Any]]:
     ]
 
 
-def _cuts(manager: StreamManager, streams: list[str], places: list[str], option: str) -> dict[str, StreamCut]:
+def _cuts(
+    manager: StreamManager, streams: list[str], places: list[str], option: str, by: Clock, *, end: bool = False
+) -> dict[str, StreamCut]:
     """By stream: what is given for it, or for all."""
     for_all: list[str] = []
     of_one: dict[str, str] = {}
@@ -181,7 +185,7 @@ def _cuts(manager: StreamManager, streams: list[str], places: list[str], option:
     if for_all and len(of_one) == len(streams):
         raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a place of its own")
     wanted = dict.fromkeys(streams, for_all[0]) | of_one if for_all else of_one
-    return {stream: place(manager.cuts(*stream.split("/")), text) for stream, text in wanted.items()}
+    return {stream: place(manager.cuts(*stream.split("/")), text, by, end=end) for stream, text in wanted.items()}
 
 
 @group_app.command("list")

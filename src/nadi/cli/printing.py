@@ -145,6 +145,8 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, dict):
+        value = [f"{name} {_cell(one)}" for name, one in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return _plain(text).replace("\n", r"\n")
 

@@ -8,14 +8,13 @@ message and exit code 1. A command that has a `form` gets the options that choos
 from __future__ import annotations
 
 import inspect
-import socket
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
-from nadi.cli.printing import Form, errors_told, warn
+from nadi.cli.printing import Form, errors_told
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -53,10 +52,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from nadi.client import StreamManager
 
-        with errors_told():
-            tell_if_nobody_listens(controller, patience)
-            with StreamManager(controller, trust_store=trust_store, timeout=patience) as manager:
-                command(manager, **given)
+        with errors_told(), StreamManager(controller, trust_store=trust_store, timeout=patience) as manager:
+            command(manager, **given)
 
     _, *own = _parameters(command)
     *server, _ = inspect.signature(run, eval_str=True).parameters.values()
@@ -93,21 +90,3 @@ def _with_options(
     run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
     run.__annotations__ = {}  # the signature says it all
     return run
-
-
-def tell_if_nobody_listens(controller: str, patience: float | None = None) -> None:
-    """Say on standard error that the command waits for a server, which may be about to start, as clients do."""
-    from nadi.client.control.calls import DEFAULT_TIMEOUT_S
-    from nadi.client.control.security import split_uri
-
-    address, _ = split_uri(controller)
-    host, _, port = address.rpartition(":")
-    tries = f"trying for {patience or DEFAULT_TIMEOUT_S:g} s"
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except ConnectionRefusedError:
-        warn(f"nobody listens at {address} (nadi up starts a server): {tries}")
-    except socket.gaierror:
-        warn(f"no address is known of {host}: {tries}")
-    except OSError:
-        pass  # slow: the client says what it is

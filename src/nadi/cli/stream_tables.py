@@ -145,7 +145,8 @@ def write_changes(
         nonlocal count
         count = so_far
 
-    cut = None if end is None else place(manager.cuts(scope, manager.stream_tables(scope).get(name).stream), end)
+    cuts = manager.cuts(scope, manager.stream_tables(scope).get(name).stream)
+    cut = None if end is None else place(cuts, end, end=True)
     try:
         nadi.write_changes(
             manager, scope, name, to, end=cut, every=every, told=told, if_unknown=cast("IfUnknown", if_unknown)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope, Stream, place
+from nadi.cli.bookmarks import PLACE, By, Clock, Scope, Stream, place
 from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.search.beside import beside_scope, beside_stream
 from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
-from nadi.cli.updating import update_stream
+from nadi.cli.updating import EventTimeField, EventTimeFormat, EventTimeUnit, event_time_of, update_stream
 from nadi.errors import InvalidArgumentError, PermissionDeniedError, ScopeNotFoundError
 
 if TYPE_CHECKING:
@@ -97,11 +97,15 @@ def create_stream(
     retention: Retention = None,
     retention_most: RetentionMost = None,
     retention_over_bookmarks: OverBookmarks = False,
+    event_time: EventTimeField = None,
+    event_time_unit: EventTimeUnit = None,
+    event_time_format: EventTimeFormat = None,
 ) -> None:
     """Create a stream; its scope must exist."""
     scaling = policy_of(segments, events_per_s, kib_per_s, scale_factor)
     kept = _policy(retention, retention_most, retention_over_bookmarks)
-    made = manager.create_stream(scope, stream, scaling=scaling, retention=kept, tags=tag or ())
+    own_time = event_time_of(event_time, event_time_unit, event_time_format)
+    made = manager.create_stream(scope, stream, scaling=scaling, retention=kept, tags=tag or (), event_time=own_time)
     say(f"created stream {scope}/{stream}" if made else f"stream {scope}/{stream} already exists")
 
 
@@ -198,12 +202,13 @@ def truncate_stream(
     scope: Scope,
     stream: Stream,
     at: Annotated[str, typer.Option(help=f"Where: {PLACE}; events before it are deleted.")],
+    by: By = Clock.ARRIVAL,
     yes: Yes = False,
 ) -> None:
     """Delete the events before a cut, permanently."""
     if not yes:
         typer.confirm(f"Delete all events of {scope}/{stream} before {at}?", abort=True)
-    manager.truncate_stream(place(manager.cuts(scope, stream), at))
+    manager.truncate_stream(place(manager.cuts(scope, stream), at, by))
     say(f"truncated stream {scope}/{stream}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,20 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import ScalingPolicy, StreamManager
+    from nadi.model.event_time import EventTime, TimeFormat
+
+
+EventTimeField = Annotated[
+    str | None,
+    typer.Option("--event-time", help="The field that has an event's time: read_at, meta.time.", metavar="PATH"),
+]
+EventTimeUnit = Annotated[
+    Literal["s", "ms", "us", "ns"] | None,
+    typer.Option(help="What the field counts since 1970, if it is a number. [default: s]", show_default=False),
+]
+EventTimeFormat = Annotated[
+    Literal["json", "msgpack"] | None, typer.Option(help="What the events are. [default: json]", show_default=False)
+]
 
 
 @connected
@@ -47,6 +61,10 @@ def update_stream(
     watermark_timeout: Annotated[
         str | None, typer.Option(help="How long watermarks wait for a writer that notes no times any more: 30s, 5min.")
     ] = None,
+    event_time: EventTimeField = None,
+    event_time_unit: EventTimeUnit = None,
+    event_time_format: EventTimeFormat = None,
+    arrival_only: Annotated[bool, typer.Option("--no-event-time", help="Events have no time of their own.")] = False,
 ) -> None:
     """Change how a stream is scaled, what it keeps, its tags: only what is given."""
     from nadi.cli.amounts import age_s, changed_policy, policy_text
@@ -73,6 +91,12 @@ def update_stream(
     if watermark_timeout is not None:
         new = replace(new, timestamp_aggregation_timeout_ms=round(age_s(watermark_timeout) * 1000))
         changes.append(f"has watermarks that wait {watermark_timeout}")
+    if arrival_only and event_time is not None:
+        raise InvalidArgumentError("--event-time and --no-event-time exclude each other: choose one")
+    found = event_time_of(event_time, event_time_unit, event_time_format)
+    if found is not None or arrival_only:
+        new = replace(new, event_time=found)
+        changes.append("has no event time" if found is None else f"has the event time {found.path}")
     if not changes:
         raise InvalidArgumentError("say what to change: --help lists the options")
     manager.update_stream(
@@ -82,6 +106,7 @@ def update_stream(
         retention=new.retention,
         tags=new.tags,
         timestamp_aggregation_timeout_ms=new.timestamp_aggregation_timeout_ms,
+        event_time=new.event_time,
     )
     say(f"stream {scope}/{stream} {', '.join(changes)}")
 
@@ -122,3 +147,15 @@ def _tags(old: tuple[str, ...], added: list[str], removed: list[str], name: str)
         if tag not in old:
             raise InvalidArgumentError(f"stream {name} has no tag {tag!r}: it has {', '.join(sorted(old)) or 'none'}")
     return tuple(sorted({*old, *added} - set(removed)))
+
+
+def event_time_of(path: str | None, unit: str | None, form: TimeFormat | None) -> EventTime | None:
+    """What the options for the event time say."""
+    from nadi.model.event_time import EventTime
+
+    if path is not None:
+        return EventTime(path, unit or "s", form or "json")
+    if unit is not None or form is not None:
+        option = "--event-time-unit" if unit is not None else "--event-time-format"
+        raise InvalidArgumentError(f"{option} has no effect without --event-time: name the field")
+    return None

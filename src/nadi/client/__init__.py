@@ -51,6 +51,7 @@ from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
 from nadi.client.tables.unreadable import Unreadable
 from nadi.client.writing.ack import Ack
 from nadi.model.cutorder import CutOrder
+from nadi.model.event_time import EventTime
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.model.segments import SegmentRange
@@ -70,6 +71,7 @@ __all__ = [
     "Event",
     "EventRead",
     "EventReader",
+    "EventTime",
     "EventWriter",
     "Gap",
     "GroupSize",

@@ -37,7 +37,7 @@ from nadi.cluster.servers.membership import Membership
 from nadi.cluster.servers.pace import MembershipPace
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.profile import CLASSIC, Profile
+from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
@@ -85,7 +85,7 @@ class NodeSettings:
     channels: OpenChannel = open_channel
     interval_s: float = 0.0
     pace: MembershipPace = field(default_factory=MembershipPace)
-    scaling: Profile = CLASSIC
+    scaling: Profile = DEFAULT_PROFILE
     version: str = ""
 
 

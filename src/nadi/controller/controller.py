@@ -27,7 +27,7 @@ from nadi.controller.reports.kinds import Kind, Page, report
 from nadi.controller.reports.scaling import loads, scalings
 from nadi.controller.reports.segments import replaced
 from nadi.controller.retention import policy
-from nadi.controller.scaling.profile import CLASSIC, Profile
+from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.controller.state.histories import first_change
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import Metadata, StreamName
@@ -88,10 +88,12 @@ from nadi.limits import (
     TXN_TOGETHER_MAX,
     WATERMARK_PERIOD_S,
 )
+from nadi.model.event_time import EventTime
 from nadi.model.reports import LOAD, RETENTION, SCALING, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
+from nadi.wire.moments import ARRIVAL, check_clock
 
 
 class Controller(StructureCalls):
@@ -111,7 +113,7 @@ class Controller(StructureCalls):
         clock: Runtime | None = None,
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
-        scaling: Profile = CLASSIC,
+        scaling: Profile = DEFAULT_PROFILE,
         is_leased: Leased = always,
         place_of: PlaceOf = one_place,
     ) -> None:
@@ -282,10 +284,11 @@ class Controller(StructureCalls):
             return {segment.id: 0 for segment in first_change(stream).added}
         return (await self.metadata.history(name)).head_of_time()
 
-    async def cut_at(self, name: StreamName, at_ms: int) -> Cut:
-        """The stream cut at a point in time, in ms since 1970."""
+    async def cut_at(self, name: StreamName, at: int, clock: int = ARRIVAL) -> Cut:
+        """The stream cut at a time of a clock."""
+        check_clock(clock)
         await self.stream(name)
-        return await moment_cut.cut_at(self._flow, name, at_ms)
+        return await moment_cut.cut_at(self._flow, name, at, clock)
 
     async def successors(self, name: StreamName, segment: int) -> list[tuple[EpochSegment, list[int]]]:
         return (await self.history(name)).successors(segment)
@@ -368,6 +371,8 @@ class Controller(StructureCalls):
 
 def _check_config(config: Config) -> None:
     policy.check(config)
+    if config.event_time:
+        EventTime.parse(config.event_time)
     check_all(
         "stream",
         (1 <= config.min_segments <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} segments"),

@@ -27,6 +27,7 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
     │   ├── StreamRemadeError       it was deleted and recreated under its name: start at the new stream's head
+    │   ├── KeyValueTableRemadeError it was deleted and recreated: open it again
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ContentionError         others were faster each time: try again later, or less often
     │   ├── ReaderOfflineError      others took this reader's segments: create another reader
@@ -204,7 +205,9 @@ class NotEmptyError(ConflictError):
 
 class StreamSealedError(ConflictError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is sealed: it can be read, but not written to")
+        super().__init__(
+            f"{name} is sealed: it can be read, but not written to; if it was recreated since, open it again"
+        )
         self.name = name
 
 
@@ -213,13 +216,20 @@ class StreamRemadeError(ConflictError):
         self,
         scope: str,
         stream: str,
-        advice: str = "start at the new one's head; for a reader group, call `reset_reader_group` with the head of "
-        "each of its streams; for a query, use a new checkpoint",
+        advice: str = "open another, at the new one's head; for a reader group, call `reset_reader_group` with the "
+        "head of each of its streams; for a query, use a new checkpoint",
     ) -> None:
         super().__init__(
-            f"stream {scope}/{stream} was deleted and recreated, and this position belongs to the old one: {advice}"
+            f"stream {scope}/{stream} was deleted and recreated, and this position, writer or reader belongs to the "
+            f"old one: {advice}"
         )
         self.scope, self.stream = scope, stream
+
+
+class KeyValueTableRemadeError(ConflictError):
+    def __init__(self, scope: str, table: str) -> None:
+        super().__init__(f"key-value table {scope}/{table} was deleted and recreated: open it again")
+        self.scope, self.table = scope, table
 
 
 class StreamNotSealedError(ConflictError):

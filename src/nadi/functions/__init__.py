@@ -3,7 +3,7 @@
 `definition` says what a function is. `supervisor` keeps as many workers as there are segments with unread data
 (`plan`, `tails`); each `worker` reads as a member of the function's reader group and hands batches to `delivery`, which
 calls the handler (`handlers`), tries again and narrows (`pieces`), sets aside what can't be handled (`dead_letters`),
-and writes what was returned, with `exactly_once` in transactions. `progress` is what others can see of it.
+and writes what was returned, with delivery="exactly-once" in transactions. `progress` is what others can see of it.
 
 What is named here is imported when it is first asked for: the handler's process needs next to nothing of it.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -11,7 +11,17 @@ from nadi.errors import InvalidArgumentError
 from nadi.functions.handlers.address import Target
 from nadi.functions.handlers.loading import HandlerFunction, load, reference_of, takes_context
 from nadi.limits import FUNCTION_BATCH_EVENTS, FUNCTION_RETRIES, FUNCTION_WORKERS, PREFIXED_NAME_MAX_CHARS
+from nadi.model.delivery import AT_LEAST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
+from nadi.model.field_path import parse_path
 from nadi.naming import check_name
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {  # of options, with their words
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "True or False"),
+    "None": ((), ""),
+}
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -32,7 +42,7 @@ class FunctionOptions(TypedDict, total=False):
     retry_longest_s: float
     dead_letters: str | None
     output: str | None
-    exactly_once: bool
+    delivery: Guarantee
     key_field: str | None
     skip_damage: bool
 
@@ -47,15 +57,16 @@ class Function:
     name: that of its reader group, which keeps the positions; by default made of the stream's and the handler's.
     start: where a new function begins; one that was there before continues.
 
-    min_workers, max_workers: of all instances together, one for each segment with unread data between these; after
-    `idle_s` seconds with less to do they become fewer.
+    min_workers, max_workers: of all instances together, as many between these as it takes to keep up; after `idle_s`
+    seconds in which fewer would have sufficed they become fewer.
     batch_events, batch_ms: a batch is complete with so many events, or when its first has waited so long; 0 waits for
     no more events than there are. Its events are all of one segment. Positions are recorded after a batch.
     timeout_s: what one call of the handler, or one request, may take. memory_mib: what the handler's process may use.
     retries: after the first attempt, with growing pauses from `retry_first_s` to `retry_longest_s` seconds.
     dead_letters: the stream for events that are given up; None stops the function there. output: the stream for what
-    the handler returns; both as `stream` of the same scope, or `scope/stream`. exactly_once: write it in transactions,
-    so that each event's output is there exactly once.
+    the handler returns; both as `stream` of the same scope, or `scope/stream`.
+    delivery: "at-least-once"; "exactly-once" writes the output in transactions, so that each event's is there exactly
+    once; "at-most-once" calls the handler with no event again, whatever fails or dies.
     key_field: of events that are JSON objects, the field that holds the routing key. skip_damage: go on after data
     that is damaged on the server's disk, instead of stopping.
     """
@@ -68,7 +79,7 @@ class Function:
     start: Literal["head", "tail"] = "head"
     min_workers: int = 0
     max_workers: int = 16
-    idle_s: float = 5.0
+    idle_s: float = 60.0
     batch_events: int = 100
     batch_ms: int = 0
     by_batch: bool | None = None
@@ -79,13 +90,15 @@ class Function:
     retry_longest_s: float = 30.0
     dead_letters: str | None = None
     output: str | None = None
-    exactly_once: bool = False
+    delivery: Guarantee = AT_LEAST_ONCE
     key_field: str | None = None
     skip_damage: bool = False
 
     def __post_init__(self) -> None:
         check_name("scope", self.scope)
         check_name("stream", self.stream)
+        for field in fields(self):
+            self._check_type(field.name, str(field.type).split(" | "))
         if (self.handler is None) == (self.target is None):
             raise InvalidArgumentError("a function has a handler or a target, one of them")
         if self.handler is not None:
@@ -112,16 +125,29 @@ class Function:
                 raise InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {value:,}")
         if self.batch_ms and self.batch_events == 1:
             raise InvalidArgumentError("batch_ms waits for more events, and batch_events=1 allows no more")
-        if self.exactly_once and self.output is None:
+        if check_delivery(self.delivery) == EXACTLY_ONCE and self.output is None:
             raise InvalidArgumentError("exactly once is about what is written to an output stream: name one (output)")
         if self.start not in ("head", "tail"):
             raise InvalidArgumentError(f"a function starts at the head or at the tail, not at {self.start!r}")
+        if self.key_field is not None:
+            parse_path(self.key_field, "key_field")
         for what, stream in (("output", self.output), ("dead-letter", self.dead_letters)):
             if stream is not None and self._full(stream) == f"{self.scope}/{self.stream}":
                 raise InvalidArgumentError(f"the {what} stream is the function's own: it would never end")
         if not self.name:
             object.__setattr__(self, "name", self._made_name())
         check_name("reader group", self.name, max_chars=PREFIXED_NAME_MAX_CHARS)
+
+    def _check_type(self, option: str, types: Sequence[str]) -> None:
+        """InvalidArgumentError for an option of another type; of handlers and targets others know more."""
+        known = [_TYPES[one] for one in types if one in _TYPES]
+        value = getattr(self, option)
+        if len(known) < len(types) or (value is None and "None" in types):
+            return
+        is_wrong_bool = isinstance(value, bool) and "bool" not in types
+        if is_wrong_bool or not isinstance(value, tuple(kind for kinds, _ in known for kind in kinds)):
+            words = " or ".join(word for _, word in known if word)
+            raise InvalidArgumentError(f"{option} is {words}, not {value!r:.60}")
 
     def _made_name(self) -> str:
         if self.handler is not None:

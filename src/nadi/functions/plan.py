@@ -1,15 +1,44 @@
-"""How many workers a function has: as many as there are segments with unread data. Pure.
+"""How many workers a function has: by how fast events come, how fast a worker handles them, and how many wait. Pure.
 
-More are started at once; fewer are kept once more were not needed for `idle_s` seconds. All instances of a function
-(several `nadi function run`, on one machine or many) see the same readers in the group, and plan by the same rule
-without asking each other: of too many workers, the last by name go.
+Two questions with different answers, so that a number that suffices stays:
+
+- *More*, at once, when the function is behind: what waits would take over `BEHIND_S` at the rate at which events were
+  handled, for `SURE_S` in a row. There become as many workers as the events that come need, and those that wait to be
+  handled within `CATCH_UP_S`, at the rate that each worker was measured to reach.
+- *Fewer* only after `idle_s` in which fewer would always have sufficed: which handle what comes while they work for
+  `BUSY_MOST` of their time, even if the most active segments are all with one of them.
+
+Rates are means over `RATE_S`. All instances of a function (several `nadi function run`, on one machine or many) see the
+same readers in the group, and plan by the same rule without asking each other: of too many, the last by name go.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+RATE_S, SURE_S = 10.0, 2.0
+BEHIND_S, CATCH_UP_S = 5.0, 10.0
+BUSY_MOST = 0.75
+_ALIKE = 1.1  # a busiest worker with so much more than the least possible is as good
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Of a segment: up to where it is recorded as handled, and up to where it is written."""
+
+    handled: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What this instance's workers have done since it started, all together."""
+
+    busy_s: float = 0.0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,36 +49,117 @@ class Change:
     stop: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at: float
+    segments: Mapping[str, Ends]
+    work: Work
+
+
 class WorkerPlan:
     """Of one instance, for all: from `least` to `most` workers."""
 
     def __init__(self, least: int, most: int, idle_s: float) -> None:
         self._least, self._most, self._idle_s = least, most, idle_s
-        self._needs: deque[tuple[float, int]] = deque()
+        self._looks: deque[_Look] = deque()  # since the number of workers changed, and of the last `RATE_S`
+        self._count = 0
+        self._behind_since: float | None = None
+        self._needed: deque[tuple[float, int]] = deque()  # in the last `idle_s`, without what later ones reach
 
-    def change(self, now: float, unread: int, own: Collection[str], others: Collection[str]) -> Change:
-        """What to do at `now` seconds, with so many unread segments, these workers here and those elsewhere.
+    def change(
+        self,
+        now: float,
+        segments: Mapping[str, Ends],
+        work: Work,
+        own: Collection[str],
+        others: Collection[str],
+        *,
+        is_starting: bool = False,
+    ) -> Change:
+        """What to do at `now` seconds, with these segments, these workers here and those elsewhere. is_starting: some
+        have yet to begin, and the number stays as it is.
 
-        >>> plan = WorkerPlan(0, 3, idle_s=5.0)
-        >>> plan.change(0.0, 8, [], [])
-        Change(start=3, stop=())
-        >>> plan.change(1.0, 0, ["a", "b", "c"], [])
-        Change(start=0, stop=())
-        >>> plan.change(6.0, 0, ["a", "b", "c"], [])
-        Change(start=0, stop=('a', 'b', 'c'))
+        >>> plan = WorkerPlan(0, 3, idle_s=60.0)
+        >>> waiting = {"0": Ends(0, 1000), "1": Ends(0, 1000)}
+        >>> plan.change(0.0, waiting, Work(), [], [])
+        Change(start=1, stop=())
         """
-        wanted = self._wanted(now, unread)
         everyone = sorted({*own, *others})
+        if len(everyone) != self._count or is_starting:
+            if len(everyone) > self._count:
+                self._after_a_while(now, len(everyone))
+            self._count, self._behind_since = len(everyone), None
+            self._looks.clear()
+        self._looks.append(_Look(now, segments, work))
+        while self._looks[-1].at - self._looks[0].at > RATE_S:
+            self._looks.popleft()
+        wanted = min(max(self._wanted(now, is_starting=is_starting), self._least), self._most)
         if len(everyone) <= wanted:
             return Change(start=wanted - len(everyone))
-        surplus = everyone[wanted:]
-        return Change(stop=tuple(name for name in surplus if name in own))
+        return Change(stop=tuple(name for name in everyone[wanted:] if name in own))
 
-    def _wanted(self, now: float, unread: int) -> int:
-        """The most that was needed within the last `idle_s`."""
-        while self._needs and self._needs[0][0] <= now - self._idle_s:
-            self._needs.popleft()
-        while self._needs and self._needs[-1][1] <= unread:
-            self._needs.pop()
-        self._needs.append((now, unread))
-        return min(max(self._needs[0][1], self._least), self._most)
+    def _wanted(self, now: float, *, is_starting: bool) -> int:
+        first, last, count = self._looks[0], self._looks[-1], self._count
+        waiting = {name: ends.written - ends.handled for name, ends in last.segments.items()}
+        seconds = last.at - first.at
+        if count == 0:
+            return int(any(waiting.values()))
+        came = {name: _since(first.segments.get(name, e).written, e.written) for name, e in last.segments.items()}
+        if not any(waiting.values()) and not any(came.values()):
+            return self._after_a_while(now, 0)
+        if is_starting or seconds < SURE_S:
+            return count
+        handled = sum(_since(first.segments.get(name, e).handled, e.handled) for name, e in last.segments.items())
+        demand = [came[name] / seconds + waiting[name] / CATCH_UP_S for name in last.segments]
+        if sum(waiting.values()) * seconds <= BEHIND_S * handled:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = now
+        elif now - self._behind_since >= SURE_S:
+            self._after_a_while(now, count)
+            return max(count, workers_behind(demand, handled / seconds / count))
+        busy_s = last.work.busy_s - first.work.busy_s
+        size_bytes = last.work.size_bytes - first.work.size_bytes
+        return self._after_a_while(now, workers_at_ease(demand, size_bytes / busy_s if busy_s else 0.0))
+
+    def _after_a_while(self, now: float, needed: int) -> int:
+        """Return the number that there is, or, if fewer have sufficed for `idle_s`, the most of those."""
+        while self._needed and self._needed[0][0] <= now - self._idle_s:
+            self._needed.popleft()
+        while self._needed and self._needed[-1][1] <= needed:
+            self._needed.pop()
+        self._needed.append((now, needed))
+        return min(self._needed[0][1], self._count)
+
+
+def workers_behind(demand: Sequence[float], per_worker: float) -> int:
+    """Return how many workers handle so many bytes a second of each segment, if each handles `per_worker`, and the
+    segments are shared evenly; no more than are of use.
+
+    >>> workers_behind([400.0, 400.0, 400.0], 500.0)
+    3
+    >>> workers_behind([2000.0, 10.0, 10.0], 500.0)  # the first segment is with one worker, whatever there are
+    1
+    """
+    of_use = workers_at_ease(demand, per_worker)
+    return min(of_use, max(1, -int(-sum(demand) // per_worker))) if per_worker else of_use
+
+
+def workers_at_ease(demand: Sequence[float], per_worker: float) -> int:
+    """Return the fewest workers of which none is busy for over `BUSY_MOST` of its time, however the segments are shared
+    among them; if the busiest can't be spared that, as many as ease it.
+
+    >>> workers_at_ease([400.0, 400.0, 400.0], 1200.0)
+    2
+    >>> workers_at_ease([100.0, 100.0, 100.0], 1200.0)
+    1
+    """
+    sums = list(accumulate(sorted(demand, reverse=True)))
+    if not sums:
+        return 0
+    enough = max(BUSY_MOST * per_worker, _ALIKE * sums[0])
+    return next(count for count in range(1, len(sums) + 1) if sums[-(-len(sums) // count) - 1] <= enough)
+
+
+def _since(before: int, now: int) -> int:
+    return max(now - before, 0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +19,9 @@ from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
 from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
 from nadi.functions.definition import Function
+from nadi.functions.plan import Work
 from nadi.limits import FUNCTION_GONE_S
+from nadi.model.delivery import AT_LEAST_ONCE, Guarantee
 from nadi.naming import READER_GROUP_PREFIX
 
 _KEY = b"function"
@@ -70,7 +73,7 @@ class FunctionRecord(msgspec.Struct, frozen=True):
     handled_by: str
     output: str | None = None
     dead_letters: str | None = None
-    exactly_once: bool = False
+    delivery: Guarantee = AT_LEAST_ONCE
     min_workers: int = 0
     max_workers: int = 0
     instances: dict[str, Instance] = {}
@@ -115,8 +118,30 @@ class Counters:
         self.counts = Counts()
         self.last_error, self.last_error_ms = "", 0
         self._recent: deque[tuple[float, int]] = deque()  # handled, by second
+        self._busy, self._busy_s, self._busy_at, self._size_bytes = 0, 0.0, clock(), 0
 
-    def handled(self, events: int, outputs: int) -> None:
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While one more worker has events in hand."""
+        self._count_busy(1)
+        try:
+            yield
+        finally:
+            self._count_busy(-1)
+
+    def _count_busy(self, more: int) -> None:
+        now = self._clock()
+        self._busy_s += self._busy * (now - self._busy_at)
+        self._busy_at = now
+        self._busy += more
+
+    def work(self) -> Work:
+        """What all workers have done until now."""
+        self._count_busy(0)
+        return Work(self._busy_s, self._size_bytes)
+
+    def handled(self, events: int, outputs: int, size_bytes: int) -> None:
+        self._size_bytes += size_bytes
         self.counts = replace(self.counts, events=self.counts.events + events, outputs=self.counts.outputs + outputs)
         now = self._clock()
         if self._recent and now - self._recent[-1][0] < 1:
@@ -200,7 +225,7 @@ def _record_of(function: Function, held: FunctionRecord | None) -> FunctionRecor
         handled_by=function.handled_by,
         output=function.output_stream,
         dead_letters=function.dead_letter_stream,
-        exactly_once=function.exactly_once,
+        delivery=function.delivery,
         min_workers=function.min_workers,
         max_workers=function.max_workers,
     )

@@ -60,7 +60,7 @@ async def serve(
 ) -> None:
     """Run a function with a client of `nadi.client.aio`, until `stop` is set; see `run`.
 
-    step: with `exactly_once`, called after each step of a batch: "begun", "written", "recorded", "committed".
+    step: with delivery="exactly-once", called after each step of a batch: "begun", "written", "recorded", "committed".
     """
     if not isinstance(function, Function):
         raise InvalidArgumentError(f"{function!r} is no Function: make one of it, or decorate it with @function")

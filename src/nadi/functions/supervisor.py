@@ -1,7 +1,7 @@
 """Keeps as many workers as a function needs, from none to many, and tells others what they do.
 
-While there are workers, it looks every second at how many segments have unread data. Without any, it waits at the
-tails of the segments, and nobody of the function is in the group.
+While there are workers, it looks every second at how far the segments are written and handled. Without any, it waits at
+the tails of the segments, and nobody of the function is in the group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nadi.functions.instances import is_dead, running_instances, short_name, thi
 from nadi.functions.plan import WorkerPlan
 from nadi.functions.progress import Counters, Instance, StoredProgress
 from nadi.functions.stopped import FunctionError
-from nadi.functions.tails import unread_bytes, wait_for_data
+from nadi.functions.tails import ends_of, wait_for_data
 from nadi.functions.worker import Worker
 from nadi.functions.writing import Step, TransactionWriters, settle_all
 from nadi.limits import FUNCTION_BEAT_S, FUNCTION_DRAIN_S, FUNCTION_LOOK_S
@@ -129,7 +129,7 @@ class Supervisor:
             ("handled by", record.handled_by, function.handled_by),
             ("output", record.output, function.output_stream),
             ("dead letters", record.dead_letters, function.dead_letter_stream),
-            ("exactly once", record.exactly_once, function.exactly_once),
+            ("delivery", record.delivery, function.delivery),
         ):
             if running and theirs != ours:
                 raise FunctionError(
@@ -173,17 +173,19 @@ class Supervisor:
                 raise error
             self._log.info("everything was handled: the stream is sealed")
             return True
-        unread = await unread_bytes(self._manager, state)
+        ends = await ends_of(self._manager, state)
         own = {worker.reader_id: worker for worker in self._workers.values() if not worker.is_stopping}
         leaving = {worker.reader_id for worker in self._workers.values() if worker.is_stopping}
         others = [name for name in state.readers if name not in own and name not in leaving]
-        change = self._plan.change(time.monotonic(), len(unread), own.keys(), others)
+        is_starting = any(name not in state.readers for name in own)
+        work = self._counters.work()
+        change = self._plan.change(time.monotonic(), ends, work, own.keys(), others, is_starting=is_starting)
         for name in change.stop:
             own[name].stop()
         for _ in range(change.start):
             self._start(group)
         is_told = await self._report()
-        if self._workers or unread:
+        if self._workers or any(one.written > one.handled for one in ends.values()):
             waiting: set[asyncio.Task[object]] = {stopping, *self._workers}
             await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return False

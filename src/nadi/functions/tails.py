@@ -12,27 +12,29 @@ from nadi.client.readergroup.state import GroupState
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.functions.plan import Ends
 from nadi.limits import FUNCTION_PROBES
 
 _AGAIN_S = 1.0  # after an error at a tail
 
 
-async def unread_bytes(manager: StreamManager, state: GroupState) -> Mapping[str, int]:
-    """Return how many bytes of each segment lie after the group's position, of those that have any; 1 for a segment
-    that is sealed, or was truncated away, and only has to be left."""
+async def ends_of(manager: StreamManager, state: GroupState) -> Mapping[str, Ends]:
+    """Return the group's position in each of its segments and the tail; a segment that is sealed, or was truncated
+    away, and only has to be left, has one byte after its position."""
     stores, limit = stores_of(manager), asyncio.Semaphore(FUNCTION_PROBES)
 
-    async def unread(segment: str, offset: int) -> int:
+    async def ends(segment: str, offset: int) -> Ends:
         async with limit:
             try:
                 info = await segment_info(stores, segment)
             except SegmentNotFoundError:
-                return 1
-        return max(info.write_offset - max(offset, info.start_offset), int(info.is_sealed))
+                return Ends(offset, offset + 1)
+        handled = max(offset, info.start_offset)
+        return Ends(handled, max(info.write_offset, handled + info.is_sealed))
 
     active = {name: held.offset for name, held in state.segments.items() if held.is_active}
-    found = await asyncio.gather(*(unread(name, offset) for name, offset in active.items()))
-    return {name: count for name, count in zip(active, found, strict=True) if count > 0}
+    found = await asyncio.gather(*(ends(name, offset) for name, offset in active.items()))
+    return dict(zip(active, found, strict=True))
 
 
 async def wait_for_data(manager: StreamManager, state: GroupState, purpose: str) -> None:

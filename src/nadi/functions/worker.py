@@ -21,7 +21,8 @@ from nadi.functions.handlers.outcome import Handler
 from nadi.functions.instances import worker_name
 from nadi.functions.progress import Counters
 from nadi.functions.stopped import HandlerNotStartedError
-from nadi.functions.writing import AtLeastOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
+from nadi.functions.writing import AtLeastOnce, AtMostOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
+from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 
 
 class Worker:
@@ -89,13 +90,17 @@ class Worker:
         self.reader_id = worker_name(self._number, self._part)
         self._part += 1
         reader = await open_output_reader(
-            self._group, self.reader_id, on_damage="skip" if self._function.skip_damage else "raise"
+            self._group,
+            self.reader_id,
+            on_damage="skip" if self._function.skip_damage else "raise",
+            records_first=self._function.delivery == AT_MOST_ONCE,
         )
         outputs: Outputs
-        if self._function.exactly_once:
+        if self._function.delivery == EXACTLY_ONCE:
             outputs = ExactlyOnce(self._writers, self._function, reader, self._log, self._step)
         else:
-            outputs = AtLeastOnce(self._manager, self._function, reader)
+            kind = AtMostOnce if self._function.delivery == AT_MOST_ONCE else AtLeastOnce
+            outputs = kind(self._manager, self._function, reader)
         try:
             while (found := await self._next(reader)) is not None:
                 if isinstance(found, Unsettled):
@@ -110,7 +115,8 @@ class Worker:
                         f"is damaged ({found.gap.damage})" if found.gap.damage else "was truncated before it was read",
                     )
                 elif found.block is not None:
-                    await delivery.deliver(found.segment, found.block, outputs)
+                    with self._counters.busy():
+                        await delivery.deliver(found.segment, found.block, outputs)
                     backoff.reset()
         finally:
             await outputs.close()

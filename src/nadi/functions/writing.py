@@ -1,7 +1,10 @@
-"""What a function writes, at least once or exactly once.
+"""What a function writes, at least once, exactly once or at most once.
 
 At least once: results and dead letters are written and acknowledged, then the position moves on. A worker that dies in
 between has written them, and another makes and writes them again.
+
+At most once: the group has recorded the position after a batch before the worker gets it. A worker that is stopped
+gives back what it has not begun; what one that died had not handled is skipped.
 
 Exactly once: results and dead letters are written into transactions, one for each stream, and stored completely. Then
 one conditional update of the group's state records the position together with the transactions' ids, and then
@@ -57,19 +60,35 @@ class AtLeastOnce:
         self._manager, self._function, self._reader = manager, function, reader
         self._writers: dict[str, EventWriter] = {}
 
+    def begin(self, end: int) -> None:
+        pass
+
     async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
+        await self._write(outputs, letters)
+        self._reader.confirm(end)
+
+    async def _write(self, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
         for stream, written in _by_stream(self._function, outputs, letters):
             writer = self._writers.get(stream)
             if writer is None:
                 writer = self._writers[stream] = await self._manager.create_writer(*stream.split("/"))
             await writer.write_many([data for _, data in written], [key for key, _ in written])
             await writer.flush()
-        self._reader.confirm(end)
 
     async def close(self) -> None:
         for writer in self._writers.values():
             with suppress(NadiError):  # what was stored is flushed
                 await writer.close(timeout=1.0)
+
+
+class AtMostOnce(AtLeastOnce):
+    """The same, of events that count as done when they are begun."""
+
+    def begin(self, end: int) -> None:
+        self._reader.confirm(end)
+
+    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
+        await self._write(outputs, letters)
 
 
 class TransactionWriters:
@@ -106,6 +125,9 @@ class ExactlyOnce:
         step: Step = lambda name: None,
     ) -> None:
         self._writers, self._function, self._reader, self._log, self._step = writers, function, reader, logger, step
+
+    def begin(self, end: int) -> None:
+        pass
 
     async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
         by_stream = _by_stream(self._function, outputs, letters)

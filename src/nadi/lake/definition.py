@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
+from nadi.client.values.ddl import of_ddl
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties
@@ -23,7 +24,7 @@ class Options(TypedDict, total=False):
 
     table: str
     catalog: Mapping[str, str]
-    partition: str
+    partition: str | None
     value_format: str | None
     value_schema: str | None
     event_time_unit: str
@@ -112,6 +113,8 @@ def definition_of(
     check_name("scope", scope)
     check_name("stream", stream)
     given: dict[str, Any] = dict(options)
+    if given.get("partition", "") is None:
+        given["partition"] = ""
     if before is None:
         missing = [one for one in ("table", "catalog") if not given.get(one)]
         if missing:
@@ -140,6 +143,8 @@ def _check(made: LakeDefinition) -> None:
         raise InvalidArgumentError(f"a table is named with its namespace, as home.meters, not {made.table!r}")
     partition_fields(made.partition)
     value_options(made.value_format, made.value_schema, None, None)
+    if made.value_schema is not None:
+        of_ddl(made.value_schema)
     if made.event_time_unit not in (*PER_SECOND, NO_UNIT):
         raise InvalidArgumentError(
             f"event_time_unit is {made.event_time_unit!r}: it must be {', '.join(PER_SECOND)} or {NO_UNIT}"

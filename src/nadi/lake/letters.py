@@ -26,6 +26,7 @@ from nadi.client.values.target import target_of
 from nadi.errors import SerializationError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import Mark
+from nadi.lake.table.partitions import misplaced, partition_fields
 from nadi.limits import DEAD_LETTER_DATA_BYTES, LAKE_LETTERS_AT_ONCE, MIB
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
@@ -112,11 +113,15 @@ def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iter
         value_schema=reading.ddl,
         value_version=reading.version,
     )
+    partition = partition_fields(lake.partition)
     for batch in events.batches():
-        value_column = batch.column("value")
-        if not value_column.null_count:
+        is_wrong = batch.column("value").is_null().to_numpy(zero_copy_only=False).copy()
+        without_partition = misplaced(partition, pa.RecordBatch.from_struct_array(batch.column("value")))
+        is_wrong[list(without_partition)] = True
+        if not is_wrong.any():
             continue
-        wrong = batch.take(pa.array(np.flatnonzero(value_column.is_null().to_numpy(zero_copy_only=False))))
+        wrong = batch.take(pa.array(np.flatnonzero(is_wrong)))
+        nowhere = [without_partition.get(int(row)) for row in np.flatnonzero(is_wrong)]
         segment_id, offsets = wrong.column("segment_id")[0].as_py(), wrong.column("offset").to_numpy()
         reasons = parser.parse(wrong.column("event"), segment_id, offsets).wrong
         for at, data in enumerate(wrong.column("event").to_pylist()):
@@ -124,6 +129,6 @@ def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iter
                 lake=lake.name,
                 segment=segment_name(lake.scope, lake.stream, segment_id),
                 offset=int(offsets[at]),
-                reason=reasons.get(at, "it is null"),
+                reason=reasons.get(at, nowhere[at] or "it is null"),
                 data=data if len(data) <= DEAD_LETTER_DATA_BYTES else None,
             )

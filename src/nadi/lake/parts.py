@@ -21,6 +21,8 @@ from nadi.model.frontier import Bound
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 
+_NOWHERE = -1  # of a row that isn't of the stream
+
 
 class Before:
     """Which rows lie before a cut. moment_ms: and came no later than that."""
@@ -51,11 +53,12 @@ class Before:
         return self._bound.limit(self._ranges[segment])
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        segments = batch.column(SEGMENT_ID).to_numpy()
-        offsets = batch.column(OFFSET).to_numpy()
+        """Without those behind it; rows that others added without a position count as before every cut."""
+        segments = batch.column(SEGMENT_ID).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
+        offsets = batch.column(OFFSET).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
         kept = np.ones(batch.num_rows, bool)
         for segment in np.unique(segments).tolist():
-            limit = self.limit(segment)
+            limit = None if segment == _NOWHERE else self.limit(segment)
             if limit is not None:
                 kept &= (segments != segment) | (offsets < limit)
         if self.moment_ms is not None:

@@ -14,27 +14,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
+from nadi.client.control.arguments import checking
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError
+from nadi.client.streamtables.lossless import first_wrong
+from nadi.client.values.columns import MISFITS
+from nadi.client.values.documents import json_of
+from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
 from nadi.lake.history import Extent, History, history_of
 from nadi.lake.marks import mark_of, segments_told
 from nadi.lake.record import LakeRecord
-from nadi.lake.rows import OFFSET, SEGMENT_ID
+from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, target_of_lake
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.lake.table.catalogs import table_of
 from nadi.lake.table.pieces import pieces_of
-from nadi.lake.table.reading import TableFiles, files_of, window
+from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, window
+from nadi.lake.table.shapes import fitted
 from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES, MIB
 from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
@@ -58,6 +63,7 @@ class Rebuilt:
     keeps_positions: bool
 
 
+@checking
 def rebuild(
     manager: StreamManager,
     scope: str,
@@ -75,12 +81,23 @@ def rebuild(
     record = record_of(manager, scope, name)
     lake = record.definition
     check_name("stream", to)
-    table = load_table(open_catalog(lake.catalog), lake.table)
+    table = table_of(lake.catalog, lake.table)
     if table is None or table.current_snapshot() is None:
         raise LakeStoppedError(f"table {lake.table} has nothing to make a stream of")
-    if key is not None and key not in table.schema().column_names:
-        raise InvalidArgumentError(f"the table has no column {key!r}: {', '.join(table.schema().column_names)}")
+    check_places(table)
+    if key is not None and key not in columns_named(table):
+        raise InvalidArgumentError(f"the table has no column {key!r}: {', '.join(columns_named(table))}")
+    if key is not None:
+        _check_key(key, columns_of(table))
     return _Rebuilding(manager, record, table, scope, to, key, told).run()
+
+
+def _check_key(key: str, schema: pa.Schema) -> None:
+    """InvalidArgumentError unless the column has texts, dates or numbers, as fields of JSON with routing keys have."""
+    types, kind = pa.types, schema.field(key).type
+    tests = (types.is_string, types.is_date, types.is_integer, types.is_floating, types.is_decimal)
+    if not any(test(kind) for test in tests):
+        raise InvalidArgumentError(f"the column {key!r} is {kind}, but a routing key is a string or a number")
 
 
 class _Rebuilding:
@@ -100,6 +117,12 @@ class _Rebuilding:
         self._thread, self._core = inside(manager)
         self._written = 0
         self._bytes = "event" if lake.value_format is None else "_event" if lake.keep_events else None
+        self._fields: dict[
+            str, pa.Field
+        ] = {}  # as the documents are read; of a stream that is gone, as the table has them
+        with suppress(NotFoundError, InvalidArgumentError):
+            target = target_of_lake(manager, lake) if self._bytes is None else None
+            self._fields = {} if target is None else {field.name: field for field in target.kind}
         if self._bytes is None and lake.value_format != "json":
             raise InvalidArgumentError(
                 f"the table has no bytes of events that were {lake.value_format}: only a lake with --keep-events, one "
@@ -169,6 +192,11 @@ class _Rebuilding:
         found: dict[int, Extent] = {}
         pieces = pieces_of(files_of(self._table, snapshot))
         for batch in TableFiles.of(self._table).read(pieces, columns):
+            if any(batch.column(name).null_count for name in (SEGMENT_ID, OFFSET)):
+                raise LakeStoppedError(
+                    f"table {self._lake.table} has rows of others without {SEGMENT_ID} or {OFFSET}, which have no "
+                    "place in a stream: delete them from the table, or write them to the stream as events"
+                )
             sizes = None if self._bytes is None else pa.compute.binary_length(batch.column(self._bytes))
             for segment in pa.compute.unique(batch.column(SEGMENT_ID)).to_pylist():
                 mine = pa.compute.equal(batch.column(SEGMENT_ID), segment)
@@ -233,9 +261,19 @@ class _Rebuilding:
         if self._bytes is not None:
             found: list[bytes] = batch.column(self._bytes).to_pylist()
             return found
-        names = [name for name in batch.schema.names if not name.startswith("_")]
-        rows = batch.select(names).to_pylist()
-        return [msgspec.json.encode({name: one for name, one in row.items() if one is not None}) for row in rows]
+        batch = fitted(batch, columns_of(self._table))
+        own = [name for name in batch.schema.names if name not in PLACES.values()]
+        kinds = pa.struct([self._fields.get(name) or pa.field(name, batch.schema.field(name).type) for name in own])
+        values = pa.StructArray.from_arrays([*map(batch.column, own)], names=own)
+        try:
+            return json_of(values, kinds)
+        except MISFITS as error:
+            row = first_wrong(values, lambda some: json_of(some, kinds)) or 0
+            segment, offset = (batch.column(name)[row].as_py() for name in (SEGMENT_ID, OFFSET))
+            raise LakeStoppedError(
+                f"the row of segment {segment} at offset {offset:,} can't be written as JSON: {error}. Delete it from "
+                f"table {self._lake.table}, or correct it, and begin again"
+            ) from error
 
     def _check_positions(self, extents: dict[int, Extent]) -> None:
         for extent in extents.values():

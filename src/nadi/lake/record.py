@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
-from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.segments.info import what_became_of
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
 from nadi.client.tables.unreadable import read_record

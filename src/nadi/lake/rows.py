@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +25,14 @@ from nadi.errors import InvalidArgumentError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import Reading
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.partitions import misplaced, partition_fields
+from nadi.lake.table.reading import columns_named
 from nadi.lake.table.shapes import case_problem
 from nadi.model.streamcut import StreamCut
 from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 EVENT = "event"
 PLACES = {"segment_id": "_segment_id", "offset": "_offset", APPEND_TIME: "_append_time", EVENT_TIME: "_event_time"}
@@ -43,9 +49,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How batches of a scan become rows. schema: of these."""
+    """How batches of a scan become rows. schema: of these; partition: columns with their transforms, of which each row
+    has to have a value."""
 
     schema: pa.Schema
+    partition: tuple[tuple[str, str], ...] = ()
 
     def of(self, batch: pa.RecordBatch) -> Found:
         columns: list[pa.Array] = []
@@ -58,6 +66,9 @@ class Shape:
         columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
         columns = [_as(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if wrong := misplaced(self.partition, rows):
+            all_kept = np.arange(batch.num_rows) if kept is None else kept.to_numpy()
+            kept = pa.array(np.setdiff1d(all_kept, list(wrong)))
         return Found(rows, 0) if kept is None else Found(rows.take(kept), batch.num_rows - len(kept))
 
 
@@ -67,7 +78,7 @@ class Rows:
     def __init__(self, manager: StreamManager, lake: LakeDefinition, start: StreamCut, end: StreamCut) -> None:
         self._lake = lake
         names = ([VALUE, *([EVENT] if lake.keep_events else [])] if lake.value_format else [EVENT]) + list(PLACES)
-        self.target = _target(manager, lake)
+        self.target = target_of_lake(manager, lake)
         self.scan: Scan = scan(
             manager,
             lake.scope,
@@ -80,7 +91,7 @@ class Rows:
             value_schema=lake.value_schema,
             value_version=None if self.target is None else self.target.schema_id,
         )
-        self.shape = Shape(self._named(self.scan.schema))
+        self.shape = Shape(self._named(self.scan.schema), tuple(partition_fields(lake.partition)))
 
     @property
     def schema(self) -> pa.Schema:
@@ -119,7 +130,19 @@ class Rows:
         return pa.schema(fields)
 
 
-def _target(manager: StreamManager, lake: LakeDefinition) -> Target | None:
+def check_places(table: Table) -> None:
+    """LakeStoppedError unless the table has the columns that say of each row where it lies and when it came."""
+    there = columns_named(table)
+    for name in PLACES.values():
+        if name not in there:
+            raise LakeStoppedError(
+                f"table {'.'.join(table.name())} has no column {name!r} any more, by which a lake finds its rows: "
+                "another engine has renamed or dropped it. Give it its name back, or roll the table back"
+            )
+
+
+def target_of_lake(manager: StreamManager, lake: LakeDefinition) -> Target | None:
+    """What the stream's events are read as now; None without a format."""
     value = value_options(lake.value_format, lake.value_schema, None, None)
     if value is None:
         return None

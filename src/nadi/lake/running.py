@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -21,10 +21,13 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
+from nadi.client.control.arguments import checking
 from nadi.errors import ConflictError, NadiError, ProtocolError, UnavailableError
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
 from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
+from nadi.lake.rows import Rows
 from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.partitions import check_columns, partition_fields
 from nadi.lake.table.secrets import without_secrets
 from nadi.lake.writer import Committed, LakeWriter, Step
 from nadi.limits import (
@@ -40,6 +43,7 @@ log = logging.getLogger("nadi.lake")
 Told = Callable[[Committed], None]
 
 
+@checking
 def start(
     manager: StreamManager, scope: str, stream: str, *, name: str | None = None, **options: Unpack[Options]
 ) -> LakeDefinition:
@@ -53,21 +57,27 @@ def start(
     ...     nadi.lake.run(manager, lake)
     """
     thread, core = inside(manager)
+    stored = StoredLake(core, scope, lake_name(stream, name))
 
-    async def started() -> LakeDefinition:
+    async def asked() -> tuple[LakeDefinition, bool]:
         await core.stream_configuration(scope, stream)
-        stored = StoredLake(core, scope, lake_name(stream, name))
         before = await stored.find()
         known = None if before is None else before.definition
         is_made = before is not None and bool(before.table_id)
         lake = definition_of(scope, stream, name, known, is_made=is_made, **options)
         if lake.dead_letter_stream is not None:
             await core.stream_configuration(*lake.dead_letter_stream)
-        return (await stored.define(lake)).definition
+        has_columns = lake.value_format is None or lake.value_schema or await core.schemas(scope, stream).versions()
+        return lake, bool(lake.partition and not is_made and has_columns)
 
-    return thread.run(started())
+    lake, has_new_partition = thread.run(asked())
+    if has_new_partition:
+        tail = manager.cuts(scope, stream).tail()
+        check_columns(partition_fields(lake.partition), Rows(manager, lake, tail, tail).schema)
+    return thread.run(stored.define(lake)).definition
 
 
+@checking
 def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     """Have a lake's writers end after what they have in hand; see `run`."""
     thread, core = inside(manager)
@@ -80,6 +90,7 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     return thread.run(stopped())
 
 
+@checking
 def forget(manager: StreamManager, scope: str, name: str) -> None:
     """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs. One
     whose record can't be read is forgotten all the same, and its writers, if any run, stop then."""
@@ -108,6 +119,7 @@ def _there(held: LakeRecord | None) -> LakeRecord:
     return held
 
 
+@checking
 def run(
     manager: StreamManager,
     lake: LakeDefinition,
@@ -175,12 +187,18 @@ class _Running:
         self._last(None, "")
 
     def _rounds(self) -> None:
+        with ExitStack() as closing:
+            self._write_rounds(closing)
+
+    def _write_rounds(self, closing: ExitStack) -> None:
         writer = None
         failing_since: float | None = None
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
-                writer = writer or LakeWriter(self._manager, self._lake, step=self._step)
+                if writer is None:
+                    writer = LakeWriter(self._manager, self._lake, step=self._step)
+                    closing.callback(writer.close)
                 done = writer.commit()
             except UnavailableError as error:
                 failing_since = began if failing_since is None else failing_since

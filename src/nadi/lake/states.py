@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
+from nadi.client.control.arguments import checking
 from nadi.client.places import cuts as places
 from nadi.client.tables.unreadable import Unreadable, sorted_out
 from nadi.errors import InvalidStreamCutError, NadiError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import newest_mark
 from nadi.lake.record import LakeRecord, StoredLake, WriterReport, decoded
-from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.lake.table.catalogs import table_of
 from nadi.model.streamcut import StreamCut
 
 
@@ -35,11 +36,13 @@ class LakeStatus:
     trouble: str
 
 
+@checking
 def lakes_of(manager: StreamManager, scope: str) -> dict[str, LakeRecord]:
     """The scope's lakes by name, as the store has them; without those that `unreadable` tells."""
     return lakes_with_unreadable(manager, scope)[0]
 
 
+@checking
 def unreadable(manager: StreamManager, scope: str) -> list[Unreadable]:
     """The scope's lakes whose records are damaged, or of a newer nadi; they can be forgotten."""
     return lakes_with_unreadable(manager, scope)[1]
@@ -67,6 +70,7 @@ def record_of(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     return thread.run(StoredLake(core, scope, name).read())
 
 
+@checking
 def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
     """How a lake is; NotFoundError if there is none of that name."""
     record = record_of(manager, scope, name)
@@ -76,7 +80,7 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
     lake = record.definition
     cut = behind = snapshot_id = rows = files = letters = None
     try:
-        table = load_table(open_catalog(lake.catalog), lake.table)
+        table = table_of(lake.catalog, lake.table)
         mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
         cut = None if mark is None else mark.end_cut
         behind = _behind(manager, name, cut or StreamCut.from_text(record.start))

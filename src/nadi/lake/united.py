@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.client.control.arguments import several_texts
+from nadi.client.control.arguments import checking, several_texts
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.moments import is_moment, moment_ms, moment_of
+from nadi.client.places.moments import event_moment, is_moment, moment_ms, moment_of
 from nadi.client.places.segment_ends import SegmentEnds
 from nadi.client.reading.boundary import known_ranges, segment_ranges, segments_between
 from nadi.client.scan.pieces import Piece
@@ -29,12 +29,12 @@ from nadi.lake.definition import LakeDefinition, lake_name
 from nadi.lake.marks import Mark, newest_mark, segments_told
 from nadi.lake.parts import Before, Columns, UnionSplit
 from nadi.lake.record import LakeRecord, StoredLake
-from nadi.lake.rows import Rows
+from nadi.lake.rows import Rows, check_places
 from nadi.lake.states import record_of
 from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.lake.table.catalogs import table_of
 from nadi.lake.table.pieces import dealt, pieces_of
-from nadi.lake.table.reading import TableFiles, columns_of, files_of
+from nadi.lake.table.reading import TableFiles, columns_of, files_of, has_one_name_each
 from nadi.lake.table.shapes import case_problem
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -81,9 +81,11 @@ class Union(Readable):
     @property
     def table_conditions(self) -> list[tuple[int, int]] | None:
         """Which of their rows are before the cut: of those of each segment named here, the ones below the offset. None
-        if it takes more to say, or the files have rows that others have deleted; or both parts don't meet at one
-        cut."""
-        if any(one.delete_files for one in self._files):
+        if it takes more to say; the files have rows that others have deleted, or columns under other names than the
+        table has now; or both parts don't meet at one cut."""
+        if any(one.delete_files or one.file.file_format != "PARQUET" for one in self._files):
+            return None
+        if self._table is not None and not has_one_name_each(self._table.metadata):
             return None
         before = self._columns.before
         if before is None:
@@ -111,6 +113,7 @@ class Union(Readable):
         return found + [UnionSplit(self._columns, None, (), split) for split in of_stream]
 
 
+@checking
 def union(
     manager: StreamManager,
     scope: str,
@@ -138,6 +141,7 @@ def union(
         raise
 
 
+@checking
 def union_schema(
     manager: StreamManager,
     scope: str,
@@ -155,9 +159,11 @@ def _planned(manager: StreamManager, scope: str, stream: str, name: str | None) 
     lake = record.definition
     if lake.stream != stream:
         raise InvalidArgumentError(f"lake {lake.name} is one of stream {lake.stream}, not of {stream}")
-    table = load_table(open_catalog(lake.catalog), lake.table)
+    table = table_of(lake.catalog, lake.table)
     if table is None and record.table_id:
         raise LakeStoppedError(f"table {lake.table} isn't in the catalog any more")
+    if table is not None:
+        check_places(table)
     mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
     return _Planned(manager, record, table, mark)
 
@@ -224,7 +230,7 @@ class _Planned:
     async def _place(self, at: StreamCut | datetime | str) -> tuple[StreamCut, int | None]:
         """The cut; and the moment, if the stream has lost what it had then."""
         cuts = self._core.cuts(self._lake.scope, self._lake.stream)
-        if isinstance(at, str) and is_moment(at):
+        if isinstance(at, str) and is_moment(at) and event_moment(at) is None:
             at = moment_of(at)
         if isinstance(at, datetime):
             cut, head = await asyncio.gather(cuts.at(at), cuts.head())
@@ -233,7 +239,7 @@ class _Planned:
             try:
                 at = StreamCut.from_text(at)  # which may lie before the stream's head
             except InvalidStreamCutError:
-                found: StreamCut = await cuts.named(str(at))
+                found: StreamCut = await cuts.named(str(at), end=True)
                 return found, None
         if not isinstance(at, StreamCut):
             raise InvalidArgumentError(

@@ -32,7 +32,7 @@ from nadi.lake.definition import FIXED, LakeDefinition
 from nadi.lake.letters import letters_of, write_letters
 from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
 from nadi.lake.record import StoredLake
-from nadi.lake.rows import Rows
+from nadi.lake.rows import Rows, check_places
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table import catalogs, shapes
 from nadi.lake.table.attempts import OvertakenError, commit_append, head_of, new_attempt
@@ -71,6 +71,10 @@ class LakeWriter:
         self._catalog = catalogs.open_catalog(lake.catalog)
         self._is_swept = False
         self._settled: int | None = None  # the snapshot whose letters are known to be written
+
+    def close(self) -> None:
+        """Close the catalog's connections."""
+        self._catalog.close()
 
     def commit(self) -> Committed | None:
         """Write one snapshot; None if the table is level with the stream. UnavailableError: try again later.
@@ -172,6 +176,7 @@ class LakeWriter:
                     "under its name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
                 )
             self._thread.run(self._stored.change(lambda held: replace(held or record, table_id=table_id)))
+        check_places(table)
         return table
 
     def _first_cut(self) -> StreamCut:

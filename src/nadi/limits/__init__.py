@@ -27,6 +27,7 @@ MIB = 1024 * KIB
 MAX_FRAME_SENT_BYTES = 0x00FF_FFFF
 MAX_FRAME_RECEIVED_BYTES = 17 * MIB
 MAX_EVENT_BYTES = 8 * MIB  # larger events take the transient-segment path
+FIELD_PATH_NAMES = 32  # of the path to a field of an event: names within each other
 MAX_LARGE_EVENT_BYTES = 1024 * MIB
 READ_REPLY_MAX_BYTES = 2 * MIB  # the most that official servers send in one SegmentRead
 READ_WHOLE_BYTES = 64 * KIB  # up to this a read gets all it asks for: official index readers go by one reply
@@ -137,6 +138,8 @@ TIME_INDEX_MS = 1_000  # a segment's time index has at most one entry in it
 TIME_INDEX_BYTES = 4 * KIB  # and one entry, of about 40 bytes on disk, for this many: it stays about 1 % of the data
 TIME_INDEX_MOST_MS = 10_000  # or one entry in this time, if fewer bytes arrive
 MOMENTS_AT_ONCE = 4_000  # of these entries in one reply
+TIMES_INDEXED_AT_ONCE = 4_000  # stretches of events whose times are added to the index in one command
+EVENT_TIME_MIN, EVENT_TIME_MAX = -(1 << 62), 1 << 62  # in whichever unit
 WATERMARKS_AT_ONCE = 16_384  # that a task of Spark's keeps of those of a segment
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 

@@ -21,7 +21,6 @@ INGEST_REMEMBERED_S = 24 * 3600.0  # an Idempotency-Key is looked for in segment
 INGEST_HORIZON_S = 600.0  # how old the answer may be where these begin
 INGEST_SETUPS = 5_000  # of writers on one connection: a server takes 20,000
 IDEMPOTENCY_KEY_MAX_CHARS = 255
-KEY_FIELD_MAX_NAMES = 32  # of fields within each other
 OTLP_EVENTS_MAX_BYTES = 32 * _MIB  # of a request's records as events: each has what its resource says, again
 OTLP_DEPTH_MAX = 32  # lists and maps within each other, in a value of a log record
 

@@ -30,7 +30,7 @@ from nadi.segmentstore.state.stored import (
 )
 
 Placed = Iterator[tuple[int, Change]]  # with the container
-_AS_THEY_ARE = ("attributes", "positions", "moments")  # but for the number that their keys begin with
+_AS_THEY_ARE = ("attributes", "positions", "times")  # but for the number that their keys begin with
 _TABLES = ("names", "segments", "extents", "entries", *_AS_THEY_ARE)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from nadi.limits import KIB
 from nadi.model.framing import HEADER_BYTES, event_starts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 _FEW = 128  # up to so many payloads, cutting them out one by one is faster than starting Arrow
 _SMALL_BYTES = 64 * KIB  # up to this size, copying everything is faster than a view for each slice
@@ -23,6 +24,8 @@ _SMALL_BYTES = 64 * KIB  # up to this size, copying everything is faster than a 
 
 def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
     """Return an Arrow array over the same memory; pa.array would first spend half a second importing pandas."""
+    import pyarrow as pa
+
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
@@ -63,6 +66,9 @@ class EventBlock:
 
     def payloads(self) -> pa.Array:
         """Return all payloads as an Arrow `binary` array; one copy, made by Arrow, drops the headers."""
+        import numpy as np
+        import pyarrow as pa
+
         count = len(self.starts)
         if count == 0:
             return pa.array([], pa.binary())
@@ -75,9 +81,13 @@ class EventBlock:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the events as columns: `event`, the payloads, and `offset`."""
+        import pyarrow as pa
+
         return pa.record_batch({"event": self.payloads(), "offset": int_array(self.offsets())})
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        import pyarrow as pa
+
         batch = self.to_arrow()
         return pa.RecordBatchReader.from_batches(batch.schema, [batch]).__arrow_c_stream__(requested_schema)
 
@@ -100,6 +110,8 @@ class EventPlaces:
 
 def joined(blocks: Sequence[EventBlock]) -> EventBlock:
     """Return consecutive blocks of a segment as one block, in a copy."""
+    import numpy as np
+
     data = memoryview(b"".join([block.data for block in blocks]))
     first = blocks[0].offset
     return EventBlock(data, np.concatenate([block.starts + (block.offset - first) for block in blocks]), first)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nadi.errors import ProtocolError
 from nadi.limits import KIB, MAX_LARGE_EVENT_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HEADER_BYTES = 8
 HEADER = struct.Struct(">ii")
 _LENGTH = struct.Struct(">Q")  # a valid header's first half is 0, so the header as one number is the length
 _LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before equal lengths are looked for
-Starts = np.ndarray[Any, np.dtype[np.int64]]
+Starts: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _SHORT_HEADERS = [HEADER.pack(0, size) for size in range(4096)]
 
 
@@ -58,6 +59,8 @@ def event_starts(
     Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
     equally long, array comparisons find how many more have that length.
     """
+    import numpy as np
+
     size = min(len(data), HEADER_BYTES + MAX_LARGE_EVENT_BYTES)
     limit = size if max_events is None else max_events
     parts: list[Any] = []
@@ -119,6 +122,8 @@ def _run(data: memoryview, position: int, stride: int, most: int) -> int:
 
     Looks at 16 headers, then at twice as many each time, so it never looks at many more than it finds.
     """
+    import numpy as np
+
     run, rows = 0, 16
     while run < most:
         rows = min(rows, most - run)

@@ -17,6 +17,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from types import MappingProxyType
 
 from nadi.display import Displayed
@@ -38,6 +39,10 @@ class StreamCut(Displayed):
     positions: Mapping[int, int] = field(hash=False)
 
     def __post_init__(self) -> None:
+        given: object = self.positions
+        numbers = [*given, *given.values()] if isinstance(given, Mapping) else [None]
+        if not all(isinstance(number, Integral) and int(number) <= _OFFSET_MAX for number in numbers):
+            raise InvalidStreamCutError(f"positions are offsets by segment id, not {str(given)[:60]!r}")
         object.__setattr__(self, "positions", MappingProxyType(dict(sorted(self.positions.items()))))
 
     def __reduce__(self) -> tuple[type[StreamCut], tuple[str, str, dict[int, int]]]:
@@ -81,8 +86,8 @@ class StreamCut(Displayed):
             positions = dict(zip(ids, offsets, strict=True))
             if not len(positions) == len(numbers) == len(epochs):
                 raise ValueError("it doesn't have one offset for each segment")
-        except (ValueError, binascii.Error, zlib.error) as error:
+        except (TypeError, ValueError, binascii.Error, zlib.error) as error:
             raise InvalidStreamCutError(
-                f"{text[:40]!r} is not the text of a stream cut ({error}): use what StreamCut.as_text() returned"
+                f"{str(text)[:40]!r} is not the text of a stream cut ({error}): use what StreamCut.as_text() returned"
             ) from error
         return cls(scope, stream, positions)

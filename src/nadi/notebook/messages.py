@@ -48,6 +48,7 @@ class Stretch(Message, frozen=True):
 
 class First(Stretch, frozen=True, tag="first"):
     most: Annotated[int, msgspec.Meta(ge=1, le=PAGE_BATCH_EVENTS)] = 1
+    which: Literal["first", "last"] = "first"
 
 
 class Play(Stretch, frozen=True, tag="play"):

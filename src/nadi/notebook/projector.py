@@ -120,7 +120,8 @@ class Projector:
                     self._tell(said.id, "answer", found)
                 case First():
                     stretch = await self._stretch(said, speed=1.0, skips_pauses=False)
-                    self._tell(said.id, "answer", await first_events(self._manager, stretch, said.most))
+                    batch = await first_events(self._manager, stretch, said.most, last=said.which == "last")
+                    self._tell(said.id, "answer", batch)
                 case Play() | Tail():
                     await self._batches(said, asked)
                     self._tell(said.id, "end", {})
@@ -161,7 +162,7 @@ class Projector:
                 )
             return found.start, found.end
         cuts = self._manager.cuts(self._scope, self._stream)
-        start, end = await asyncio.gather(cuts.named(said.start or "head"), cuts.named(said.end or "tail"))
+        start, end = await asyncio.gather(cuts.named(said.start or "head"), cuts.named(said.end or "tail", end=True))
         return start, end
 
     def _tell(self, name: str, kind: str, body: object) -> None:

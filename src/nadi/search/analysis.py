@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_TOKEN_BYTES
-from nadi.search.fields import Field
+from nadi.search.fields import TIMES, Field
 
 if TYPE_CHECKING:
     from tantivy import Facet, Index, Schema, TextAnalyzer
@@ -57,7 +57,7 @@ def schema_of(fields: tuple[Field, ...]) -> Schema:
             builder.add_text_field(name, tokenizer_name=_ANALYZER)
         elif field.kind == "keyword":
             builder.add_text_field(name, tokenizer_name="raw", index_option="basic", fast=True)
-        elif field.kind in ("long", "date"):
+        elif field.kind == "long" or field.kind in TIMES:
             builder.add_integer_field(name, indexed=True, fast=True)
         elif field.kind == "double":
             builder.add_float_field(name, indexed=True, fast=True)

@@ -28,6 +28,7 @@ from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
 from nadi.search.asking.searching import Search, opened
 from nadi.search.definition import Definition, Definitions, Place, indexer_keys
+from nadi.search.fields import by_field
 from nadi.search.remade import check_same
 from nadi.search.shards.objects import open_shards
 from nadi.search.sharing import Told, all_told
@@ -35,15 +36,16 @@ from nadi.search.sharing import Told, all_told
 
 @dataclass(frozen=True, slots=True)
 class Status(Displayed):
-    """How far an index is. indexed: events that can be found, those that retention has deleted since included; unfit:
-    that didn't parse; gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut
-    before which all is indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the
-    past that is indexed by many; indexers: what those say who said something in the last ten
-    seconds, by this machine's clock."""
+    """How far an index is. indexed: events that can be found, those that retention has deleted since included; having:
+    how many of these have each field, by its name; a name that none has may be misspelt. unfit: that didn't parse;
+    gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut before which all is
+    indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the past that is
+    indexed by many; indexers: reports of the last ten seconds, by this machine's clock."""
 
     definition: Definition
     indexed: int
     unfit: int
+    having: dict[str, int]
     gaps: int
     shards: int
     size_bytes: int
@@ -72,9 +74,11 @@ class Indexes:
     ) -> Definition:
         """Define the index of a stream; AlreadyExistsError if it has one. Indexers fill it: `nadi.search.run`.
 
-        fields: `name:kind,name:kind`; kinds are text, keyword, long, double, date, bool, facet. where: a folder, or
-        the URL of a store, for its shards. format: json or text, which has one field. start: the cut from which on
-        events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for events that don't parse.
+        fields: `name:kind,name:kind`; a name is a path, as `resource.service.name` or `resource."service.name"`, and
+        kinds are text, keyword, long, double, date, timestamp_s, timestamp_ms, timestamp_us, timestamp_ns, bool, facet.
+        where: a folder, or the URL of a store, for its shards. format: json or text, which has one field. start: the
+        cut from which on events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for events
+        that don't parse.
         """
         return await self._definitions.create(
             stream, fields, where=where, form=format, start=start, dead_letters=dead_letters
@@ -112,6 +116,7 @@ class Indexes:
             definition,
             manifest.indexed,
             manifest.unfit,
+            by_field(definition.fields, manifest.having),
             manifest.gaps,
             len(manifest.shards),
             manifest.size_bytes,

@@ -1,8 +1,8 @@
 """The fields of an index: their names, their kinds, and how an event's values become them.
 
-An event is a JSON object, whose members, also within each other (`user.name`), are the fields; or plain UTF-8 text,
-which is the one field there is. A member that isn't there, or null, isn't indexed; one of another kind than its field's
-makes the event one that doesn't parse. A list has each of its values indexed."""
+An event is a JSON object, in which a field's name is a path, see `model.field_path`; or plain UTF-8 text, which is the
+one field there is. A member that isn't there, or null, isn't indexed; one of another kind than its field's makes the
+event one that doesn't parse. A list has each of its values indexed, and of a list on the way what each element has."""
 
 from __future__ import annotations
 
@@ -10,30 +10,57 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import lru_cache, partial
+from itertools import chain, repeat
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from nadi.client.control.arguments import several_texts
+from nadi.client.values.instants import EARLIEST_US, LATEST_US, instant_of
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES
+from nadi.model.field_path import FieldPath, parse_path
 
-Kind = Literal["text", "keyword", "long", "double", "date", "bool", "facet"]
+Kind = Literal[
+    "text",
+    "keyword",
+    "long",
+    "double",
+    "date",
+    "timestamp_s",
+    "timestamp_ms",
+    "timestamp_us",
+    "timestamp_ns",
+    "bool",
+    "facet",
+]
 Format = Literal["json", "text"]
 Value = str | int | float | bool
 KINDS: tuple[str, ...] = get_args(Kind)
-NUMBERS = ("long", "double", "date")
-_NAME = re.compile(r"[A-Za-z@][A-Za-z0-9_@-]*(\.[A-Za-z0-9_@-]+)*")
+COUNTED = {f"timestamp_{unit}": unit for unit in ("s", "ms", "us", "ns")}  # times, and what numbers of them count
+TIMES = ("date", *COUNTED)  # are indexed in microseconds since 1970
+RANGES = ("long", "double", *TIMES)
+_SAME = {"timestamp": "date"}  # as tables have it
 _LONG = 1 << 63
 _US = 1_000_000
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_800_000  # of the years 1 to 9999
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Field(msgspec.Struct, frozen=True):
-    """kind: `text` is found by its words, `keyword` as it is, `long`, `double` and `date` also by ranges, `facet` is a
-    path (`/shop/shoes`), found by what it begins with."""
+    """kind: `text` is found by its words, `keyword` as it is, numbers and times also by ranges, `facet` is a path
+    (`/shop/shoes`), found by what it begins with."""
 
     name: str
     kind: Kind
+
+    def __post_init__(self) -> None:
+        parse_path(self.name)  # of a record that others wrote, too
+
+    @property
+    def path(self) -> FieldPath:
+        return parse_path(self.name)
 
 
 class UnfitError(Exception):
@@ -46,24 +73,60 @@ def fields_of(text: str | Iterable[str]) -> tuple[Field, ...]:
     >>> fields_of("message:text, ms:long")
     (Field(name='message', kind='text'), Field(name='ms', kind='long'))
     """
-    parts = [part.strip() for part in (text.split(",") if isinstance(text, str) else text)]
-    found = []
+    given = _divided(text) if isinstance(text, str) else several_texts(text, "the fields of an index")
+    parts = [part.strip() for part in given]
+    if not 0 < len(parts) <= SEARCH_FIELDS:
+        raise InvalidArgumentError(f"an index has 1 to {SEARCH_FIELDS} fields, not {len(parts):,}")
+    found: list[tuple[Field, FieldPath]] = []
     for part in parts:
-        name, _, kind = part.partition(":")
+        name, _, kind = part.rpartition(":")
+        kind = _SAME.get(kind, kind)
         if kind not in KINDS:
-            raise InvalidArgumentError(f"{part!r} is not a field: write name:kind, with one of {', '.join(KINDS)}")
-        if not _NAME.fullmatch(name) or len(name) > SEARCH_FIELD_CHARS:
-            raise InvalidArgumentError(
-                f"{name[:40]!r} can't be a field's name: it is of letters, digits, _, @ and -, begins with a letter, "
-                "and has dots between the names of objects within each other"
-            )
-        found.append(Field(name, kind))  # type: ignore[arg-type]
-    names = [field.name for field in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InvalidArgumentError(f"the field {twice} is named twice: an event's member has one kind")
-    if not 0 < len(found) <= SEARCH_FIELDS:
-        raise InvalidArgumentError(f"an index has 1 to {SEARCH_FIELDS} fields, not {len(found)}")
-    return tuple(found)
+            raise InvalidArgumentError(f"{part[:80]!r} is not a field: write name:kind, with one of {', '.join(KINDS)}")
+        path = parse_path(name)
+        _check_name(name)
+        if same := next((field for field, other in found if path.may_be(other)), None):
+            both = name if name == same.name else f"{same.name} and {name}"
+            raise InvalidArgumentError(f"the fields name one member twice, {both}: an event's member has one kind")
+        found.append((Field(name, kind), path))  # type: ignore[arg-type]
+    return tuple(field for field, _ in found)
+
+
+def _divided(text: str) -> list[str]:
+    """At the commas outside of quotes."""
+    parts = [""]
+    for number, piece in enumerate(text.split('"')):
+        if number:
+            parts[-1] += '"'
+        first, *others = [piece] if number % 2 else piece.split(",")
+        parts[-1] += first
+        parts += others
+    return parts
+
+
+def _check_name(name: str) -> None:
+    """InvalidArgumentError for one that a query couldn't have."""
+    if len(name) > SEARCH_FIELD_CHARS:
+        raise InvalidArgumentError(f"the field {name[:60]!r}… has more than {SEARCH_FIELD_CHARS} characters")
+    if not name[0].isalpha() and name[0] not in '@"':
+        raise InvalidArgumentError(
+            f"the field {name!r} begins with {name[0]!r}, which queries have for something else: put the name in quotes"
+        )
+    if "\\" in name or not name.isprintable():
+        raise InvalidArgumentError(f"the field {name!r} has a backslash or a control character: no query can name it")
+
+
+def number_of(fields: tuple[Field, ...], name: str) -> int | None:
+    """Which field a query means by a name: that one, or the only one that can be the same member; None if none is."""
+    path = parse_path(name)
+    found = [number for number, field in enumerate(fields) if field.path.may_be(path)]
+    exact = [number for number in found if fields[number].name == name]
+    return next(iter(exact or found), None) if exact or len(found) == 1 else None
+
+
+def by_field(fields: Iterable[Field], counts: Iterable[int]) -> dict[str, int]:
+    """The counts by the fields' names; zero where there is none yet."""
+    return {field.name: count for field, count in zip(fields, chain(counts, repeat(0)), strict=False)}
 
 
 def check_format(form: str, fields: tuple[Field, ...]) -> Format:
@@ -78,12 +141,13 @@ def check_format(form: str, fields: tuple[Field, ...]) -> Format:
 Values = list[tuple[int, Value]]  # of an event: the number of the field, and what it holds there
 
 
+@lru_cache(100)
 def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Values]:
     """What makes an event's values of its bytes; UnfitError where it can't be done."""
     if form == "text":
         return _text_values
     decode = msgspec.json.Decoder().decode
-    paths = [(number, field.name.split("."), _CHECKS[field.kind], field.name) for number, field in enumerate(fields)]
+    paths = [(number, _taking(field, fields), _CHECKS[field.kind], field.name) for number, field in enumerate(fields)]
 
     def values(data: bytes) -> Values:
         try:
@@ -93,10 +157,11 @@ def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Valu
         if type(event) is not dict:
             raise UnfitError(f"it is not a JSON object, but {_kind_of(event)}")
         found: Values = []
-        for number, path, check, name in paths:
-            value: Any = event
-            for step in path:
-                value = value.get(step) if type(value) is dict else None
+        for number, take, check, name in paths:
+            try:
+                value = take(event)
+            except RecursionError:
+                raise UnfitError(f"{name} lies too deep in lists") from None
             if value is None:
                 continue
             try:
@@ -111,6 +176,24 @@ def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Valu
     return values
 
 
+def _taking(field: Field, fields: tuple[Field, ...]) -> Callable[[dict[str, Any]], Any]:
+    """What takes the field's value out of an event. An object isn't one of a field that others lie within."""
+    path = field.path
+    if any(other.path.may_lie_within(path) for other in fields):
+        return lambda event: _without_objects(path.find(event))
+    return path.find if path.name is None else partial(_member, path.name)
+
+
+def _member(name: str, event: dict[str, Any]) -> Any:
+    return event.get(name)
+
+
+def _without_objects(value: Any) -> Any:
+    if type(value) is list:
+        return [one for one in value if type(one) is not dict]
+    return None if type(value) is dict else value
+
+
 def _text_values(data: bytes) -> Values:
     try:
         return [(0, data.decode())]
@@ -120,8 +203,6 @@ def _text_values(data: bytes) -> Values:
 
 def value_of(kind: Kind, text: str) -> Value:
     """What a query's text means for a field of that kind; ValueError, in words, if it can't mean anything."""
-    if kind == "date":
-        return _date(text)
     if kind == "bool":
         if text not in ("true", "false"):
             raise ValueError(f"no bool, which is true or false: {text[:60]!r}")
@@ -173,23 +254,27 @@ def _double(value: object) -> float:
     return found + 0.0  # which makes -0.0 what it equals: tantivy has it apart
 
 
-def _date(value: object) -> int:
-    """In microseconds since 1970: of a text in ISO 8601, in UTC where it has no zone, or of a number of
-    milliseconds."""
-    if type(value) is int:
-        if not _FIRST_MS <= value < _LAST_MS:
-            raise ValueError(f"{str(value)[:30]}, which as milliseconds since 1970 isn't in the years 1 to 9999")
-        return value * 1_000
+def _time(unit: str, are_digits_numbers: bool, value: object) -> int:
+    """In microseconds since 1970: of a text in ISO 8601, in UTC where it has no zone, or of a number that counts that
+    unit since then, which may be a text of digits where the field's kind names the unit."""
+    if are_digits_numbers and type(value) is str and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is int or type(value) is float:
+        try:
+            return instant_of(value, unit)
+        except ValueError as error:
+            raise ValueError(f"not a time: {error}") from None
     if type(value) is not str:
-        raise ValueError(f"no date, but {_kind_of(value)}")
+        raise ValueError(f"not a time, but {_kind_of(value)}")
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError(f"no date in ISO 8601, as 2026-11-14T00:00Z: {value[:60]!r}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * _US + since.microseconds
+        raise ValueError(f"not a time in ISO 8601, as 2026-11-14T00:00Z: {value[:60]!r}") from None
+    since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
+    micros = (since.days * 86_400 + since.seconds) * _US + since.microseconds
+    if not EARLIEST_US <= micros <= LATEST_US:
+        raise ValueError(f"a time outside the years 1 to 9999: {value[:60]!r}")
+    return micros
 
 
 def _bool(value: object) -> bool:
@@ -210,7 +295,8 @@ _CHECKS: dict[str, Callable[[object], Value]] = {
     "keyword": _keyword,
     "long": _long,
     "double": _double,
-    "date": _date,
+    "date": partial(_time, "s", False),
+    **{kind: partial(_time, unit, True) for kind, unit in COUNTED.items()},
     "bool": _bool,
     "facet": _facet,
 }

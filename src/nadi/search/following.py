@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from nadi.backoff import Backoff
-from nadi.client.reading.read_ahead import ReadAhead, share_bytes, what_became_of
+from nadi.client.reading.read_ahead import ReadAhead, share_bytes
+from nadi.client.segments.info import what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,

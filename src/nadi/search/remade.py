@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.segments.info import what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import StreamNotFoundError, StreamRemadeError
 from nadi.naming import segment_name

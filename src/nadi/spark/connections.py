@@ -93,6 +93,14 @@ def batch_of_task() -> tuple[str, int] | None:
     return (query_id, int(batch)) if query_id and batch else None
 
 
+def attempt_of_task() -> tuple[int, int, int]:
+    """The number of the task that this process runs among its stage's, the stage's, and that of this attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.partitionId(), context.stageId(), context.taskAttemptId()) if context is not None else (0, 0, 0)
+
+
 def begin_task() -> None:
     """To be called at the start of each task.
 

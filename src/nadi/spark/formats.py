@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType, TimestampType
 
-from nadi.client.places.moments import is_moment
+from nadi.client.places.moments import event_moment, is_moment
 from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError
@@ -77,7 +77,7 @@ class Source:
         try:
             options = _readable(self._read_options(Use.READ_STREAM), schema)
             for end in (options.end, *options.ends.values()):
-                if isinstance(end, str) and is_moment(end):
+                if isinstance(end, str) and is_moment(end) and event_moment(end) is None:
                     raise InvalidArgumentError(f"the option 'end' is a time, {end}: {NO_ENDING_MOMENT}")
         except NadiError as error:
             return RefusedStreamReader(error)
@@ -123,8 +123,15 @@ def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructTyp
     client = client_of(options.controller)
     target = client.run(target_of(client.manager, value, options.scope, [options.stream]))
     assert target is not None
-    position = Columns.of(schema, options).event
-    check_column(arrow_columns(schema).field(position).type, target, options.event_column)
+    event = schema.fields[Columns.of(schema, options).event]
+    try:
+        kind = arrow_columns(StructType([event])).field(0).type
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the column {options.event_column!r} is {event.dataType.simpleString()}, and Spark hands over no "
+            f"values of such a type: cast what it has of it ({error})"
+        ) from None
+    check_column(kind, target, options.event_column)
     return replace(options, target=target)
 
 
@@ -154,8 +161,12 @@ def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
                 ".schema(...), or name the fields in 'value_schema'"
             )
         return options
-    found = ", ".join(f"{field.name} {field.dataType.typeName()}" for field in schema.fields)
+    found = ", ".join(f"{field.name} {_type_name(field.dataType)}" for field in schema.fields)
     own = schema_of(options.columns, options.event_time_unit)
     if found != own:
         raise InvalidArgumentError(f"a stream is read with its own schema, {own}: leave out .schema(...)")
     return options
+
+
+def _type_name(kind: DataType) -> str:
+    return "timestamp_ltz" if isinstance(kind, TimestampType) else kind.typeName()

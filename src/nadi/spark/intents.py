@@ -13,7 +13,7 @@ any more: so another query knows what was the last, and goes on behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -24,7 +24,8 @@ from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
 from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import following
+from nadi.client.segments.info import following
+from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     ClosedError,
@@ -38,6 +39,7 @@ from nadi.errors import (
 )
 from nadi.limits import TXN_TOGETHER_MAX
 from nadi.model.streamcut import StreamCut
+from nadi.spark.connections import attempt_of_task
 from nadi.spark.options.write import WriteOptions
 
 TABLE = "spark-sinks"
@@ -55,6 +57,51 @@ class Intent(msgspec.Struct, frozen=True):
     former: str | None = None  # another, before which everything is dropped after the commit
     is_closed: bool = False  # another query goes on behind this batch
     segment: int | None = None  # one that the stream had: none of another stream that is made under its name later
+
+
+class Claims:
+    """Which batch of a query or application was begun last, and by which task: nobody begins it again (at most once).
+
+    There is a key for batches, and one for each number of a task, so that a table has as many as a batch has tasks.
+    """
+
+    def __init__(self, manager: StreamManager, scope: str, table: str, name: str) -> None:
+        self._table: Table = manager.table(scope, table)
+        self._name = name
+
+    async def batch(self, number: int, run: str) -> bool:
+        """Whether this run of a query may write the batch: no other has begun it, or a later one."""
+        return await self._claim("", _Claim(number, run), lambda found: found.batch == number and found.work != run)
+
+    async def task(self, batch: int, run: str) -> bool:
+        """Whether the task that this process runs may begin its part: no other attempt at it has."""
+        partition, stage, attempt = attempt_of_task()
+        mine = _Claim(batch, f"{run}/{stage}", attempt)
+
+        def is_begun(found: _Claim) -> bool:
+            return (found.batch, found.work) == (batch, mine.work) and found.attempt != attempt
+
+        return await self._claim(f"/{partition}", mine, is_begun)
+
+    async def _claim(self, key: str, mine: _Claim, is_begun: Callable[[_Claim], bool]) -> bool:
+        async def claimed(value: bytes | None) -> tuple[bytes | None, bool]:
+            if value is None:
+                await self._table.create()
+            else:
+                found = msgspec.json.decode(value, type=_Claim)
+                if found == mine or found.batch > mine.batch or is_begun(found):
+                    return None, found == mine
+            return msgspec.json.encode(mine), True
+
+        return await change_value(
+            self._table, f"claim {self._name}{key}".encode(), f"the claim of {self._name}", claimed
+        )
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    batch: int
+    work: str
+    attempt: int = 0
 
 
 class SinkRecord:

@@ -1,8 +1,9 @@
 """A lake's table and stream as one DataFrame, the table's files read by Spark's own Parquet reader.
 
 Both parts end, and meet, at cuts that are fixed when it is made; so it stays what it is however table and stream go on.
-Where Spark couldn't read the files by itself (others have deleted rows from them), or where the cut lies before the
-table's in some segments only, it is what `option("source", "union")` gives.
+Spark reads the files by the names of columns, and an Iceberg table knows its columns by ids. So where the files may
+have other names (others have renamed, dropped or retyped columns), where others have deleted rows from them, or where
+the cut lies before the table's in some segments only, it is what `option("source", "union")` gives.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def union(
     if found.stream_bytes:
         parts.append(_stream(spark, where, found, definition))
     joined = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-    return joined.select(*whole.names)
+    return joined.select(*(f"`{name.replace('`', '``')}`" for name in whole.names))
 
 
 def _all(conditions: list[tuple[int, int]]) -> Column:
@@ -71,7 +72,8 @@ def _all(conditions: list[tuple[int, int]]) -> Column:
     found = lit(True)
     for segment, limit in conditions:
         found = found & ((col("_segment_id") != segment) | (col("_offset") < limit))
-    return found
+    has_place = col("_segment_id").isNotNull() & col("_offset").isNotNull()  # else another engine's row
+    return ~has_place | found if conditions else found
 
 
 def _stream(spark: SparkSession, where: dict[str, str], found: Union, lake: LakeDefinition) -> DataFrame:

@@ -49,7 +49,7 @@ def register(
     one without a schema `event`; `segment_id` and `offset` come after them. A table with a key has a second view,
     `<name>_latest`, with the latest row of each. The views have what is there now, and stay so: all queries have the
     same rows, until this is called again. A table that can't be read, since its stream's schema has become another, is
-    left out, and logged.
+    left out, and logged. So are those whose names differ by case alone, unless the session tells them apart.
 
     streaming: the views are of `readStream`, for streaming queries, which go on; a table's event time has a `watermark`
     then, and there are no latest rows. options: of `format("nadi")`, which say where the controller is, who asks, and
@@ -61,17 +61,40 @@ def register(
     from nadi.spark.connections import client_of  # and the client's modules: who asks for a schema does without
     from nadi.spark.options.where import connection_of
 
+    if not isinstance(prefix, str) or not isinstance(streaming, bool):
+        raise InvalidArgumentError(f"prefix is a text, and streaming True or False, not {prefix!r} and {streaming!r}")
     given = {name: str(value) for name, value in options.items()}
     client = client_of(connection_of({name.lower(): value for name, value in given.items()}))
     is_ended = streaming or any(name.lower() == "end" for name in given)
     found = client.run(_found(client.manager, scope, is_ended))
+    if spark.conf.get("spark.sql.caseSensitive") != "true":
+        found = _told_apart(found)
     made = []
     for one in found:
         frame = _read(spark, given | {"scope": scope} | one.options, streaming)
         for name, view in _views(one, frame, watermark if streaming else None):
-            view.createOrReplaceTempView("`" + (prefix + name).replace("`", "``") + "`")
+            view.createOrReplaceTempView(_quoted(prefix + name))
             made.append(prefix + name)
     return made
+
+
+def _told_apart(found: Sequence[_Typed]) -> list[_Typed]:
+    """Those whose names don't differ by case alone: the view of one would take the place of the other's."""
+    names: dict[str, list[str]] = {}
+    for one in found:
+        names.setdefault(one.name.lower(), []).append(one.name)
+    for alike in names.values():
+        if len(alike) > 1:
+            _log.warning(
+                "no view is made of %s: their names differ by case alone. Set spark.sql.caseSensitive to true, or read "
+                "them by format('nadi')",
+                " and ".join(sorted(alike)),
+            )
+    return [one for one in found if len(names[one.name.lower()]) == 1]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Typed]:
@@ -157,10 +180,11 @@ def _views(one: _Typed, frame: DataFrame, watermark: str | None) -> Iterator[tup
     if not one.fields:
         yield one.name, frame
         return
-    own = [name for name in _OWN if name not in one.fields]
+    fields = [name.lower() for name in one.fields]  # Spark's names don't differ by case
+    own = [name for name in _OWN if name not in fields]
     rows = frame.select("value.*", *own)
     if watermark is not None and one.event_time is not None and dict(rows.dtypes)[one.event_time] == "timestamp":
-        rows = rows.withWatermark(one.event_time, watermark)
+        rows = rows.withWatermark(_quoted(one.event_time), watermark)
     yield one.name, rows
     if one.key and watermark is None:
         yield f"{one.name}_latest", _latest(one, frame, own)

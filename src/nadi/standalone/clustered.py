@@ -36,9 +36,10 @@ from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.intake import OwnIntake
+from nadi.standalone.ports import listening
 from nadi.standalone.profiles import profile_named
 from nadi.standalone.security import ServerSecurity
-from nadi.standalone.server import STOP_GRACE_S, listening, open_rpc
+from nadi.standalone.server import STOP_GRACE_S, open_rpc
 from nadi.stopping import Ending
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class ClusterServer:
                 parts.step("the REST door", rest.stop, STOP_DOOR_S)
             self._own_rest, self.rest_uri = rests[0].uri, rests[-1].uri
         told = self._advertised_host
-        with listening(self._host, self._store_port):
+        with listening(self._host, self._store_port, "--store-port"):
             address, port = await self.store.listen(self._host, self._store_port, context)
         self.store_address = (told or (self._host if context is not None else address), port)
         rpc_address, self.controller_uri = await self._start_rpc(self._controller_port, parts)
@@ -209,7 +210,7 @@ class ClusterServer:
         for one in ports:
             around = front.around_shared if rests else front.around
             rests.append(RestServer(self._api, self._host, one, context, around, shares_port=bool(rests)))
-            with listening(self._host, one):
+            with listening(self._host, one, "--rest-port"):
                 await rests[-1].start()
         self._figures.rests += (rest.listener for rest in rests)
         return rests

@@ -254,8 +254,8 @@ def embedded(
     0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, from 1 to
     1,000; 1 if not given. environment: variables for the server's process. host: where to listen; advertised_host:
     what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
-    follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds). store: the URL of the
-    store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
+    follow their load, "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: the URL of
+    the store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
     store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
     log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options. tier2: the URL of a store
     that keeps the chunks of this one server (docs/tier2.md), with its tier2_options; log_max_bytes: what the log may
@@ -267,6 +267,8 @@ def embedded(
     ...     server.controller_uri.startswith("tcp://127.0.0.1:")
     True
     """
+    if folder == "":
+        raise InvalidArgumentError("the data folder is empty: give a path, or '.' for the current folder")
     for each in (port, rest_port):
         if each is not None and not 0 <= each <= 65_535:
             raise InvalidArgumentError(f"{each} is not a port: those are 0 to 65535, and 0 is any free one")

@@ -11,6 +11,7 @@ from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.access.tokens import TokenKey
 from nadi.errors import InvalidArgumentError
+from nadi.naming import check_path
 from nadi.standalone.security import ServerSecurity
 
 
@@ -19,7 +20,9 @@ def tls_of(security: ServerSecurity) -> ServerTls | None:
         return None
     if security.tls_certificate is None or security.tls_key is None:
         raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
-    return ServerTls(Path(security.tls_certificate), Path(security.tls_key))
+    return ServerTls(
+        check_path("the TLS certificate", security.tls_certificate), check_path("the TLS key", security.tls_key)
+    )
 
 
 def gate_of(security: ServerSecurity) -> Gate | None:
@@ -33,7 +36,8 @@ def gate_of(security: ServerSecurity) -> Gate | None:
         bearer = BearerSettings(
             str(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
         )
-    return Gate(Path(security.users_file) if security.users_file is not None else None, bearer)
+    users = None if security.users_file is None else check_path("the users file", security.users_file)
+    return Gate(users, bearer)
 
 
 def token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
@@ -41,6 +45,7 @@ def token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
     if not security.asks:
         return None
     if security.signing_key_file is not None:
-        return TokenKey.in_file(Path(security.signing_key_file), security.token_lifetime_s)
+        file = check_path("the signing key's file", security.signing_key_file)
+        return TokenKey.in_file(file, security.token_lifetime_s)
     folder.mkdir(parents=True, exist_ok=True)
     return TokenKey.in_folder(folder, security.token_lifetime_s)

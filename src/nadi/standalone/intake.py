@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nadi.standalone.security import ServerSecurity
 
 if TYPE_CHECKING:
-    from nadi.controller.rest.intake import Sent
+    from nadi.controller.rest.intake import Rejected, Sent
     from nadi.controller.state.metadata import StreamName
     from nadi.ingest.http.taking import HttpIntake
 
@@ -30,7 +30,7 @@ class OwnIntake:
     async def events(self, stream: StreamName, sent: Sent) -> int:
         return await (await self._opened()).events(stream, sent)
 
-    async def logs(self, stream: StreamName, sent: Sent) -> int:
+    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
         return await (await self._opened()).logs(stream, sent)
 
     async def close(self) -> None:

@@ -11,8 +11,7 @@ import gc
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -25,8 +24,9 @@ from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
-from nadi.errors import DataFolderTakenError, StorageFullError, UnavailableError
+from nadi.errors import DataFolderTakenError, StorageFullError
 from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S, THREAD_SWITCH_S
+from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
@@ -36,6 +36,7 @@ from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.intake import OwnIntake
 from nadi.standalone.leaving import Leaving
+from nadi.standalone.ports import listening
 from nadi.standalone.security import ServerSecurity, is_any_address
 from nadi.standalone.tiers import log_bound, tier2_of
 from nadi.stopping import Ending
@@ -79,7 +80,7 @@ class Server:
         tier2_options: dict[str, str] | None = None,
         log_max_bytes: int = LOG_MAX_BYTES,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = check_path("the data folder", folder)
         self._tier2 = tier2_of(tier2, tier2_options or {})
         self._log_max_bytes = log_bound(log_max_bytes)
         self._host = host
@@ -162,12 +163,12 @@ class Server:
         self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
         rest = RestServer(self._api, self._host, port, context)
         self._figures.rests.append(rest.listener)
-        with listening(self._host, port):
+        with listening(self._host, port, "--rest-port"):
             await rest.start()
         return rest
 
     async def _listen_store(self, context: ssl.SSLContext | None) -> None:
-        with listening(self._host, self._store_port):
+        with listening(self._host, self._store_port, "--store-port"):
             self._listening_store = address, port = await self.store.listen(self._host, self._store_port, context)
         # a certificate bears names rather than numbers
         self.store_address = (self._advertised_host or (self._host if context is not None else address), port)
@@ -234,23 +235,11 @@ class Server:
         await self.stop()
 
 
-@contextmanager
-def listening(host: str, port: int) -> Iterator[None]:
-    """UnavailableError, which says what to do, if the port is taken."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        raise UnavailableError(
-            f"can't listen on {host}:{port} ({error}): stop what uses it, "
-            "or choose another with --port, --store-port or --rest-port"
-        ) from error
-
-
 def open_rpc(rpc: grpc.aio.Server, host: str, port: int, tls: ServerTls | None) -> int:
     """Let a gRPC server, before it starts, listen there; return the port. UnavailableError if it is taken."""
     door = f"{host}:{port}"
     credentials = None if tls is None else tls.grpc_credentials()
-    with listening(host, port):
+    with listening(host, port, "--port"):
         found: int = rpc.add_insecure_port(door) if credentials is None else rpc.add_secure_port(door, credentials)
         if found == 0:
             raise RuntimeError("the address is in use")

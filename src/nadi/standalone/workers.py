@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from nadi.backoff import Backoff
-from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
+from nadi.errors import InvalidArgumentError, NadiError
 from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, Settings, SharedPorts
+from nadi.standalone.ports import listening
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class Workers:
     def __enter__(self) -> Workers:
         given = self._settings
         try:
-            rest = None if given.rest_port is None else self._reserve(given.host, given.rest_port)
-            self._shared = SharedPorts(self._reserve(given.host, given.controller_port), rest)
+            rest = None if given.rest_port is None else self._reserve(given.host, given.rest_port, "--rest-port")
+            self._shared = SharedPorts(self._reserve(given.host, given.controller_port, "--port"), rest)
             first = self._start(0)  # it makes the cluster, where there is none
             self.controller_uri, self.rest_uri = first.controller_uri, first.rest_uri
             with ThreadPoolExecutor(self._count) as pool:
@@ -116,19 +117,14 @@ class Workers:
         server = self._servers[number] = EmbeddedServer(cache, settings, timeout_s=START_TIMEOUT_S)
         return server
 
-    def _reserve(self, host: str, port: int) -> int:
+    def _reserve(self, host: str, port: int, option: str) -> int:
         """A port for all of them, which nobody else gets while no worker listens there."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         one = socket.socket(family, kind, protocol)
         self._reserved.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
+        with listening(host, port, option):
             one.bind(address)
-        except OSError as error:
-            raise UnavailableError(
-                f"can't listen on {host}:{port} ({error}): stop what uses it, or choose another with --port or "
-                "--rest-port"
-            ) from error
         return int(one.getsockname()[1])
 
     def _stop(self) -> None:

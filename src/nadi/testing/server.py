@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from nadi.errors import ConflictError, UnavailableError
+from nadi.errors import ConflictError, InvalidArgumentError, UnavailableError
 from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, embedded
 
 _PORTS = range(20_000, 30_000)  # below those that a system gives to whoever connects, also while a server is down
@@ -34,6 +34,8 @@ class RestartableServer:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = START_TIMEOUT_S,
     ) -> None:
+        if folder == "":
+            raise InvalidArgumentError("the data folder is empty: give a path, or '.' for the current folder")
         self._temporary = tempfile.TemporaryDirectory(prefix="nadi-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
         self._environment, self._timeout_s = dict(environment or {}), timeout_s

@@ -139,8 +139,11 @@ class SearchKept(ResponseBody, frozen=True):
 
 
 class SearchField(ResponseBody, frozen=True):
+    """events: how many of those that were indexed have it."""
+
     name: str
-    kind: Annotated[str, Meta(description="text, keyword, long, double, date, bool or facet.")]
+    kind: Annotated[str, Meta(description="text, keyword, long, date …: see docs/search.md.")]
+    events: int
 
 
 class SearchIndex(ResponseBody, frozen=True):

@@ -62,6 +62,9 @@ _MOST = Parameter(
     "How many events; 1 if it is left out.",
     {"type": "integer", "minimum": 1, "maximum": PAGE_BATCH_EVENTS},
 )
+_WHICH = Parameter(
+    "which", "first, or last for the events at the stretch's end.", {"type": "string", "enum": ["first", "last"]}
+)
 _CODES = {400: "There is no such place.", 503: "As many are reading as may, or the server still recovers: try again."}
 
 
@@ -91,19 +94,23 @@ class Readers:
             return Endpoint("GET", path, summary, handler, needs, Batch, query=query, media=(media,), codes=_CODES)
 
         return (
-            of(STREAM + "/events", self.events, (*_STRETCH, _MOST), JSON),
+            of(STREAM + "/events", self.events, (*_STRETCH, _MOST, _WHICH), JSON),
             of(STREAM + "/tail", self.tail, _TAIL, SSE),
             of(STREAM + "/play", self.play, (*_STRETCH, *_PLAYING), SSE),
         )
 
     async def events(self, call: Call) -> Response:
-        """List the first events of a stretch of a stream, by the times at which they came."""
+        """List the first events of a stretch of a stream, or its last, by the times at which they came."""
         from_ms, most = _milliseconds(call.asked("from")), _most(call.asked("most"))
+        which = call.asked("which") or "first"
+        if which not in ("first", "last"):
+            raise InvalidArgumentError(f"which is first or last, not {which[:40]!r}")
         async with self._clients.of(call) as manager:
             from nadi.web.reading.playing import Playing, first_events
 
             start, end = await _stretch(call, manager)
-            return reply(await first_events(manager, Playing(start, end, from_ms, 1.0, False), most))
+            what = Playing(start, end, from_ms, 1.0, False)
+            return reply(await first_events(manager, what, most, last=which == "last"))
 
     async def tail(self, call: Call) -> Response:
         """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
@@ -198,7 +205,7 @@ async def _stretch(call: Call, manager: StreamManager) -> tuple[StreamCut, Strea
             raise InvalidArgumentError(f"slice {call.scope}/{name} is one of the stream {found.stream}: ask for that")
         return found.start, found.end
     start, end = await asyncio.gather(
-        cuts.named("head" if first is None else first), cuts.named("tail" if last is None else last)
+        cuts.named("head" if first is None else first), cuts.named("tail" if last is None else last, end=True)
     )
     return start, end
 

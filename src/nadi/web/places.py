@@ -168,7 +168,7 @@ async def create_slice(call: Call, manager: StreamManager) -> Response:
     """Make a slice of what lies between two places in a stream."""
     body: bodies.CreateSlice = call.body
     cuts = manager.cuts(call.scope, body.streamName)
-    start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end))
+    start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end, end=True))
     made = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
     return reply(await _slice(_times(manager), made), 201)
 

@@ -43,7 +43,7 @@ async def index(call: Call, manager: StreamManager) -> Response:
 
     scope, stream = call.stream
     found = await Indexes(manager, scope).status(stream)
-    fields = [bodies.SearchField(one.name, one.kind) for one in found.definition.fields]
+    fields = [bodies.SearchField(one.name, one.kind, found.having[one.name]) for one in found.definition.fields]
     return reply(
         bodies.SearchIndex(
             found.definition.format,

@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Protocol
 
-import numpy as np
-
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire.append import AFTER_DATA, APPEND_BYTES, BEFORE_DATA
@@ -186,6 +184,8 @@ class Decoder:
 
     def _buffer(self, size: int) -> memoryview:
         """Writable memory that, unlike a bytearray's, is not zeroed first."""
+        import numpy as np
+
         array = np.empty(size, np.uint8)
         if self._held is not None:
             self._held.take(size)

@@ -7,17 +7,19 @@ A size is that of the event as it is stored, with its header. The numbers are as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
 from nadi.model.framing import HEADER_BYTES
 from nadi.wire import commands as wire
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+if TYPE_CHECKING:
+    import numpy as np
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _WIDTHS = (1, 2, 4)  # bytes of a payload's length
 _ALIKE = 8  # fewer of one size are sent one by one: a place and a count take as much room
 
@@ -41,9 +43,12 @@ class EventSizes:
 def packed_sizes(sizes: Numbers) -> bytes:
     """At most 5 bytes for an event, and few in all where events are alike.
 
+    >>> import numpy as np
     >>> len(packed_sizes(np.full(100_000, 108)))
     17
     """
+    import numpy as np
+
     lengths = sizes - HEADER_BYTES
     begins = np.flatnonzero(np.diff(lengths, prepend=-1))
     runs = np.diff(begins, append=len(lengths))
@@ -64,6 +69,7 @@ def packed_sizes(sizes: Numbers) -> bytes:
 def sizes_in(request: wire.ListEventSizes, reply: wire.EventSizesListed) -> EventSizes:
     """What a store told; ProtocolError if it can't be read, or is no answer to the request.
 
+    >>> import numpy as np
     >>> request = wire.ListEventSizes(1, "a/b/0.#epoch.0", 20, 20, 99, 10, "")
     >>> reply = wire.EventSizesListed(1, "a/b/0.#epoch.0", packed_sizes(np.array([9, 30, 8])), 67, 67)
     >>> sizes_in(request, reply).sizes.tolist()
@@ -82,6 +88,8 @@ def sizes_in(request: wire.ListEventSizes, reply: wire.EventSizesListed) -> Even
 
 def _unpacked(reply: wire.EventSizesListed, most: int) -> Numbers:
     """Not more than `most`, whatever was sent: a few bytes can stand for any number."""
+    import numpy as np
+
     try:
         packed = msgspec.msgpack.decode(reply.sizes, type=_Packed)
     except msgspec.MsgspecError as error:

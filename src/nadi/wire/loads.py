@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from nadi.errors import ProtocolError
 from nadi.limits import LOAD_REPORT_POSITIONS
 from nadi.model.load import SegmentLoad
 from nadi.wire import commands as wire
 
-_POSITION = np.dtype(">f8")
+if TYPE_CHECKING:
+    import numpy as np
+
+_POSITION, _POSITION_BYTES = ">f8", 8
 
 
 def report_of_keys(writer_id: bytes, events: int, positions: Sequence[float]) -> wire.ReportKeys:
     """The command that reports these positions of keys; they stand for so many events."""
+    import numpy as np
+
     return wire.ReportKeys(writer_id, events, np.array(positions, _POSITION).tobytes())
 
 
@@ -27,8 +31,10 @@ def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64
     >>> positions_of(report_of_keys(bytes(16), 1000, [0.25, 0.5])).tolist()
     [0.25, 0.5]
     """
+    import numpy as np
+
     size = len(report.positions)
-    if not 0 < size <= LOAD_REPORT_POSITIONS * _POSITION.itemsize or size % _POSITION.itemsize:
+    if not 0 < size <= LOAD_REPORT_POSITIONS * _POSITION_BYTES or size % _POSITION_BYTES:
         raise ProtocolError(f"a report of keys has 1 to {LOAD_REPORT_POSITIONS} positions, not {size} bytes of them")
     if report.events <= 0:
         raise ProtocolError(f"a report of the keys of {report.events} events")

@@ -120,7 +120,6 @@ def test_credentials_are_left_out_unless_asked_for(
         (("splits", "home", "none", "-n", "2"), "no stream home/none"),
         (("splits", "home", "none", "-n", "2", "--slice"), "no slice 'none'"),
         (("read-split", "none"), "is not the text of a split"),
-        (("read-split", ""), "empty text"),
         (("read-split", "x", "--json", "--format", "%s"), "exclude each other"),
     ],
 )

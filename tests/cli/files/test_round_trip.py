@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import nadi
 from nadi.cli.files import avro, parquet
 from nadi.cli.files.exporting import _replacing
+from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 from nadi.model.keyspace import key_position
 from tests.cli.test_streams import Shell
@@ -135,6 +137,7 @@ def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Pa
             (pa.binary(1), [b"a", b"b"]),
             (pa.large_binary(), [b"a", b"b"]),
             (pa.string_view(), ["a", "b"]),
+            (pa.json_(), ["a", "b"]),
         )
     ):
         columns = {"event": pa.array(values, kind), "key": pa.nulls(2), "segment_id": pa.nulls(2)}
@@ -157,9 +160,10 @@ def test_files_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: Pa
     for name, content, says in (
         ("x.parquet", b"no parquet", "can't be read as Parquet"),
         ("x.avro", b"no avro", "can't be read as Avro's records"),
-        ("x.jsonl", b'{"text": "ok"}\n{"text": 1}\n', "line 2 of"),
-        ("y.jsonl", b'{"offset": 1}\n', "neither a `text` nor a `base64`"),
+        ("x.jsonl", b'{"text": "ok", "offset": "any"}\n{"text": 1}\n', "line 2 of"),
+        ("y.jsonl", b'{"offset": 1}\n', "neither `text` nor `base64`; `nadi write` stores lines"),
         ("z.jsonl", b'{"base64": "?"}\n', "line 1 of"),
+        ("both.jsonl", b'{"text": "a", "base64": "Yg=="}\n', "it has both `text` and `base64`"),
         ("x.csv", b"a,b\n", "has none of the endings .jsonl, .ndjson, .parquet, .avro"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -192,6 +196,23 @@ def test_records_of_others(shell: Shell, manager: nadi.StreamManager, tmp_path: 
     assert "no `event`, but something else than records" in (
         shell.run("import", str(file), "home", "records", code=1).stderr.replace("\n", " ")
     )
+
+
+def test_import_avro_of_a_codec_that_needs_a_package_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "own.avro"
+    with file.open("wb") as to:
+        kind = {"type": "record", "name": "R", "fields": [{"name": "event", "type": "bytes"}]}
+        fastavro.writer(to, kind, [{"event": b"x"}])
+    plain = file.read_bytes()
+    for codec, package in (("lz4", "lz4"), ("snappy", "cramjam")):
+        if importlib.util.find_spec(package) is None:
+            named = b"\x14avro.codec" + bytes([2 * len(codec)]) + codec.encode()
+            file.write_bytes(plain.replace(b"\x14avro.codec\x08null", named))
+            with (
+                closing(avro.AvroReader(file)) as reader,
+                pytest.raises(InvalidArgumentError, match=f"codec {codec}, which needs one more.*install {package}"),
+            ):
+                next(iter(reader))
 
 
 def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:

@@ -129,6 +129,72 @@ def test_forms(shell: Shell) -> None:
     assert twice.splitlines()[0].split() == ["a", "a"]
 
 
+@pytest.mark.parametrize(
+    ("value", "in_csv", "in_json"),
+    [
+        ("'nan'::double", "nan", "NaN"),
+        ("'-inf'::float", "-inf", "-Infinity"),
+        ("null::double", "", None),
+        ("''", '""', ""),
+        ("'null'", "null", "null"),
+        ("[1.5::double, 'inf'::double]", '"[1.5,""Infinity""]"', [1.5, "Infinity"]),
+        ("{'x': 'nan'::double}", '"{""x"":""NaN""}"', {"x": "NaN"}),
+        ("map {'a': '-inf'::double}", '"{""a"":""-Infinity""}"', {"a": "-Infinity"}),
+        ("12345678901234567890::hugeint", "12345678901234567890", 12345678901234567890),
+        ("0.10::decimal(20, 2)", "0.10", "0.10"),
+        ("'infinity'::timestamp", "infinity", "infinity"),
+        ("'-infinity'::date", "-infinity", "-infinity"),
+        ("timestamp '294246-01-01'", "294246-01-01 00:00:00", "294246-01-01 00:00:00"),
+        ("timestamp_ns '2020-01-01 00:00:00.123456789'", *(["2020-01-01 00:00:00.123456789"] * 2)),
+        ("interval 1 month", "1 month", "1 month"),
+        ("timestamptz '2020-01-01 00:00:00+00'", "2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z"),
+        ("time_ns '12:00:00.123456789'", "12:00:00.123456789", "12:00:00.123456789"),
+        ("timestamp_s 'infinity'", "infinity", "infinity"),
+        ("[date '-infinity', null]", '"[""-infinity"",null]"', ["-infinity", None]),
+        ("[[interval 1 month]]", '"[[""1 month""]]"', [["1 month"]]),
+        ("[timestamp 'infinity']::timestamp[1]", '"[""infinity""]"', ["infinity"]),
+        (
+            "{'a b': timestamp_ns '2020-01-01 00:00:00.123456789', 'c': timestamptz '2020-01-01 00:00:00+00'}",
+            '"{""a b"":""2020-01-01 00:00:00.123456789"",""c"":""2020-01-01T00:00:00Z""}"',
+            {"a b": "2020-01-01 00:00:00.123456789", "c": "2020-01-01T00:00:00Z"},
+        ),
+        ("map {date 'infinity': 1}", '"{""infinity"":1}"', {"infinity": 1}),
+        ("map {true: 1, false: null}", '"{""true"":1,""false"":null}"', {"true": 1, "false": None}),
+        (
+            "map {[1]: date 'infinity'}",
+            '"{""key"":[[1]],""value"":[""infinity""]}"',
+            {"key": [[1]], "value": ["infinity"]},
+        ),
+    ],
+)
+def test_sql_output_keeps_values_that_python_or_json_lacks(
+    shell: Shell, value: str, in_csv: str, in_json: object
+) -> None:
+    query = f"select {value} as a, 1 as b;  -- the end"
+    assert shell.run("sql", query, "-o", "csv").output == f"a,b\n{in_csv},1\n"
+    assert json.loads(shell.run("sql", query, "-o", "json").output) == [{"a": in_json, "b": 1}]
+
+
+def test_sql_output_of_columns_with_one_name_has_each(shell: Shell) -> None:
+    query = (
+        "select a.wh, b.wh, 3 as wh_1, a.meter from meters a join meters b using (meter) where a.wh = 0 and b.wh = 3"
+    )
+    (row,) = shell.json("sql", query, "--scope", "home")
+    assert row == {"wh": 0, "wh_2": 3, "wh_1": 3, "meter": "kitchen"}
+    assert shell.run("sql", query, "--scope", "home", "-o", "csv").output.splitlines()[0] == "wh,wh,wh_1,meter"
+
+
+def test_sql_output_keeps_the_order_of_a_query_with_times(shell: Shell) -> None:
+    rows = shell.json("sql", "select i, date '2020-01-01' + i::int as day from range(25000) r(i) order by i desc")
+    assert [row["i"] for row in rows] == list(range(24999, -1, -1))
+    assert rows[-1]["day"] == "2020-01-01"
+
+
+@pytest.mark.parametrize("query", [" ", "\n", "\n-- nothing", "/* nothing */ ;", ";"])
+def test_sql_without_a_query_is_refused(shell: Shell, query: str) -> None:
+    assert "give one query, not 0" in shell.run("sql", query, code=1).stderr
+
+
 def test_a_table_has_the_first_rows_and_says_so(shell: Shell) -> None:
     ran = shell.run("sql", "from range(1001)")
     assert len(ran.stdout.splitlines()) == 1_001

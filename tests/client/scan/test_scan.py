@@ -8,13 +8,17 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import duckdb
+import polars
 import pyarrow as pa
 import pytest
 
 import nadi
 from nadi.client import StreamManager
+from nadi.client.serializers import Arrow, Avro, Json
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -134,6 +138,83 @@ def test_values_are_typed_columns(meters: StreamManager) -> None:
     assert flat.schema.names == ["meter", "wh", "append_time"]
     assert flat.schema.field("wh").type == pa.int64()
     assert flat["wh"].to_pylist() == [one["wh"] for one in nested["value"].to_pylist()]
+
+
+def test_scan_of_an_older_avro_event_has_the_newer_schemas_defaults(meters: StreamManager) -> None:
+    def version(*more: dict[str, Any]) -> Avro:
+        return Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, *more]})
+
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    sub = {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int", "default": 3}]}
+    new = version(
+        {"name": "raw", "type": "bytes", "default": "\u00ff"},
+        {"name": "price", "type": cents, "default": "\u0004\u00d2"},
+        {"name": "sub", "type": sub, "default": {}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": -1},
+    )
+    meters.create_stream("sc", "defaults")
+    for serializer in (version(), new, version()):
+        with meters.create_writer("sc", "defaults", serializer=serializer) as writer:
+            writer.write_event({"a": 1})
+    meters.stream_tables("sc").define("defaults", key=["a"])
+    nadi.write_rows(meters, "sc", "defaults", pa.table({"a": [1]}))
+    read = nadi.scan(meters, "sc", "defaults", value_format="avro", columns=["value"], unnest=True)
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert (
+        pa.table(read).to_pylist()
+        == [{"a": 1, "raw": b"\xff", "price": Decimal("12.34"), "sub": {"x": 3}, "at": at}] * 4
+    )
+
+
+def test_scan_of_views_and_categoricals_is_of_texts_in_every_engine(meters: StreamManager) -> None:
+    frame = polars.DataFrame({"room": ["hall", None], "tags": [["a"], []], "kind": ["x", "x"]}).cast(
+        {"kind": polars.Categorical, "tags": polars.List(polars.Enum(["a", "b"]))}
+    )
+    table = pa.table(frame)
+    assert pa.string_view() in table.schema.types
+    meters.create_stream("sc", "views")
+    with meters.create_writer("sc", "views", serializer=Arrow(table.schema)) as writer:
+        for batch in table.to_batches():
+            writer.write_event(batch)
+    read = nadi.scan(meters, "sc", "views", value_format="arrow", columns=["value"], unnest=True)
+    rows = [{"room": "hall", "tags": ["a"], "kind": "x"}, {"room": None, "tags": [], "kind": "x"}]
+    assert pa.table(read).to_pylist() == rows
+    assert polars.DataFrame(read).to_dicts() == rows
+    assert duckdb.table("read").to_arrow_table().to_pylist() == rows
+    assert pa.table(read).to_pandas()["kind"].tolist() == ["x", "x"]
+
+
+def test_scan_of_a_map_whose_keys_are_one_instant_is_null_and_stops_no_engine(meters: StreamManager) -> None:
+    meters.create_stream("sc", "instants")
+    with meters.create_writer("sc", "instants") as writer:
+        writer.write_event(b'{"at": {"2026-01-01T00:00:00Z": 1, "2026-01-01T01:00:00+01:00": 2}}', "k")
+        writer.write_event(b'{"at": {"2026-01-01T00:00:00Z": 3}}', "k")
+    times = nadi.scan(
+        meters, "sc", "instants", value_format="json", value_schema="at map<timestamp, long>", unnest=True,
+        columns=["value"],
+    )  # fmt: skip
+    found = duckdb.from_arrow(times).fetchall()
+    assert [None if at is None else list(at.values()) for (at,) in found] == [None, [3]]
+
+
+@pytest.mark.parametrize("serializer", [None, Json()])
+def test_half_a_character_in_json_is_read_as_the_replacement_character(
+    meters: StreamManager, serializer: Json[dict[str, str]] | None
+) -> None:
+    stream = f"halves-{serializer is None}"
+    meters.create_stream("sc", stream)
+    with meters.create_writer("sc", stream) as writer:
+        writer.write_event(rb'{"text": "Zoe \ud83d", "same": "\\ud83d"}', "k")
+    if serializer is None:
+        rows = nadi.scan(
+            meters, "sc", stream, value_format="json", value_schema="text string, same string", unnest=True,
+            columns=["value"],
+        )  # fmt: skip
+        (found,) = pa.table(rows).to_pylist()
+    else:
+        end = meters.cuts("sc", stream).tail()
+        found = next(meters.read_events("sc", stream, serializer=serializer, end=end)).value
+    assert found == {"text": "Zoe \ufffd", "same": "\\ud83d"}
 
 
 def test_what_cannot_be_read_is_null_left_out_or_an_error(meters: StreamManager) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+import numpy as np
+import polars
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow
+from nadi.client.values import arrow as values_of
 from nadi.errors import InvalidArgumentError, SerializationError
 
 
@@ -172,7 +177,86 @@ def test_errors_name_the_value() -> None:
     for data in (b"", b"abc", b"\xff\xff\xff\xff\x10\0\0\0" + b"x" * 16):
         with pytest.raises(SerializationError, match="no Arrow record batch"):
             arrow.deserialize(data)
-    with pytest.raises(InvalidArgumentError, match="dictionary-encoded"):
-        Arrow(pa.schema([("d", pa.list_(pa.dictionary(pa.int8(), pa.string())))]))
+    with pytest.raises(SerializationError, match="more rows than"):
+        Arrow(pa.schema([("n", pa.null())])).serialize(pa.record_batch({"n": pa.nulls(100_000)}))
     with pytest.raises(InvalidArgumentError, match="twice"):
         Arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
+
+
+# --- Arrow's other forms of the same values --------------------------------------------------------------
+
+TEXT = "a text of more than twelve bytes"
+VIEWS = pa.array(["x", None, TEXT], pa.string_view())
+VIEW_OF_A_WORD = pa.struct([("v", pa.string_view())])
+WORDS = pa.map_(pa.string_view(), VIEW_OF_A_WORD)
+NEWER: list[tuple[pa.Array, str]] = [  # a column, and its type in a scan
+    (VIEWS, "string"),
+    (pa.array([b"x", None, b"\xff" * 20], pa.binary_view()), "binary"),
+    (pa.array([[1], None, [], [2, 3]], pa.list_view(pa.int64())), "list<element: int64>"),
+    (pa.array([["x"], None, [TEXT]], pa.large_list_view(pa.string_view())), "list<element: string>"),
+    (pa.array([["x", "y"], None, ["z", ""]], pa.list_(pa.string_view(), 2)), "list<element: string>"),
+    (pc.run_end_encode(pa.array([7, 7, None, 8])), "int64"),
+    (pa.RunEndEncodedArray.from_arrays([2, 5], VIEWS.slice(1)), "string"),
+    (pa.array(["x", None, "x"]).dictionary_encode(), "string"),
+    (pa.DictionaryArray.from_arrays(pa.array([2, None, 1], pa.uint32()), VIEWS), "string"),
+    (pa.DictionaryArray.from_arrays([1, 0], pa.array([{"v": "x"}, None])), "struct<v: string>"),
+    (pa.array([{"v": "x"}, None], VIEW_OF_A_WORD), "struct<v: string>"),
+    (pa.array([[("k", {"v": "x"})], None, []], WORDS), "map<string, struct<v: string>>"),
+    (pa.array(['{"a": 1}', None], pa.json_()), "string"),
+    (pa.array([UUID(int=7).bytes, None], pa.uuid()), "binary"),
+    (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8())), "bool"),
+    (pa.ExtensionArray.from_storage(pa.opaque(pa.string_view(), "t", "v"), VIEWS), "string"),
+    (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(4).reshape(2, 2)), "list<element: int64>"),
+    (pa.array([Decimal("1.25"), None], pa.decimal32(5, 2)), "decimal128(5, 2)"),
+    (pa.array([Decimal("1.25"), None], pa.decimal64(12, 2)), "decimal128(12, 2)"),
+    (pa.array([1.5, None], pa.float16()), "float"),
+    (pa.nulls(2), "string"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "kind"), NEWER, ids=[str(column.type) for column, _ in NEWER])
+def test_arrow_column_of_another_form_is_read_as_the_plain_type_of_its_values(column: pa.Array, kind: str) -> None:
+    whole = pa.record_batch({"it": column, "within": pa.StructArray.from_arrays([column], ["it"])})
+    serializer = Arrow(whole.schema)
+    definition = serializer.definition
+    decode = values_of.decoder(values_of.type_of(definition), definition, definition)
+    for batch in (whole, whole.slice(1), whole.slice(0, 0)):
+        event = serializer.serialize(batch)
+        found = decode([event])
+        assert not found.wrong
+        found.values.validate(full=True)
+        assert str(found.values.type.field("it").type).replace("<item:", "<element:") == kind
+        expected = [as_plain(one) for one in batch.column("it").to_pylist()]
+        assert found.values.field("it").to_pylist() == expected
+        assert [one["it"] for one in found.values.field("within").to_pylist()] == expected
+        read = serializer.deserialize(event)
+        assert read.schema == serializer.schema
+        assert read.column("it").to_pylist() == batch.column("it").to_pylist()
+
+
+def as_plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, UUID) else value
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (pa.month_day_nano_interval(), "column 'it' is month_day_nano_interval"),
+        (pa.list_(pa.month_day_nano_interval()), "column 'it'.element is month_day_nano_interval"),
+        (pa.struct([("u", pa.dense_union([pa.field("a", pa.int8())]))]), "column 'it'.u is dense_union"),
+        (pa.run_end_encoded(pa.int32(), pa.month_day_nano_interval()), "column 'it' is month_day_nano_interval"),
+    ],
+)
+def test_arrow_column_that_no_scan_can_read_is_refused_by_name_before_it_is_written(
+    kind: pa.DataType, path: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{path}.*, and Spark has no type for that: no scan could read it"):
+        Arrow(pa.schema([("it", kind)]))
+
+
+def test_arrow_schema_of_views_and_one_of_texts_are_one_schema() -> None:
+    views, texts = Arrow(pa.schema([("it", pa.string_view())])), Arrow(pa.schema([("it", pa.string())]))
+    assert views.definition == texts.definition
+    frame = polars.DataFrame({"it": ["a", "b"]}, schema_overrides={"it": polars.Categorical})
+    (batch,) = pa.table(frame).to_batches()
+    assert texts.deserialize(texts.serialize(batch)).column("it").to_pylist() == ["a", "b"]

@@ -6,12 +6,14 @@ import datetime as dt
 import json
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Avro
+from nadi.client.values import avro
 from nadi.errors import InvalidArgumentError, SerializationError
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -236,3 +238,118 @@ def test_errors_name_the_value() -> None:
         Avro({"type": "rec"})
     with pytest.raises(InvalidArgumentError, match="no Avro schema"):
         Avro("{")
+
+
+# --- defaults -------------------------------------------------------------------------------------------
+
+POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int", "default": 3}]}
+HASH = {"type": "fixed", "name": "Hash", "size": 2}
+
+
+def logical(kind: Any, name: str, **more: Any) -> dict[str, Any]:
+    return {**(kind if isinstance(kind, dict) else {"type": kind}), "logicalType": name, **more}
+
+
+DEFAULTS: list[tuple[Any, Any, Any]] = [  # a type, a default in JSON, and what it is
+    ("bytes", "\u00ff\u0000", b"\xff\x00"),
+    ("string", "\u00ff", "\u00ff"),
+    ("double", 1, 1.0),
+    ("boolean", True, True),
+    (HASH, "\u00ff\u0001", b"\xff\x01"),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+    (["null", "long"], None, None),
+    (["bytes", "null"], "\u00fe", b"\xfe"),
+    (["string", "bytes"], "\u00fe", "\u00fe"),
+    (["null", "long"], 5, 5),  # of a later branch, as Avro 1.12 allows
+    ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    ({"type": "map", "values": POINT}, {"a": {}}, {"a": {"x": 3}}),
+    (POINT, {}, {"x": 3}),
+    (POINT, {"x": 4}, {"x": 4}),
+    ({"type": "record", "name": "Deep", "fields": [{"name": "p", "type": POINT, "default": {}}]}, {}, {"p": {"x": 3}}),
+    (logical("bytes", "decimal", precision=4, scale=2), "\u0004\u00d2", Decimal("12.34")),
+    (logical("bytes", "decimal", precision=4, scale=2), "\u00ff", Decimal("-0.01")),
+    (logical(HASH, "decimal", precision=4, scale=2), "\u00ff\u00ff", Decimal("-0.01")),
+    (["null", logical("bytes", "decimal", precision=4, scale=2)], None, None),
+    (logical("int", "date"), -1, dt.date(1969, 12, 31)),
+    (logical("int", "time-millis"), 1500, dt.time(0, 0, 1, 500_000)),
+    (logical("long", "time-micros"), 1, dt.time(0, 0, 0, 1)),
+    (logical("long", "timestamp-millis"), -1, dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, dt.UTC)),
+    (logical("long", "timestamp-micros"), 1, dt.datetime(1970, 1, 1, 0, 0, 0, 1, dt.UTC)),
+    (logical("long", "local-timestamp-micros"), 1, dt.datetime(1970, 1, 1, 0, 0, 0, 1)),
+    (logical("string", "uuid"), str(UUID(int=7)), UUID(int=7)),
+    (logical({"type": "fixed", "name": "D", "size": 12}, "duration"), "\u0001" * 12, b"\x01" * 12),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Unknown")  # Apache's package knows fewer logical types
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_avro_field_that_an_event_lacks_is_the_default_of_its_type(kind: Any, default: Any, value: Any) -> None:
+    old, new = (
+        Avro(record({"name": "a", "type": "int"})),
+        Avro(record({"name": "a", "type": "int"}, {"name": "it", "type": kind, "default": default})),
+    )
+    expected = {"a": 1, "it": value}
+    assert new.decoder(old.definition)(old.serialize({"a": 1})) == expected
+    assert new.deserialize(new.serialize({"a": 1})) == expected, "written without it, the default is what is written"
+    assert new.deserialize(new.serialize(expected)) == expected
+    columns = avro.decoder(avro.type_of(new.definition), new.definition, old.definition)([old.serialize({"a": 1})])
+    written = avro.decoder(avro.type_of(new.definition), new.definition, new.definition)([new.serialize({"a": 1})])
+    assert not columns.wrong
+    assert columns.values.to_pylist() == written.values.to_pylist(), "a scan reads both alike"
+
+
+@pytest.mark.parametrize("top", [lambda one: ["null", one], lambda one: {"type": "array", "items": one}])
+def test_avro_defaults_of_records_that_are_not_outermost_are_values(top: Any) -> None:
+    old, new = (
+        Avro(top(POINT | {"fields": [{"name": "y", "type": "int"}]})),
+        Avro(
+            top(
+                POINT
+                | {"fields": [{"name": "y", "type": "int"}, {"name": "raw", "type": "bytes", "default": "\u00ff"}]}
+            )
+        ),
+    )
+    one = {"y": 1}
+    given, expected = ([one], [one | {"raw": b"\xff"}]) if isinstance(top(0), dict) else (one, one | {"raw": b"\xff"})
+    assert new.decoder(old.definition)(old.serialize(given)) == expected
+    assert new.deserialize(new.serialize(given)) == expected
+
+
+def test_avro_defaults_of_named_types_hold_wherever_these_are_referred_to() -> None:
+    def line(*more: dict[str, Any]) -> Avro:
+        point = {"type": "record", "name": "P", "aliases": ["Old"], "fields": [{"name": "x", "type": "int"}, *more]}
+        fields: list[dict[str, Any]] = [{"name": "a", "type": point}, {"name": "b", "type": ["null", "P"]}]
+        return Avro(record(*fields, {"name": "c", "type": "P", "default": {"x": 9}}) | {"namespace": "n"})
+
+    old, new = line(), line({"name": "raw", "type": "bytes", "default": "\u00ff"})
+    value = {"a": {"x": 1}, "b": {"x": 2}}
+    points = {"a": {"x": 1, "raw": b"\xff"}, "b": {"x": 2, "raw": b"\xff"}, "c": {"x": 9, "raw": b"\xff"}}
+    assert new.decoder(old.definition)(old.serialize(value)) == points
+    assert new.deserialize(new.serialize(value)) == points
+
+
+def test_avro_default_that_a_reader_changes_is_not_another_events() -> None:
+    old = Avro(record({"name": "a", "type": "int"}))
+    tags = {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []}
+    new = Avro(record({"name": "a", "type": "int"}, tags, {"name": "p", "type": POINT, "default": {}}))
+    read = new.decoder(old.definition)
+    first = read(old.serialize({"a": 1}))
+    first["tags"].append("mine")
+    first["p"]["x"] = 0
+    assert read(old.serialize({"a": 2})) == {"a": 2, "tags": [], "p": {"x": 3}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "why"),
+    [
+        (HASH, "\u00ff", "has 1 bytes, and the type has 2"),
+        ("bytes", "\u0100", "'latin-1' codec|ordinal not in range"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "none of the symbols A"),
+        ("int", 1 << 31, "beyond what an int holds"),
+        ({"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}, {}, "lacks the field 'x'"),
+        ({"type": "array", "items": "int"}, ["x"], "'x' stands for no int"),
+    ],
+)
+def test_avro_default_that_is_no_value_of_its_type_is_refused_by_name(kind: Any, default: Any, why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"no Avro schema.*({why}|default)"):
+        Avro(record({"name": "it", "type": kind, "default": default}))

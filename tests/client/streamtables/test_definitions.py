@@ -277,3 +277,18 @@ async def test_two_who_drop_one_at_once(uri: str) -> None:
             await tables.define("meters", value_schema="wh long")
             assert any(await asyncio.gather(*(tables.drop("meters") for _ in range(4))))
             assert await tables.list() == []
+
+
+def test_key_names_a_column_whose_name_has_a_dot(manager: StreamManager) -> None:
+    manager.create_stream("tables", "ecs")
+    schema = "`log.level` string, log struct<level: string>, `t.ns` timestamp_ns"
+    manager.stream_tables("tables").define("ecs", value_schema=schema, key=["log.level"], event_time="t.ns")
+    with manager.create_writer("tables", "ecs") as writer:
+        for number, nested in enumerate(("first", "last")):
+            event = {"log.level": "error", "log": {"level": nested}, "t.ns": f"{number}999"}
+            writer.write_event(msgspec.json.encode(event), "error")
+    (row,) = pa.table(nadi.stream_table(manager, "tables", "ecs").latest()).to_pylist()
+    assert (row["log.level"], row["log"]) == ("error", {"level": "last"})
+    assert row["t.ns"] == datetime(1970, 1, 1, microsecond=1, tzinfo=UTC)
+    with pytest.raises(InvalidArgumentError, match=r"has no column 'log\.name': it has log\.level, log, t\.ns"):
+        manager.stream_tables("tables").define("ecs", value_schema=schema, key=["log.name"], replace=True)

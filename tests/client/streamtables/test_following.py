@@ -18,7 +18,7 @@ import nadi
 from nadi.client import StreamManager
 from nadi.client.streamtables import changes, following, latest, spill
 from nadi.client.streamtables.following import Following, write_changes
-from nadi.errors import ConflictError, InvalidArgumentError, StreamNotFoundError
+from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, StreamNotFoundError
 from nadi.naming import STREAM_TABLES_TABLE
 from tests.support.waiting import until
 
@@ -229,6 +229,48 @@ def test_processes_that_are_killed(manager: StreamManager, uri: str) -> None:
             process.kill()
     write_changes(manager, "sc", "processes", "processes-changes", end="tail")
     check(manager, "processes")
+
+
+def test_changes_follow_a_column_that_is_new_while_they_are_written_and_between(manager: StreamManager) -> None:
+    made(manager, "grown")
+    tables = manager.stream_tables("sc")
+    stop = threading.Event()
+    runs = threading.Thread(
+        target=write_changes, args=(manager, "sc", "grown", "grown-changes"), kwargs={"stop": stop, "every": 0.05}
+    )
+
+    def put(**row: Any) -> None:
+        with manager.create_writer("sc", "grown") as writer:
+            writer.write_event(json.dumps({"meter": "m"} | row).encode(), "m")
+
+    def changes() -> list[Row]:
+        try:
+            found: list[Row] = pa.table(nadi.stream_table(manager, "sc", "grown-changes").rows()).to_pylist()
+            return found
+        except NotFoundError:
+            return []
+
+    put(wh=1)
+    runs.start()
+    try:
+        until(lambda: len(changes()) == 1)
+        tables.define("grown", value_schema=f"{SCHEMA}, room string", key=["meter"], replace=True)
+        put(wh=2, room="hall")
+        until(lambda: len(changes()) == 3)
+    finally:
+        stop.set()
+        runs.join()
+    tables.define("grown", value_schema=f"{SCHEMA}, room string, floor int", key=["meter"], replace=True)
+    put(wh=3, room="hall", floor=1)
+    write_changes(manager, "sc", "grown", "grown-changes", end="tail")
+    names = ["_change_type", "wh", "room", "floor"]
+    assert [tuple(row[name] for name in names) for row in sorted(changes(), key=lambda row: row["offset"])] == [
+        ("insert", 1, None, None),
+        ("update_before", 1, None, None),
+        ("update_after", 2, "hall", None),
+        ("update_before", 2, "hall", None),
+        ("update_after", 3, "hall", 1),
+    ]
 
 
 def test_what_can_not_follow_is_refused(manager: StreamManager) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pandas
 import polars
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import nadi
@@ -21,6 +22,7 @@ from nadi.client.serializers import Struct
 from nadi.client.streamtables import writing
 from nadi.errors import ConflictError, InvalidArgumentError, SerializationError, StreamTableNotFoundError
 
+VIEW = pa.string_view()
 ROWS = pa.table({"meter": [f"m{number % 7}" for number in range(500)], "wh": list(range(500))})
 
 
@@ -61,6 +63,89 @@ def test_whatever_speaks_arrows_protocol(manager: StreamManager, kind: str) -> N
     assert sorted(last["wh"].to_pylist()) == list(range(493, 500)), "each meter's under one routing key, in order"
     event = next(manager.read_events("sc", f"from-{kind}", end=manager.cuts("sc", f"from-{kind}").tail()))
     assert json.loads(event.data).keys() == {"meter", "wh"}
+
+
+DUCKDB = """
+    select 'a' meter, 'x'::enum('x') room, ['x'::enum('x')] tags, map {'k': 'x'::enum('x')} "by", '{"q": 1}'::json "at"
+"""
+SAME = {"meter": ["a"], "room": ["x"], "tags": [["x"]], "by": [[("k", "x")]]}
+
+
+@pytest.mark.parametrize("kind", ["polars", "pandas", "duckdb", "views", "dictionaries", "runs"])
+def test_write_rows_takes_categoricals_and_views_as_the_texts_that_they_stand_for(
+    manager: StreamManager, kind: str
+) -> None:
+    texts, words = pa.dictionary(pa.uint32(), pa.string()), pa.map_(pa.string_view(), pa.string_view())
+    sources: dict[str, Callable[[], Any]] = {
+        "polars": lambda: polars.DataFrame(SAME | {"by": None}).cast(
+            {"meter": polars.Categorical, "room": polars.Enum(["x"]), "tags": polars.List(polars.Categorical)}
+        ),
+        "pandas": lambda: pandas.DataFrame(SAME).drop(columns="by").astype({"room": "category", "meter": "category"}),
+        "duckdb": lambda: duckdb.sql(DUCKDB),
+        "views": lambda: pa.table(
+            [
+                pa.array(SAME[name], one)
+                for name, one in zip(SAME, [VIEW, VIEW, pa.list_view(VIEW), words], strict=True)
+            ],
+            list(SAME),
+        ),
+        "dictionaries": lambda: pa.table({"meter": pa.array(["a"], texts), "tags": pa.array([["x"]], pa.list_(texts))}),
+        "runs": lambda: pa.table({"meter": pc.run_end_encode(pa.array(["a"])), "room": ["x"]}),
+    }
+    made(manager, f"forms-{kind}", "meter string, room string, tags array<string>, by map<string, string>, at string")
+    assert nadi.write_rows(manager, "sc", f"forms-{kind}", sources[kind]()) == 1
+    (row,) = pa.table(nadi.stream_table(manager, "sc", f"forms-{kind}").rows()).to_pylist()
+    assert (row["meter"], row["room"] or "x", row["tags"] or ["x"], row["by"] or [("k", "x")]) == (
+        *("a", "x", ["x"], [("k", "x")]),
+    )
+    assert row["at"] == ('{"q": 1}' if kind == "duckdb" else None)
+
+
+@pytest.mark.parametrize("value_format", ["json", "msgpack"])
+def test_write_rows_with_times_as_keys_of_maps_reads_the_same(manager: StreamManager, value_format: str) -> None:
+    name, at = f"times-{value_format}", datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    made(manager, name, "meter string, by map<timestamp, long>, m map<timestamp_ms, long>", value_format=value_format)
+    row = {"meter": "a", "by": [(at, 1)], "m": [(at.replace(microsecond=999000), 2)]}
+    rows = pa.Table.from_pylist([row], nadi.stream_table(manager, "sc", name).schema)
+    assert nadi.write_rows(manager, "sc", name, rows) == 1
+    found = pa.table(nadi.stream_table(manager, "sc", name).rows(also=()))
+    assert found.to_pylist() == [row]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (lambda: pandas.DataFrame({"meter": [1, "a"]}), "no form in Arrow: .*column meter"),
+        (lambda: pandas.DataFrame([["a", "b"]], columns=["meter", "meter"]), "no form in Arrow: Duplicate column"),
+        (lambda: pandas.DataFrame({"meter": ["a"], "wh": [1j]}), "no form in Arrow"),
+        (lambda: polars.DataFrame({"meter": ["a"], "wh": polars.Series([1], dtype=polars.Int128)}), "no form in Arrow"),
+        (lambda: polars.Series("meter", ["a"]), "no form in Arrow"),
+    ],
+)
+def test_write_rows_of_a_frame_that_arrow_has_no_form_for_is_refused(
+    manager: StreamManager, rows: Callable[[], Any], words: str
+) -> None:
+    if "formless" not in manager.list_streams("sc"):
+        made(manager, "formless")
+    with pytest.raises(InvalidArgumentError, match=words):
+        nadi.write_rows(manager, "sc", "formless", rows())
+
+
+def test_write_rows_of_a_map_with_both_zeros_as_keys_is_refused(manager: StreamManager) -> None:
+    made(manager, "zeros", "meter string, by map<double, long>")
+    zeros = pa.array([[(0.0, 1), (-0.0, 2)]], pa.map_(pa.float64(), pa.int64()))
+    with pytest.raises(SerializationError, match=r"the map has the key -0\.0 twice"):
+        nadi.write_rows(manager, "sc", "zeros", pa.table({"meter": ["a"], "by": zeros}))
+
+
+@pytest.mark.parametrize(("given", "words"), [({"slice": 7}, "rows: slice is"), ({"start": 7}, "rows: start is")])
+def test_rows_with_a_place_of_a_wrong_type_name_the_argument(
+    manager: StreamManager, given: dict[str, Any], words: str
+) -> None:
+    if "placed" not in manager.list_streams("sc"):
+        made(manager, "placed")
+    with pytest.raises(InvalidArgumentError, match=words):
+        nadi.stream_table(manager, "sc", "placed").rows(**given)
 
 
 def test_a_tables_rows_go_into_another(manager: StreamManager) -> None:
@@ -135,7 +220,7 @@ def test_odd_numbers_odd_names_and_no_rows(manager: StreamManager) -> None:
     with pytest.raises(StreamTableNotFoundError):
         nadi.write_rows(manager, "sc", "nothing", ROWS)
     for name in ("", 5, b"monday"):
-        with pytest.raises(InvalidArgumentError, match="a text that isn't empty"):
+        with pytest.raises(InvalidArgumentError, match=r"once.* a text"):
             nadi.write_rows(manager, "sc", "floats", ROWS, once=name)  # type: ignore[arg-type]
 
 
@@ -233,3 +318,26 @@ def test_rows_with_a_name_are_there_once_however_often_they_are_begun(
     write(500, "monday")
     write(500, "monday")
     assert wh(manager, "named") == sorted([*range(500), *range(70)])
+
+
+def test_what_a_map_or_a_time_can_not_keep_is_refused_by_row_and_column(manager: StreamManager) -> None:
+    manager.create_stream("sc", "kept")
+    fields = "id long, m map<string,int>, l array<map<long,int>>, g double, t timestamp, ms timestamp_ms"
+    manager.stream_tables("sc").define("kept", value_schema=fields)
+    twice = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
+    within = pa.array([[[(1, 1), (1, 2)]]], pa.list_(pa.map_(pa.int64(), pa.int32())))
+    late = pa.array([None, 253_402_300_800_000_000], pa.timestamp("us", "UTC"))
+    for name, column, why in (
+        ("m", twice, "row 1 .* 'm': the map has the key 'a' twice"),
+        ("l", within, "row 0 .* 'l': the map has the key 1 twice"),
+        ("t", late, "row 1 .* 't': .* outside the years 1 to 9999"),
+        ("g", pa.array([1.0, float("inf")]), "row 1 .* 'g': it is NaN or infinite"),
+    ):
+        with pytest.raises(SerializationError, match=why):
+            nadi.write_rows(manager, "sc", "kept", pa.table({name: column}))
+    times = pa.array([-1_000, 1_790_000_000_123_456], pa.timestamp("us", "UTC"))
+    assert nadi.write_rows(manager, "sc", "kept", pa.table({"ms": times, "m": twice.slice(0, 1).take([0, 0])})) == 2
+    table = nadi.stream_table(manager, "sc", "kept")
+    assert pa.table(table.rows())["ms"].to_pylist() == times.to_pylist()
+    events = [event.data for event in manager.read_events("sc", "kept", end=manager.stream_info("sc", "kept").tail)]
+    assert [b'"ms":-1,' in event or event.endswith(b'"ms":-1}') for event in events] == [True, False]

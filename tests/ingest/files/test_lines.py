@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.errors import InvalidArgumentError
-from nadi.ingest.files.keys import by_field, by_pattern, compiled
+from nadi.ingest.files.keys import FieldKey, by_pattern, compiled
 from nadi.ingest.files.lines import Cut, Cutter
 
 STARTS = re.compile(rb"^\d")
@@ -59,11 +59,11 @@ def test_keys() -> None:
     assert (by_level(b"INFO: x"), by_level(b"no level")) == ("INFO", None)
     assert by_pattern(r"(a)(?P<key>b)")(b"ab") == "b"
     assert by_pattern(r"\d+")(b"x17") == "17"
-    by_device = by_field("device.id")
+    by_device = FieldKey("device.id")
     assert by_device(b'{"device": {"id": "kitchen"}}') == "kitchen"
     assert by_device(b'{"device": {"id": 7}}') == "7"
     assert [by_device(line) for line in (b"{", b"[]", b'{"device": 1}', b'{"device": {"id": null}}')] == [None] * 4
     with pytest.raises(InvalidArgumentError, match="no regular expression"):
         compiled("(", "key pattern")
-    with pytest.raises(InvalidArgumentError, match="is no field"):
-        by_field("a..b")
+    with pytest.raises(InvalidArgumentError, match="is not a field"):
+        FieldKey("a..b")

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import nadi
 from nadi.limits import INGEST_BODY_MAX_BYTES, INGEST_LARGE_AT_ONCE, INGEST_LITTLE_BYTES
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.security import ServerSecurity
+from nadi.wire.rpc import logs_pb2
 from tests.access.support import PASSWORD, certificate, guarded, user
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -89,6 +90,64 @@ def test_what_is_answered_is_stored(rest: httpx.Client, manager: nadi.StreamMana
         assert [n for n in of_meter if n < 5000] == sorted(n for n in of_meter if n < 5000)
 
 
+@pytest.mark.parametrize(
+    ("pack", "count"),
+    [
+        (lambda: gzip.compress(lines(3)) + gzip.compress(lines(2, 3)), 5),
+        (lambda: gzip.compress(b"") + gzip.compress(lines(5)) + gzip.compress(b""), 5),
+        (lambda: b"".join(gzip.compress(lines(1, n)) for n in range(5)), 5),
+        (lambda: gzip.compress(lines(5)) + bytes(512), 5),  # as tapes and block devices pad it: gzip takes it, too
+        (lambda: gzip.compress(lines(5)[:50]) + gzip.compress(lines(5)[50:]), 5),
+        (lambda: gzip.compress(b""), 0),
+    ],
+    ids=["two", "empty-ones", "one-for-each-line", "padded", "within-a-line", "nothing"],
+)
+def test_gzip_of_any_number_of_members_is_taken(
+    rest: httpx.Client, manager: nadi.StreamManager, stream: str, pack: Callable[[], bytes], count: int
+) -> None:
+    response = rest.post(path(stream), content=pack(), headers={**NDJSON, "content-encoding": "gzip"})
+    assert response.json() == {"written": count}
+    assert sorted(stored(manager, stream)) == sorted(lines(count).splitlines())
+
+
+def test_gzip_that_is_damaged_or_too_large_in_a_later_member_is_refused(
+    rest: httpx.Client, manager: nadi.StreamManager, stream: str
+) -> None:
+    first, second = gzip.compress(lines(1)), gzip.compress(lines(1, 1))
+    half = gzip.compress(b" " * (INGEST_BODY_MAX_BYTES // 2 + 1))
+    for body, status in (
+        (first + second[:-5], 400),
+        (first + b"more", 400),
+        (first + second[:-8] + bytes(8), 400),
+        (b"", 400),
+        (half + half, 413),
+    ):
+        assert rest.post(path(stream), content=body, headers={"content-encoding": "gzip"}).status_code == status
+    assert stored(manager, stream) == []
+
+
+def test_otlp_says_which_records_were_rejected(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
+    records = [{"body": {"stringValue": "a"}}, {"body": {"intValue": "x"}}, {"body": 7}, {"body": {"intValue": 1}}]
+    body = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
+    to = {"nadi-stream": f"in/{stream}", "content-type": "application/json", "content-encoding": "gzip"}
+    response = rest.post("/v1/logs", content=gzip.compress(body[:20]) + gzip.compress(body[20:]), headers=to)
+    assert response.status_code == 200
+    problem = "record 2: intValue is 'x': it has to be an integer from -9223372036854775808 to 9223372036854775807"
+    assert response.json() == {"partialSuccess": {"rejectedLogRecords": "2", "errorMessage": problem}}
+    assert sorted(stored(manager, stream)) == [b'{"body":"a"}', b'{"body":1}']
+    assert rest.post("/v1/logs", json={}, headers={"nadi-stream": f"in/{stream}"}).json() == {}
+    name = logs_pb2.Pair(key="service.name", value=logs_pb2.Value(bool_value=True))
+    logs = [
+        logs_pb2.ResourceLogs(resource=resource, scope_logs=[logs_pb2.ScopeLogs(log_records=[logs_pb2.Record()])])
+        for resource in (logs_pb2.Attributes(attributes=[name]), logs_pb2.Attributes())
+    ]
+    to = {"nadi-stream": f"in/{stream}", "content-type": "application/x-protobuf"}
+    answer = rest.post("/v1/logs", content=logs_pb2.Request(resource_logs=logs).SerializeToString(), headers=to)
+    partial = logs_pb2.Response.FromString(answer.content).partial_success
+    assert (answer.status_code, partial.rejected_log_records) == (200, 1)
+    assert "the field 'service.name' is true" in partial.error_message
+
+
 def test_large_bodies_and_large_events(rest: httpx.Client, manager: nadi.StreamManager, stream: str) -> None:
     event = b"x" * INGEST_BODY_MAX_BYTES
     assert rest.post(path(stream), content=event).status_code == 200
@@ -111,7 +170,9 @@ def test_what_is_refused(rest: httpx.Client, manager: nadi.StreamManager, stream
     refused(400, "line 2 is not JSON", content=b"{}\n{", headers=NDJSON)
     refused(400, "printable", headers={"idempotency-key": ""})
     refused(415, "gzip", headers={"content-encoding": "br"})
-    refused(400, "not one whole gzip", content=gzip.compress(b"abc")[:-3], headers={"content-encoding": "gzip"})
+    refused(400, "not whole gzip", content=gzip.compress(b"abc")[:-3], headers={"content-encoding": "gzip"})
+    refused(400, "is not UTF-8", path=path(stream) + "?key=%ff")
+    refused(400, "there twice", path=path(stream) + "?key=a&key=b")
     refused(403, "page of another site", headers={"origin": "https://elsewhere.example"})
     assert rest.post(path(stream), content=b"x", headers={"origin": str(rest.base_url).rstrip("/")}).status_code == 200
     assert stored(manager, stream) == [b"x"]

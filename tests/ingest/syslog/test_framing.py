@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +74,44 @@ def test_the_end_of_a_connection() -> None:
         ended = Framing(20)
         assert ended.feed(data) == []
         assert ended.end() == rest
+
+
+TEXT = b"<13>1 2026-11-28T20:18:36Z vm app - - - started, and a text that is long enough to be packed" * 2
+PACKED = b"z" + zlib.compress(TEXT, 9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+@pytest.mark.parametrize(
+    ("data", "before"),
+    [
+        (b"%d %s" % (len(PACKED), PACKED), []),
+        (b"9 <13>hello%d %s" % (len(PACKED), PACKED), [b"<13>hello"]),
+        (b"<13>hello\n%d %s" % (len(PACKED), PACKED), [b"<13>hello"]),
+        (zlib.compress(TEXT, 1), []),
+        (zlib.compress(TEXT), []),
+        (zlib.compress(TEXT, 9), []),
+    ],
+    ids=["counted", "counted-later", "among-lines", "stream-1", "stream-6", "stream-9"],
+)
+def test_compressed_messages_break_it_off_with_a_reason(data: bytes, before: list[bytes], size: int) -> None:
+    framing = Framing(65_536)
+    assert fed(framing, data, [size] * len(data)) == before
+    assert framing.broken is not None
+    assert "it is compressed (ziplevel or compression.mode" in framing.broken
+    assert framing.end() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"\x1f\x8b\x08\x00", "compressed")], ids=["tls", "gzip"]
+)
+def test_connection_that_begins_with_tls_or_gzip_is_broken_off(data: bytes, reason: str) -> None:
+    framing = Framing(100)
+    assert framing.feed(data[:1]) == framing.feed(data[1:]) == []
+    assert reason in str(framing.broken)
+
+
+@pytest.mark.parametrize("text", [b"x^2 > y", b"xylophone", b"z", b"zx spectrum", b"5 zxcvb", b"x", b"12 zebras"])
+def test_text_that_begins_as_compressed_data_may_is_text(text: bytes) -> None:
+    framing = Framing(100)
+    assert fed(framing, text + b"\n", []) + framing.end() == [text]
+    assert framing.broken is None

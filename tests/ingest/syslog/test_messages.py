@@ -69,6 +69,70 @@ def test_rfc_3164() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '{"level":"info","msg":"ok"}',
+        '["a", "b: c"]',
+        "10:15:32 starting",
+        "10:15:32.123: starting",
+        "192.168.0.1: refused",
+        "http://10.0.0.7/ is slow",
+        "fe80::1 is up",
+        "localhost:8080 refused",
+        r"C:\logs is full",
+        'level=info msg="a: b"',
+        '"quoted": x',
+        "<a href='x: y'>",
+        "note to self: buy",
+        "app[1] without a colon",
+    ],
+)
+def test_rfc_3164_text_without_a_tag_is_the_whole_message(text: str) -> None:
+    found = parsed(f"<34>Oct 11 22:14:15 hall {text}".encode(), NOW)
+    assert (found.host, found.app, found.fields["message"]) == ("hall", None, text)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2}', "10:15:32 starting", '["a", "b"]', "level=info x"])
+def test_rfc_3164_text_that_is_no_host_is_the_message(text: str) -> None:
+    found = parsed(f"<34>Oct 11 22:14:15 {text}".encode(), NOW)
+    assert (found.host, found.app, found.fields["message"]) == (None, None, text)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "su",
+        "7zip",
+        "systemd-logind",
+        "(sd-pam)",
+        "postfix/smtpd",
+        "my_app.v2",
+        "%LINK-3-UPDOWN",
+        "NetworkManager",
+        "a@b",
+    ],
+)
+def test_rfc_3164_tag_that_programs_have_is_the_app(tag: str) -> None:
+    for sent, procid, text in ((f"{tag}: x", None, "x"), (f"{tag}[12]:7 x", "12", "7 x"), (f"{tag}:x", None, "x")):
+        found = parsed(f"<34>Oct 11 22:14:15 hall {sent}".encode(), NOW)
+        assert (found.app, found.fields.get("procid"), found.fields["message"]) == (tag, procid, text)
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (b"- -  started", "started"),
+        (b"- -   indented", " indented"),
+        (b"- - started", "started"),
+        (b"ID47 -  started", " started"),
+        (b'- [a@1 b="c"]  started', " started"),
+    ],
+)
+def test_rfc_5424_text_of_rsyslog_has_no_space_of_its_tag(rest: bytes, text: str) -> None:
+    assert parsed(b"<13>1 2026-11-28T20:18:36Z vm app - " + rest, NOW).fields["message"] == text
+
+
+@pytest.mark.parametrize(
     ("message", "text"),
     [
         (b"hello", "hello"),

@@ -28,6 +28,7 @@ from tests.ingest.syslog.receiving import LINES, MESSAGES, stored
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
+GUIDE = Path(__file__).parents[3] / "docs" / "ingest.md"
 COMMAND = [sys.executable, "-c", "from nadi.cli.app import main; main()", "ingest-syslog", "in"]
 pytestmark = pytest.mark.timeout(300)
 
@@ -58,6 +59,12 @@ class Command:
             found = re.search(r"over (\w+) at ([\d.]+):(\d+)", self._process.stdout.readline().decode())
             assert found is not None
             self.addresses[found[1]] = found[2], int(found[3])
+
+    def line_of_errors(self) -> str:
+        """The next one that it says there."""
+        assert self._process.stderr is not None
+        assert select.select([self._process.stderr], [], [], 60)[0]
+        return self._process.stderr.readline().decode()
 
     def kill(self) -> None:
         self._process.kill()
@@ -224,35 +231,120 @@ def test_pythons_own_handler(server: EmbeddedServer, stream: str, over: str) -> 
     assert all((event["facility"], event["severity"]) == ("user", "err") for event in found)
 
 
-@pytest.mark.skipif(shutil.which("rsyslogd") is None, reason="there is no rsyslogd (Debian: rsyslog)")
-@pytest.mark.parametrize("way", ["udp", "tcp", "tcp-counted-5424"])
-def test_rsyslog(server: EmbeddedServer, stream: str, tmp_path: Path, way: str) -> None:
-    """Forwards what a program told it, as it does everywhere."""
-    told = tmp_path / "told"
+# Each of these reads a program's messages from a socket, and sends them on by the lines under test.
+
+
+def documented(language: str, address: tuple[str, int]) -> str:
+    """The lines of the guide for that program, with this address in them."""
+    (text,) = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert "5514" in text
+    return str(text.replace("5514", str(address[1])))
+
+
+@contextmanager
+def rsyslog(folder: Path, lines: str) -> Iterator[Path]:
+    told = folder / "told"
+    settings = folder / "rsyslog.conf"
+    settings.write_text(
+        f'global(workDirectory="{folder}")\nmodule(load="imuxsock" SysSock.Use="off")\n'
+        f'input(type="imuxsock" Socket="{told}" CreatePath="on")\n{lines}\n'
+    )
+    yield from _running(["rsyslogd", "-n", "-f", str(settings), "-i", str(folder / "pid")], told)
+
+
+@contextmanager
+def syslog_ng(folder: Path, lines: str) -> Iterator[Path]:
+    told = folder / "told"
+    settings = folder / "syslog-ng.conf"
+    settings.write_text(f'@version: current\nsource s_src {{ unix-dgram("{told}"); }};\n{lines}')
+    places = [f"--{name}={folder / name}" for name in ("persist-file", "control", "pidfile")]
+    command = ["syslog-ng", "--foreground", "--no-caps", f"--cfgfile={settings}", *places]
+    yield from _running(command, told)
+
+
+def _running(command: list[str], told: Path) -> Iterator[Path]:
+    process = subprocess.Popen(command, cwd=told.parent)
+    try:
+        until(told.exists)
+        yield told
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def say(told: Path, *messages: str) -> None:
+    """As the C library does for a program."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        for message in messages:
+            sender.sendto(f"<11>Oct 11 22:14:15 shop[7]: {message}".encode(), str(told))
+
+
+def needs(program: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"there is no {program} (Debian: {package})")
+
+
+TOLD = ["sold 0", "  at main()", '{"level": "info"}', "höi"]
+
+
+@needs("rsyslogd", "rsyslog")
+@pytest.mark.parametrize("way", ["udp", "tcp", "documented"])
+def test_rsyslog_by_each_format_sends_the_texts_that_programs_wrote(
+    server: EmbeddedServer, stream: str, tmp_path: Path, way: str
+) -> None:
     with receiving(server, stream, "--udp", "127.0.0.1:0", "--tcp", "127.0.0.1:0") as command:
-        kind = way.partition("-")[0]
+        host, port = command.addresses["UDP" if way == "udp" else "TCP"]
+        lines = f'*.* action(type="omfwd" target="{host}" port="{port}" protocol="{way}")'
+        if way == "documented":
+            lines = documented("rsyslog", (host, port))
+        with rsyslog(tmp_path, lines) as told:
+            say(told, *TOLD)
+            _arrived(server, stream)
+
+
+@needs("syslog-ng", "syslog-ng-core")
+def test_syslog_ng_as_documented_sends_the_texts_that_programs_wrote(
+    server: EmbeddedServer, stream: str, tmp_path: Path
+) -> None:
+    with (
+        receiving(server, stream, "--tcp", "127.0.0.1:0") as command,
+        syslog_ng(tmp_path, documented("syslog-ng", command.addresses["TCP"])) as told,
+    ):
+        say(told, *TOLD)
+        _arrived(server, stream)
+
+
+def _arrived(server: EmbeddedServer, stream: str) -> None:
+    def ours() -> list[dict[str, Any]]:
+        return [event for event in map(json.loads, stored(server.controller_uri, stream)) if event.get("app") == "shop"]
+
+    until(lambda: len(ours()) == len(TOLD))
+    assert [event["message"] for event in ours()] == TOLD
+    assert all((event["procid"], event["severity"]) == ("7", "err") and event["host"] for event in ours())
+
+
+PACKED = {
+    "tcp-lines": ("tcp", 'ziplevel="9"'),
+    "tcp-stream": ("tcp", 'ziplevel="9" compression.mode="stream:always"'),
+    "udp": ("udp", 'ziplevel="9"'),
+}
+
+
+@needs("rsyslogd", "rsyslog")
+@pytest.mark.parametrize("way", PACKED)
+def test_rsyslog_that_compresses_is_refused_with_a_message(
+    server: EmbeddedServer, stream: str, tmp_path: Path, way: str
+) -> None:
+    kind, options = PACKED[way]
+    with receiving(server, stream, f"--{kind}", "127.0.0.1:0") as command:
         host, port = command.addresses[kind.upper()]
-        more = ' tcp_framing="octet-counted" template="RSYSLOG_SyslogProtocol23Format"' if "5424" in way else ""
-        settings = tmp_path / "rsyslog.conf"
-        settings.write_text(
-            f'module(load="imuxsock" SysSock.Use="off")\n'
-            f'input(type="imuxsock" Socket="{told}" CreatePath="on")\n'
-            f'*.* action(type="omfwd" target="{host}" port="{port}" protocol="{kind}"{more})\n'
+        action = f'action(type="omfwd" target="{host}" port="{port}" protocol="{kind}" {options})'
+        lines = f'if $programname == "shop" then {action}'
+        with rsyslog(tmp_path, lines) as told:
+            say(told, "a text that is long enough to be packed, " * 5)
+            line = command.line_of_errors()
+        assert re.search(r"(connections ended|datagrams refused), the last from 127.0.0.1: it is compressed", line), (
+            line
         )
-        process = subprocess.Popen(["rsyslogd", "-n", "-f", str(settings), "-i", str(tmp_path / "pid")])
-        try:
-            until(told.exists)
-            handler = logging.handlers.SysLogHandler(str(told))
-            handler.setFormatter(logging.Formatter("shop[7]: %(message)s"))
-            log = logging.Logger("shop")
-            log.addHandler(handler)
-            for number in range(3):
-                log.error("sold %d", number)
-            handler.close()
-            until(lambda: len([e for e in stored(server.controller_uri, stream) if b"sold" in e]) == 3)
-        finally:
-            process.terminate()
-            process.wait(60)
-    ours = [event for event in map(json.loads, stored(server.controller_uri, stream)) if event.get("app") == "shop"]
-    assert [event["message"].strip() for event in ours] == [f"sold {number}" for number in range(3)]
-    assert all((event["procid"], event["severity"]) == ("7", "err") and event["host"] for event in ours)
+        said = command.stop()
+    assert re.search(r"[1-9]\d* (connections ended|datagrams refused) for what came", said), said
+    assert stored(server.controller_uri, stream) == []

@@ -18,7 +18,7 @@ from nadi.segmentstore.chain.log import ChainLog
 from nadi.segmentstore.chain.objects import ChainObjects
 from tests.segmentstore.chain.racing import play
 
-SEEDS = 200
+SEEDS = 100
 
 
 @pytest.fixture(autouse=True)

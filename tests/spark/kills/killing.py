@@ -125,6 +125,7 @@ class KillingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         self._steps.at("after-commit-log")
         self._inner.commit(end)
+        self._steps.at("mirrored")
 
     def stop(self) -> None:
         self._inner.stop()

@@ -41,6 +41,23 @@ query = (
 query.awaitTermination()
 print("foreachBatch", spark.read.format("nadi").options(**home, stream="each").load().count())
 
+written = {bytes(row.event) for row in spark.read.format("nadi").options(**home, stream="written").load().collect()}
+given = rows.toArrow()
+forms = {
+    "Arrow": spark.createDataFrame(given),
+    "pandas": spark.createDataFrame(given.to_pandas()),
+    "mapInArrow": rows.mapInArrow(lambda batches: batches, rows.schema),
+    "mapInPandas": rows.mapInPandas(lambda frames: frames, rows.schema),
+}
+for form, frame in forms.items():
+    options["stream"] = form
+    frame.write.format("nadi").options(**options, default_num_segments=2).mode("append").save()
+    found = spark.read.format("nadi").options(**home, stream=form, columns="event,segment_id").load()
+    events = found.toPandas()["event"] if form == "pandas" else found.toArrow()["event"].to_pylist()
+    assert {bytes(event) for event in events} == written, form
+    assert len(set(found.toPandas()["segment_id"])) == 2, "their keys say where they go"
+print("forms", len(forms))
+
 try:
     from nadi import StreamManager
     from nadi.spark import follow_segments

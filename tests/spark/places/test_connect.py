@@ -111,8 +111,9 @@ def test_a_program_that_is_a_client_of_spark_connect(
     remote: str, server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path
 ) -> None:
     said = run(str(CLIENT), remote, server.controller_uri, str(tmp_path))
-    batch, streaming, each, executors = said
+    batch, streaming, each, forms, executors = said
     assert [batch, streaming, each] == ["batch 200", "streaming 200", "foreachBatch 200"]
+    assert forms == "forms 4"
     assert "Spark Connect" in executors
     for stream in ("written", "copied", "each"):
         end = manager.cuts("home", stream).tail()

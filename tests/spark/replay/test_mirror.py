@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from nadi.cli.app import app
@@ -16,12 +19,13 @@ from nadi.client.scan.connection import Connection
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, NotFoundError
 from nadi.spark.checkpoints import mirror as module
 from nadi.spark.checkpoints.log import apply, encode
-from nadi.spark.checkpoints.mirror import CheckpointMirror, restore
+from nadi.spark.checkpoints.mirror import CheckpointMirror, mirrored, restore
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
 from tests.spark.conftest import World
 from tests.spark.queries import Home, Query
+from tests.support.spark import with_settings
 
 pytestmark = pytest.mark.spark
 
@@ -94,7 +98,7 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
     with home.manager.create_writer("home", "grouped") as writer:
         for _ in range(30):
             writer.write_event(bytes(92), "k")
-    folder = checkpoint(tmp_path / "grouped")
+    folder, client = checkpoint(tmp_path / "grouped"), client_of(Connection(home.uri))
     options = {"groupId": "grouped", "mirror_checkpoint": str(folder), "mirror_name": "grouped"}
     query = Query(home, "grouped", maxOffsetsPerTrigger="10", **options)
     for batch in range(3):
@@ -104,11 +108,11 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
         if batch:
             query.reader.commit(start)
         (lag,) = home.manager.reader_group_manager("home").lag("grouped")
-        assert lag.bytes_behind == 3_000 - 1_000 * max(batch - 1, 0), "the mirror is before the batch that ended here"
+        assert lag.bytes_behind == 3_000 - 1_000 * batch
+        if batch:
+            assert client.run(mirrored(client.manager, "home", "grouped")).batch == batch, "the mirror is not before it"
         query.read(start, end)
         query.offsets.append(end)
-    (lag,) = home.manager.reader_group_manager("home").lag("grouped")
-    assert lag.bytes_behind == 1_000
     home.manager.create_stream("home", "copied", 1)
     other = Query(home, "copied", mirror_checkpoint=str(folder), mirror_name="copied")
     with pytest.raises(InvalidArgumentError, match="is another query's checkpoint: its batch 2 ends elsewhere"):
@@ -148,6 +152,174 @@ def test_damage_is_told() -> None:
 def test_options_that_make_no_sense(given: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidArgumentError, match=told):
         ReadOptions.from_spark({"scope": "home", "stream": "a", **given}, Use.READ_STREAM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"streaming.queryEvolution.enableSourceEvolution": "true"}, ["orders_2026"]),
+        ({"streaming.queryEvolution.enableSourceEvolution": "true"}, ["_1", "B2"]),
+        ({"streaming.offsetLog.formatVersion": "2"}, [None, None]),
+    ],
+)
+def test_a_query_with_named_sources_goes_on_from_its_mirror(
+    world: World, tmp_path: Path, settings: dict[str, str], names: list[str | None], request: Any
+) -> None:
+    """The last of the sources mirrors, and the next life has only what was mirrored and what came since."""
+    mirror = f"named-{request.node.callspec.id.split('-')[0]}"
+    inputs = [f"{mirror}-{number}" for number in range(len(names))]
+    for stream in (*inputs, f"{mirror}-out"):
+        world.manager.create_stream("home", stream, 1)
+
+    def run(folder: Path) -> None:
+        mirroring = {"mirror_checkpoint": str(folder), "mirror_name": mirror}
+        frames = []
+        for stream, name in zip(inputs, names, strict=True):
+            reader = world.spark.readStream.format("nadi")
+            reader = reader if name is None else reader.name(name)
+            more = mirroring if stream == inputs[-1] else {}
+            frames.append(reader.options(**world.options(stream, **more)).load().select("event"))
+        rows = reduce(DataFrame.union, frames)
+        writer = rows.writeStream.format("nadi").options(**world.options(f"{mirror}-out"))
+        writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
+
+    with with_settings(world.spark, {f"spark.sql.{name}": value for name, value in settings.items()}):
+        for life in range(2):
+            folder = tmp_path / str(life)
+            for stream in inputs:
+                with world.manager.create_writer("home", stream) as writer:
+                    writer.write_batch([f"{stream}:{life}:{number}".encode() for number in range(5)], ["k"] * 5)
+            run(folder)
+            assert (folder / "offsets" / str(life)).read_text().startswith("v2\n")
+            shutil.rmtree(folder)  # with all that was not mirrored
+            client = client_of(Connection(world.uri))
+            assert client.run(restore(client.manager, "home", mirror, str(tmp_path / str(life + 1)))).batch == life
+    end = world.manager.stream_info("home", f"{mirror}-out").tail
+    written = [event.data.decode() for event in world.manager.read_events("home", f"{mirror}-out", end=end)]
+    assert sorted(written) == sorted(
+        f"{stream}:{life}:{number}" for stream in inputs for life in range(2) for number in range(5)
+    )
+
+
+def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) -> None:
+    """Its query went on elsewhere, and planned another batch with the same number."""
+    client = client_of(Connection(home.uri))
+    left, other = checkpoint(tmp_path / "left"), checkpoint(tmp_path / "other")
+    (left / "offsets" / "1").write_text("the batch of a driver that was cut off")
+    (other / "offsets" / "1").write_text("the batch that was run")
+    client.run(CheckpointMirror(client.manager, "home", "left", str(other)).keep())
+    for step in ("begin", "keep"):
+        with pytest.raises(ConflictError, match="has another batch 1 of query q"):
+            client.run(getattr(CheckpointMirror(client.manager, "home", "left", str(left)), step)())
+    client.run(CheckpointMirror(client.manager, "home", "left", str(other)).begin())
+
+
+def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path) -> None:
+    client, folder = client_of(Connection(home.uri)), checkpoint(tmp_path / "driver")
+    (folder / "state" / "0" / "_metadata").mkdir(parents=True)
+    (folder / "state" / "0" / "_metadata" / "metadata").touch()
+    kept = CheckpointMirror(client.manager, "home", "elsewhere", str(folder))
+    client.run(kept.keep())
+    (folder / "commits").mkdir()
+    (folder / "commits" / "0").touch()
+    (folder / "offsets" / "1").touch()
+    with pytest.raises(InvalidArgumentError, match="machines that don't share the folder"):
+        client.run(kept.keep())
+    (folder / "state" / "0" / "0").mkdir()
+    (folder / "state" / "0" / "0" / "1.delta").touch()
+    client.run(kept.keep())
+
+
+class Lives:
+    """A query that is run to what there is, loses its checkpoint, and is restored, under Spark's default settings."""
+
+    def __init__(self, world: World, name: str, folder: Path) -> None:
+        self.world, self.name, self.mirror, self.folder = world, name, name, folder
+        for stream in ("in", "out"):
+            world.manager.create_stream("home", f"{name}-{stream}", 1)
+
+    def write(self, *hours: int) -> None:
+        with self.world.manager.create_writer("home", f"{self.name}-in") as writer:
+            for hour in hours:
+                writer.write_event(b"%d" % (hour * 3600), "k")
+
+    def hours(self) -> Any:
+        mirroring = {"mirror_checkpoint": str(self.folder), "mirror_name": self.mirror}
+        rows = self.world.read_stream(f"{self.name}-in", **mirroring)
+        return rows.selectExpr("timestamp_seconds(INT(STRING(event))) hour").withWatermark("hour", "1 minute")
+
+    def run(self, rows: DataFrame) -> None:
+        options = self.world.options(f"{self.name}-out")
+        writer = rows.writeStream.format("nadi").options(**options).option("checkpointLocation", str(self.folder))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def lose(self) -> int:
+        """The last batch that was mirrored."""
+        shutil.rmtree(self.folder)
+        client = client_of(Connection(self.world.uri))
+        return client.run(restore(client.manager, "home", self.mirror, str(self.folder))).batch
+
+    def written(self) -> list[str]:
+        end = self.world.manager.stream_info("home", f"{self.name}-out").tail
+        return [event.data.decode() for event in self.world.manager.read_events("home", f"{self.name}-out", end=end)]
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.window("hour", "5 minutes")).count().selectExpr(f"{HOUR} AS event")
+
+
+def in_sessions(rows: DataFrame) -> DataFrame:
+    sessions = rows.groupBy(F.session_window("hour", "5 minutes").alias("window"), F.hour("hour")).count()
+    return sessions.selectExpr(f"{HOUR} AS event")
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    """Each hour with what comes within a minute after it: nothing, which is known once the watermark has passed it."""
+    others = rows.selectExpr("hour AS other")
+    on = F.expr("DATE(other) = DATE(hour) AND other > hour AND other < hour + INTERVAL 1 MINUTE")
+    return rows.join(others, on, "left_outer").selectExpr("CONCAT(UNIX_TIMESTAMP(hour) DIV 3600, ':1') AS event")
+
+
+HOUR = "CONCAT(UNIX_TIMESTAMP(window.start) DIV 3600, ':', count)"
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PLAIN_FILES = {"checkpointFileManagerClass": None, "checkpoint.fileChecksum.enabled": None}  # Spark's, not `tuned`'s
+
+
+@pytest.mark.parametrize(
+    ("work", "settings"),
+    [
+        (counted, PLAIN_FILES),
+        (in_sessions, {"offsetLog.formatVersion": "2"}),
+        (joined, {"stateStore.providerClass": ROCKS, "stateStore.rocksdb.changelogCheckpointing.enabled": "true"}),
+    ],
+)
+def test_a_batch_without_rows_after_the_mirror_is_restored(
+    world: World, tmp_path: Path, work: Any, settings: dict[str, str | None]
+) -> None:
+    lives = Lives(world, f"silent-{work.__name__.replace('_', '-')}", tmp_path / "checkpoint")
+    with with_settings(world.spark, {f"spark.sql.streaming.{name}": value for name, value in settings.items()}):
+        for life, hours in enumerate([(1, 3), (5,), (7,)]):
+            lives.write(*hours)
+            lives.run(work(lives.hours()))
+            assert lives.lose() == 2 * life + 1, "a batch without rows follows each with rows"
+    assert sorted(lives.written()) == ["1:1", "3:1", "5:1"], "7 is open"
+
+
+def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:
+    """Spark runs it at the next start and asks the source for nothing: neither tasks, nor a commit."""
+    lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(Connection(world.uri))
+    lives.write(1, 3)
+    lives.run(counted(lives.hours()))
+    assert lives.lose() == 1, "planned, and not committed"
+    shutil.copytree(lives.folder, tmp_path / "before")
+    (tmp_path / "before" / "offsets" / "1").unlink()
+    lives.mirror = "killed-before-2"
+    client.run(CheckpointMirror(client.manager, "home", lives.mirror, str(tmp_path / "before")).keep())
+    lives.run(counted(lives.hours()))
+    assert lives.lose() == 1
+    lives.write(5)
+    lives.run(counted(lives.hours()))
+    assert sorted(lives.written()) == ["1:1", "3:1"]
 
 
 @pytest.mark.slow  # a minute each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,10 +17,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.values import arrow, avro, documents, protobuf
 from nadi.client.values.columns import Decoded
 from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import is_json, plain
+from nadi.client.values.types import is_json
 from nadi.errors import SerializationError
 from tests.client.serializers.test_avro import made, records
 
@@ -41,6 +43,53 @@ def one(ddl: str, event: bytes, encoding: documents.Encoding = "json") -> Any:
 
 
 # --- JSON and msgpack ---------------------------------------------------------------------------------
+
+
+def test_a_number_in_a_column_of_a_unit_is_an_instant_and_one_outside_the_years_is_none() -> None:
+    seconds = 1_790_000_000
+    at = datetime.fromtimestamp(seconds, UTC)
+    for unit, per_s in (("", 1), ("_s", 1), ("_ms", 10**3), ("_us", 10**6), ("_ns", 10**9)):
+        ddl, number = f"at timestamp{unit}", seconds * per_s
+        assert one(ddl, b'{"at": %d}' % number) == one(ddl, b'{"at": "2026-09-21T14:13:20Z"}') == {"at": at}
+        texts = read(ddl, b'{"at": "%d"}' % number, b'{"at": "20260921"}')
+        assert texts.values.is_valid().to_pylist() == ([True, True] if unit else [False, True])
+        edge = 253_402_300_800 * per_s
+        if edge < 1 << 63:
+            assert one(ddl, b'{"at": %d}' % (edge - 1))["at"].year == 9999
+        assert "at: " in read(ddl, b'{"at": %d}' % edge).wrong[0]
+    assert one("at timestamp_ns", b'{"at": -1}') == {"at": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)}
+    for unit, finer, number in (
+        ("", "ms", seconds * 1000),
+        ("_ms", "ns", seconds * 10**9),
+        ("", "us", seconds * 10**6),
+    ):
+        wrong = read(f"l array<struct<at timestamp{unit}>>", b'{"l": [{"at": %d}]}' % number).wrong[0]
+        assert wrong.startswith("l: at: ")
+        assert f"declare the column timestamp_{finer} if these are" in wrong
+
+
+@pytest.mark.parametrize("number", [-62_135_596_801, 253_402_300_800])
+def test_a_time_outside_the_years_1_to_9999_is_none_in_any_format(number: int) -> None:
+    fields = [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]
+    days = {"name": "day", "type": {"type": "int", "logicalType": "date"}}
+    for definition, event in (
+        ({"type": "record", "name": "R", "fields": fields}, {"at": number * 1000}),
+        ({"type": "record", "name": "D", "fields": [days]}, {"day": number // 86_400}),
+    ):
+        written = json.dumps(definition).encode()
+        plain_written = json.dumps({**definition, "fields": [{"name": next(iter(event)), "type": "long"}]})
+        data = Avro(plain_written).serialize(event)
+        found = avro.decoder(avro.type_of(written), written, written)([data])
+        assert found.values.to_pylist() == [None]
+        assert found.wrong
+    schema = pa.schema([("l", pa.list_(pa.struct([("at", pa.timestamp("s", "UTC"))])))])
+    batch = pa.RecordBatch.from_arrays([pa.array([[{"at": number}]], schema.field("l").type)], schema=schema)
+    rows = Arrow(schema)
+    found = arrow.decoder(arrow.type_of(rows.definition), rows.definition, rows.definition)([rows.serialize(batch)])
+    assert found.wrong[0].startswith("l: at: ")
+    stamp = timestamp_pb2.Timestamp(seconds=number).SerializeToString()
+    message = Protobuf(timestamp_pb2.Timestamp).definition
+    assert protobuf.decoder(protobuf.type_of(message), message, message)([stamp]).wrong
 
 
 def test_fields_are_those_that_are_asked_for() -> None:
@@ -76,6 +125,43 @@ def test_moments_of_all_kinds_together() -> None:
     local = read("t timestamp_ntz", b'{"t": "2026-11-23T12:00:00"}', b'{"t": "2026-11-23T12:00:00Z"}')
     assert local.values.to_pylist() == [{"t": NOON.replace(tzinfo=None)}, None]
     assert "has a time zone" in local.wrong[1]
+
+
+BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_998, UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1969-12-31T23:59:59.9999989Z", BEFORE_1970),
+        ("1969-12-31T23:59:59.999998999Z", BEFORE_1970),
+        ("1969-12-31 23:59:59.999998999", BEFORE_1970),
+        ("2026-11-23T12:00:00.000000999+00:00", NOON),
+        (-0.0000011, BEFORE_1970),
+        (1795435200.1, NOON.replace(microsecond=100_000)),
+    ],
+)
+def test_json_and_msgpack_times_finer_than_a_microsecond_are_rounded_towards_the_past(
+    text: Any, moment: datetime
+) -> None:
+    for encoding, encode in (("json", msgspec.json.encode), ("msgpack", msgspec.msgpack.encode)):
+        assert one("t timestamp", encode({"t": text}), encoding) == {"t": moment}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "moment"),
+    [
+        (struct.pack(">I", 1795435200), NOON),
+        (struct.pack(">Q", 999 << 34 | 1795435200), NOON),
+        (struct.pack(">Iq", 999_998_999, -1), BEFORE_1970),
+    ],
+)
+def test_msgpack_timestamp_is_rounded_towards_the_past(data: bytes, moment: datetime) -> None:
+    event = msgspec.msgpack.encode({"t": msgspec.msgpack.Ext(-1, data)})
+    assert one("t timestamp", event, "msgpack") == {"t": moment}
+    assert "has a time zone" in read("t timestamp_ntz", event, encoding="msgpack").wrong[0]
+    other = msgspec.msgpack.encode({"t": msgspec.msgpack.Ext(5, data)})
+    assert "no timestamp" in read("t timestamp", other, encoding="msgpack").wrong[0]
 
 
 def test_other_types() -> None:
@@ -157,6 +243,19 @@ def test_avro_times_and_others() -> None:
     assert found == [expected, expected | {"us": NOON, "either": '"a"'}]
 
 
+@pytest.mark.filterwarnings("ignore:Unknown")  # Apache's package takes nanoseconds for plain numbers
+@pytest.mark.parametrize("is_block", [True, False])
+@pytest.mark.parametrize("local", ["", "local-"])
+def test_avro_nanoseconds_are_rounded_towards_the_past(local: str, is_block: bool) -> None:
+    times = {"type": "long", "logicalType": f"{local}timestamp-nanos"}
+    more = [] if is_block else [{"name": "m", "type": {"type": "map", "values": times}, "default": {"a": -1}}]
+    found = avro_of([{"name": "t", "type": times, "default": -1}, *more], {"t": -1}, {"t": -1001}, {"t": 1999}, {})
+    numbers = found.values.field("t").cast(pa.int64()).to_pylist()
+    assert numbers == [-1, -2, 1, -1]
+    if more:
+        assert found.values.field("m").items.cast(pa.int64()).to_pylist() == [-1, -1, -1, -1]
+
+
 def as_column(kind: pa.DataType, value: Any) -> Any:
     """What a column has for a value that the serializer reads."""
     if value is None:
@@ -229,6 +328,14 @@ def test_avro_that_is_beyond_all_limits(kind: Any, event: bytes, why: str) -> No
 
 
 # --- Protobuf -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "micros"), [(-1, 999_999_999, -1), (-1, 1, -1_000_000), (0, 999, 0), (-2, 0, -2_000_000)]
+)
+def test_protobuf_timestamp_is_rounded_towards_the_past(seconds: int, nanos: int, micros: int) -> None:
+    found = messages(timestamp_pb2.Timestamp(seconds=seconds, nanos=nanos))
+    assert found.values.cast(pa.int64()).to_pylist() == [micros]
 
 
 def messages(*values: Any) -> Decoded:
@@ -326,6 +433,28 @@ def test_arrow_columns_that_are_other_ones_in_spark() -> None:
     found = arrow.decoder(arrow.type_of(definition), definition, definition)([event])
     assert found.values.to_pylist() == [row | {"needed": Decimal(2**64 - 1), "time": "00:00:03.000000", "big": "1.0"}]
     assert found.values.type == plain(pa.struct(list(schema)))
+
+
+def test_arrow_times_finer_than_a_microsecond_are_rounded_towards_the_past() -> None:
+    numbers = pa.array([-1, -1001, 1999, None])
+    columns = {
+        "ns": numbers.cast(pa.timestamp("ns")),
+        "zoned": numbers.cast(pa.timestamp("ns", "Asia/Kolkata")),
+        "ms": numbers.cast(pa.timestamp("ms")),
+        "list": pa.ListArray.from_arrays([0, 1, 2, 3, 4], numbers.cast(pa.timestamp("ns"))),
+        "inner": pa.StructArray.from_arrays([numbers.cast(pa.timestamp("ns", "UTC"))], ["t"]),
+    }
+    batch = pa.record_batch(columns)
+    serializer = Arrow(batch.schema)
+    found = arrow.decoder(arrow.type_of(serializer.definition), serializer.definition, serializer.definition)(
+        [serializer.serialize(batch)]
+    ).values
+    micros = [-1, -2, 1, None]
+    assert found.field("ns").cast(pa.int64()).to_pylist() == micros
+    assert found.field("zoned").cast(pa.int64()).to_pylist() == micros
+    assert found.field("ms").cast(pa.int64()).to_pylist() == [-1000, -1_001_000, 1_999_000, None]
+    assert found.field("list").flatten().cast(pa.int64()).to_pylist() == micros
+    assert found.field("inner").field("t").cast(pa.int64()).to_pylist() == micros
 
 
 def test_arrow_of_an_older_version() -> None:

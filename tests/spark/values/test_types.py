@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.structs import precise_schema
 from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import of_avro, of_json_schema, of_protobuf, plain
+from nadi.client.values.types import of_avro, of_json_schema, of_protobuf
 from nadi.errors import InvalidArgumentError
 from nadi.spark.schemas import spark_schema
 

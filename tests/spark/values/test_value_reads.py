@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -136,6 +137,22 @@ def test_avro_of_several_versions(home: Home) -> None:
     assert [row["value"] for row in read(planned, before)] == narrow, "a plan keeps the version that it was made with"
     with pytest.raises(InvalidArgumentError, match=r"no version of it is struct<value:.*leave out \.schema"):
         read(planned, StructType().add("value", StructType().add("x", "long")))
+
+
+def test_avro_event_of_an_older_version_has_the_defaults_of_the_newest(home: Home) -> None:
+    fields = [{"name": "wh", "type": "long"}]
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    sub = {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int", "default": 3}]}
+    more: list[dict[str, Any]] = [
+        {"name": "raw", "type": "bytes", "default": "\u00ff"},
+        {"name": "price", "type": cents, "default": "\u0004\u00d2"},
+        {"name": "sub", "type": sub, "default": {}},
+    ]
+    new = Avro({"type": "record", "name": "R", "fields": [*fields, *more]})
+    write(home, "defaults", Avro({"type": "record", "name": "R", "fields": fields}), {"wh": 1})
+    write(home, "defaults", new, {"wh": 2})
+    filled = {"raw": b"\xff", "price": Decimal("12.34"), "sub": {"x": 3}}
+    assert values(home, "defaults", value_format="avro") == [{"wh": 1} | filled, {"wh": 2} | filled]
 
 
 def test_protobuf(home: Home) -> None:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 from pyspark.sql.datasource import DataSourceArrowWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, NullType, StringType, StructType
 
 from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
-from nadi.client.values.types import plain
+from nadi.client.serializers.arrow_columns import plain
 from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
@@ -172,6 +172,20 @@ def test_columns_that_cant_be_written(home: Home, kind: pa.DataType, why: str) -
         write(home, "wrong", kind, value_format="json")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [MapType(NullType(), NullType(), False), ArrayType(MapType(NullType(), StringType())), CalendarIntervalType()],
+)
+def test_columns_of_types_that_spark_does_not_hand_over_are_refused(home: Home, part: DataType) -> None:
+    if "parts" not in home.manager.list_streams("home"):
+        home.manager.create_stream("home", "parts")
+        home.manager.create_writer("home", "parts", serializer=Struct(Reading)).close()
+    schema = StructType().add("value", StructType().add("tags", part))
+    options = {"controller": home.uri, "scope": "home", "stream": "parts", "value_format": "json"}
+    with pytest.raises(InvalidArgumentError, match=r"the column 'value' is struct<tags:.*, and Spark hands over no"):
+        Source(options, Format.NADI).writer(schema, overwrite=False)
+
+
 def test_rows_that_cant_be_written(home: Home) -> None:
     home.manager.create_stream("home", "rows")
     home.manager.create_writer("home", "rows", serializer=Struct(Reading)).close()
@@ -219,7 +233,10 @@ def test_a_row_that_no_reader_could_read_is_not_written(home: Home, encoding: An
     assert found == [good, msgspec.structs.replace(good, name=None)]
     wrong: list[dict[str, Any]]
     wrong = [{"id": "x"}, {"room": "C"}, {"price": "?"}, {"tags": [1, None]}, {"by": [("a", None)]}, {"name": ""}]
-    for change in wrong if encoding == "msgpack" else [*wrong, {"wh": math.nan}]:
+    if encoding == "json":
+        with pytest.raises(SerializationError, match="wh: it is NaN or infinite"):
+            write(home, stream, kind, CHECKED, CHECKED | {"wh": math.nan}, value_format=encoding)
+    for change in wrong:
         why = rf"a row can't be written as {encoding}: .*\$\.{next(iter(change))}"
         with pytest.raises(SerializationError, match=why):
             write(home, stream, kind, CHECKED, CHECKED | change, value_format=encoding)

@@ -34,9 +34,6 @@ class Chosen:
         self._sources = {
             name: source.name for name in self.values if (source := context.get_parameter_source(name)) is not None
         }
-        for setting in self._by_name().values():
-            if self.values[setting.name] == "" and not setting.may_be_empty:
-                raise InvalidArgumentError(f"{self.told(setting.name)} is empty: leave it out instead")
 
     def rank(self, name: str) -> int:
         """What comes first has more; 0: nobody has chosen it."""

@@ -87,11 +87,11 @@ def up(
     ] = DEFAULT_CONTROLLER_PORT,
     store_port: Annotated[
         int | None,
-        typer.Option(help="The segment store's port; 0 for any. [default: 12345, or any with --port 0]", **_port),
+        typer.Option(help="The segment store's port; 0 for any. [default: 12345, or a free one after --port]", **_port),
     ] = None,
     rest_port: Annotated[
         int | None,
-        typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]", **_port),
+        typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or a free one after --port]", **_port),
     ] = None,
     containers: Annotated[
         int | None,
@@ -103,7 +103,7 @@ def up(
     ] = None,
     scaling: Annotated[
         str,
-        typer.Option(help="How streams with a scaling policy follow their load: classic or fast."),
+        typer.Option(help="How streams with a scaling policy follow their load: fast or classic."),
     ] = DEFAULT_SCALING,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level INFO.")] = False,
     log_level: Annotated[
@@ -208,6 +208,8 @@ def up(
     with _errors_told():
         chosen = Chosen(context, up, given)
         effective = _effective(chosen)
+        if not print_config:
+            _choose_ports(effective)
         _check_logs_and_traces(chosen, effective)
         start = _checked(chosen, effective)
         _check_logins(chosen, _security(effective))
@@ -225,10 +227,9 @@ def up(
 def _effective(chosen: Chosen) -> dict[str, Any]:
     """The values with what follows from others, where they say nothing."""
     values = dict(chosen.values)
-    if values["store_port"] is None:
-        values["store_port"] = 0 if values["port"] == 0 else DEFAULT_STORE_PORT
-    if values["rest_port"] is None:
-        values["rest_port"] = 0 if values["port"] == 0 else DEFAULT_REST_PORT
+    for name, usual in (("store_port", DEFAULT_STORE_PORT), ("rest_port", DEFAULT_REST_PORT)):
+        if values[name] is None and values["port"] in (0, DEFAULT_CONTROLLER_PORT):
+            values[name] = usual if values["port"] else 0
     if values["data"] is None and values["store"] is None:
         values["data"] = Path("nadi-data")
     if values["verbose"]:
@@ -236,6 +237,20 @@ def _effective(chosen: Chosen) -> dict[str, Any]:
     elif values["log_level"] is None:
         values["log_level"] = "WARNING"
     return values
+
+
+def _choose_ports(values: dict[str, Any]) -> None:
+    """Give what was left open the free ports after the controller's; each worker has ports of its own in a row."""
+    from nadi.standalone.ports import free_ports
+
+    workers = values["workers"] or 0
+    counts = {"port": 1, "rest_port": 1 + workers, "store_port": max(1, workers)}
+    taken = {port for name in _PORTS if (first := values[name]) for port in range(first, first + counts[name])}
+    for name in ("rest_port", "store_port"):
+        if values[name] is None:
+            ports = free_ports(values["host"], values["port"], counts[name], taken)
+            values[name] = ports[0] if ports else 0
+            taken.update(ports)
 
 
 def _be_verbose(chosen: Chosen, values: dict[str, Any]) -> None:

@@ -69,7 +69,8 @@ class RestClient:
             with urlopen(request, timeout=within_s, context=self._tls) as answer:
                 return Answer(answer.read(), answer.headers.get("Date", ""))
         except HTTPError as error:
-            raise _refusal(url, error) from error
+            with error:
+                raise _refusal(url, error) from error
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnavailableError(

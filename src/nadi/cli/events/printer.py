@@ -61,7 +61,10 @@ class Printer:
     ) -> None:
         if layout is not None and as_objects:
             raise InvalidArgumentError("--format and --json exclude each other: choose one")
-        self._key_field, self._came_by = key_field, came_by
+        from nadi.model.field_path import KEY_FIELD, parse_path
+
+        self._key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
+        self._came_by = came_by
         self._pattern = _compiled(grep) if grep is not None else None
         self._columns = self._columns_of(layout) if layout is not None else None
         if key_field is not None and not as_objects and (layout is None or b"%k" not in unescaped(layout)):
@@ -108,7 +111,7 @@ class Printer:
         import msgspec
 
         row: dict[str, int | str] = {"segment_id": event.segment_id, "offset": event.offset}
-        if self._key_field is not None:
+        if self._key_path is not None:
             key = self._key(event)
             if key is not None:
                 row["key"] = key
@@ -119,10 +122,10 @@ class Printer:
         return msgspec.json.encode(row) + b"\n"
 
     def _key(self, event: Event) -> str | None:
-        from nadi.functions.delivery import key_of
+        from nadi.model.json_events import known_key_in
 
-        assert self._key_field is not None, "asked for only with one"
-        return key_of(event.data, self._key_field)
+        assert self._key_path is not None, "asked for only with one"
+        return known_key_in(event.data, self._key_path)
 
     def _columns_of(self, layout: str) -> list[_Column]:
         columns: list[_Column] = []
@@ -147,7 +150,7 @@ class Printer:
                 _time(moment) for moment in self._came_by(segment_id, [event.offset for event in events])
             ]
         if place == b"k":
-            if self._key_field is None:
+            if self._key_path is None:
                 raise InvalidArgumentError("%k needs --key-field, for keys aren't stored: name the field that has them")
             return lambda _, events: [(self._key(event) or "").encode() for event in events]
         raise InvalidArgumentError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, place
+from nadi.cli.bookmarks import PLACE, By, Clock, place
 from nadi.cli.events.printer import AsObjects, Grep, Idle, KeyField, Layout, Limit
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
@@ -31,6 +31,7 @@ def read(
     end: Annotated[
         str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
     ] = None,
+    by: By = Clock.ARRIVAL,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events, until Ctrl-C.")] = False,
     is_slice: Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")] = False,
     key: Annotated[
@@ -63,6 +64,6 @@ def read(
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
     else:
-        first, last = place(cuts, start or "head"), None if follow else place(cuts, end or "tail")
+        first, last = place(cuts, start or "head", by), None if follow else place(cuts, end or "tail", by, end=True)
         reader = manager.create_reader(scope, stream, start=first, end=last, routing_keys=key, on_damage=on_damage)
     print_events(reader, printer, follow=follow, idle_s=idle)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, place
+from nadi.cli.bookmarks import PLACE, By, Clock, place
 from nadi.cli.events.printer import AsObjects, Grep, KeyField, Layout, Limit
 from nadi.cli.events.read import OnDamage
 from nadi.cli.events.write import Quiet
 from nadi.cli.printing import errors_told, say, warn
-from nadi.cli.session import connected, tell_if_nobody_listens
+from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def splits(
     end: Annotated[
         str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
     ] = None,
+    by: By = Clock.ARRIVAL,
     is_slice: Annotated[bool, typer.Option("--slice", help="The named slice STREAM instead of a stream.")] = False,
     key: Annotated[
         list[str] | None,
@@ -74,8 +75,8 @@ def splits(
         scope,
         None if is_slice else stream,
         slice=stream if is_slice else None,
-        start=place(cuts, start) if start is not None else None,
-        end=place(cuts, end) if end is not None else None,
+        start=place(cuts, start, by) if start is not None else None,
+        end=place(cuts, end, by, end=True) if end is not None else None,
         routing_keys=key,
         columns=["event"],
         on_damage=on_damage,
@@ -141,5 +142,4 @@ def _splits_of(texts: Sequence[str] | None) -> Iterator[Split]:
         split = Split.from_text(line)
         if split.connection.uri not in known:
             known.add(split.connection.uri)
-            tell_if_nobody_listens(split.connection.uri)
         yield split

@@ -90,8 +90,6 @@ def write(
         raise InvalidArgumentError("--lease has no effect without --into, which names a transaction")
     lease_ms = round(age_s(lease or "10min") * 1000)
     between = unescaped(delimiter) if delimiter is not None else b"\n"
-    if not between:
-        raise InvalidArgumentError(r"--delimiter is empty: give what ends an event, such as '\0'")
     with ExitStack() as within:
         inputs = opened(files or [], within)
         if create is not None:

@@ -22,6 +22,7 @@ except ImportError:
 
 _Kind = TypeVar("_Kind", int, str)
 _READ_RECORDS, _READ_BYTES = 1000, 4 * MIB
+_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}  # of Avro's codecs, with fastavro
 _SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "Event",
@@ -101,6 +102,12 @@ class AvroReader:
                     break
             return found
         except Exception as error:  # fastavro raises whatever a damaged byte leads to
+            codec = self._records.codec
+            if codec in _PACKAGES and "install" in str(error):
+                raise InvalidArgumentError(
+                    f"{self._name} is compressed by Avro's codec {codec}, which needs one more package: pip install "
+                    f"{_PACKAGES[codec]}"
+                ) from None
             raise InvalidArgumentError(f"{self._name} can't be read further: {error}") from None
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Scope, Stream, place
+from nadi.cli.bookmarks import PLACE, By, Clock, Scope, Stream, place
 from nadi.cli.events.progress import progress
 from nadi.cli.events.read import OnDamage
 from nadi.cli.events.write import INTERRUPTED, Quiet
@@ -28,6 +28,7 @@ from nadi.errors import InvalidArgumentError, NadiError
 if TYPE_CHECKING:
     from nadi.client import StreamCuts, StreamManager
     from nadi.model.event import EventBlock
+    from nadi.model.field_path import FieldPath
     from nadi.model.streamcut import StreamCut
 
 Format = Annotated[
@@ -48,6 +49,7 @@ def export(
     end: Annotated[
         str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
     ] = None,
+    by: By = Clock.ARRIVAL,
     slice_name: Annotated[
         str | None, typer.Option("--slice", help="What this named slice has.", metavar="NAME")
     ] = None,
@@ -63,12 +65,15 @@ def export(
     if str(file) == "-":
         raise InvalidArgumentError("give a file's name: `nadi read --json` prints the lines of a .jsonl")
     wanted = format_of(file, kind)
+    from nadi.model.field_path import KEY_FIELD, parse_path
+
+    key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
     if file.exists() and not file.is_file():
         raise InvalidArgumentError(f"{file} is not a plain file: give another name")
     if file.exists() and not force:
         raise InvalidArgumentError(f"{file} is there already: give another name, or --force to replace it")
     cuts = manager.cuts(scope, stream)
-    first, last = _stretch(manager, cuts, start, end, slice_name)
+    first, last = _stretch(manager, cuts, start, end, slice_name, by)
     total = cuts.bytes_between(first, last)
     about = {"scope": scope, "stream": stream, "from": first.as_text(), "to": last.as_text()}
     reader = manager.create_reader(scope, stream, start=first, end=last, on_damage=on_damage)
@@ -81,7 +86,7 @@ def export(
             _closing(writing(part, wanted, about)) as out,
         ):
             for segment_id, block in reader:
-                batch = _batch(segment_id, block, key_field)
+                batch = _batch(segment_id, block, key_path)
                 out.write(batch)
                 events, size, done = events + len(batch), size + batch.size_bytes, done + block.size_bytes
                 told(done)
@@ -97,10 +102,10 @@ def export(
 
 
 def _stretch(
-    manager: StreamManager, cuts: StreamCuts, start: str | None, end: str | None, slice_name: str | None
+    manager: StreamManager, cuts: StreamCuts, start: str | None, end: str | None, slice_name: str | None, by: Clock
 ) -> tuple[StreamCut, StreamCut]:
     if slice_name is None:
-        return place(cuts, start or "head"), place(cuts, end or "tail")
+        return place(cuts, start or "head", by), place(cuts, end or "tail", by, end=True)
     if start is not None or end is not None:
         raise InvalidArgumentError("--from and --to have no effect with --slice, which has its own start and end")
     head = cuts.head()
@@ -110,11 +115,11 @@ def _stretch(
     return found.start, found.end
 
 
-def _batch(segment_id: int, block: EventBlock, key_field: str | None) -> Batch:
-    from nadi.functions.delivery import key_of
+def _batch(segment_id: int, block: EventBlock, key_path: FieldPath | None) -> Batch:
+    from nadi.model.json_events import known_key_in
 
     events = block.events()
-    keys = [None if key_field is None else key_of(event, key_field) for event in events]
+    keys = [None if key_path is None else known_key_in(event, key_path) for event in events]
     return Batch(events, [segment_id] * len(events), block.offsets().tolist(), keys)
 
 

@@ -12,12 +12,22 @@ import msgspec
 from nadi.cli.events.lines import Input, lines_of
 from nadi.cli.files.batch import Batch
 from nadi.errors import InvalidArgumentError
+from nadi.model.json_events import key_of, with_whole_characters
 
 
 class _Row(msgspec.Struct, omit_defaults=True):
     segment_id: int | None = None
     offset: int | None = None
     key: str | None = None
+    text: str | None = None
+    base64: str | None = None
+
+
+class _Given(msgspec.Struct):
+    """A row of anybody's."""
+
+    segment_id: int | None = None
+    key: msgspec.Raw = msgspec.Raw(b"null")
     text: str | None = None
     base64: str | None = None
 
@@ -45,21 +55,22 @@ class JsonReader:
             batch = Batch([], [], [], [])
             for number, line in enumerate(block.lines, block.first):
                 try:
-                    row = _decode(line)
-                    batch.events.append(_event(row))
+                    row = _decode(with_whole_characters(line))
+                    key, event = key_of(bytes(row.key), "key"), _event(row)
                 except (msgspec.DecodeError, binascii.Error, ValueError) as error:
                     yield batch, block.read_bytes  # what is before it
                     raise InvalidArgumentError(f"line {number:,} of {self._name} is not an event: {error}") from None
+                batch.events.append(event)
                 batch.segment_ids.append(row.segment_id)
-                batch.offsets.append(row.offset)
-                batch.keys.append(row.key)
+                batch.offsets.append(None)
+                batch.keys.append(key)
             yield batch, block.read_bytes
 
     def close(self) -> None:
         self._file.close()
 
 
-_decode = msgspec.json.Decoder(_Row).decode
+_decode = msgspec.json.Decoder(_Given).decode
 
 
 def _row(segment_id: int | None, offset: int | None, key: str | None, event: bytes) -> _Row:
@@ -69,9 +80,11 @@ def _row(segment_id: int | None, offset: int | None, key: str | None, event: byt
         return _Row(segment_id, offset, key, base64=base64.b64encode(event).decode())
 
 
-def _event(row: _Row) -> bytes:
+def _event(row: _Given) -> bytes:
+    if row.text is not None and row.base64 is not None:
+        raise ValueError("it has both `text` and `base64`: one of them is the event")
     if row.text is not None:
         return row.text.encode()
     if row.base64 is not None:
         return base64.b64decode(row.base64, validate=True)
-    raise ValueError("it has neither a `text` nor a `base64`")
+    raise ValueError("it has neither `text` nor `base64`; `nadi write` stores lines as they are")

@@ -122,7 +122,8 @@ def _fits(kind: Any, name: str) -> bool:
         return bool(pa.types.is_integer(kind))
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    is_text = any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+    is_text = is_text or isinstance(kind, pa.JsonType)
     if name == "key":
         return bool(is_text)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)

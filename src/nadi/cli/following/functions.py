@@ -37,7 +37,7 @@ def run_function(
     ] = None,
     min_workers: Annotated[int | None, typer.Option("--min", help="Workers kept while nothing is unread: 0.")] = None,
     max_workers: Annotated[int | None, typer.Option("--max", help="Most workers, one a segment: 16.")] = None,
-    idle_s: Annotated[float | None, typer.Option("--idle", help="Seconds until spare workers are stopped: 5.")] = None,
+    idle_s: Annotated[float | None, typer.Option("--idle", help="Seconds until spare workers are stopped: 60.")] = None,
     batch_events: Annotated[int | None, typer.Option("--batch", help="Most events of a batch: 100.")] = None,
     batch_ms: Annotated[int | None, typer.Option(help="How long a batch waits to be full: 0 ms.")] = None,
     timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds that a call may take: 60.")] = None,
@@ -49,9 +49,13 @@ def run_function(
         str | None, typer.Option("--dead-letter", help="Stream for events that are given up; else it stops there.")
     ] = None,
     output: Annotated[str | None, typer.Option(help="Stream for what the handler returns.")] = None,
-    exactly_once: Annotated[
-        bool | None, typer.Option("--exactly-once", help="Write each event's output exactly once.", show_default=False)
+    delivery: Annotated[
+        Literal["at-most-once", "at-least-once", "exactly-once"] | None,
+        typer.Option(help="How often an event takes effect when something dies: at-least-once."),
     ] = None,
+    exactly_once: Annotated[
+        bool, typer.Option("--exactly-once", help="The same as --delivery exactly-once.", show_default=False)
+    ] = False,
     key_field: Annotated[str | None, typer.Option(help="Field of JSON events that has the routing key.")] = None,
     skip_damage: Annotated[
         bool | None, typer.Option("--skip-damage", help="Go on after damaged data.", show_default=False)
@@ -85,6 +89,10 @@ def run_function(
         "target-trust-store": target_trust_store,
     }
     with errors_told():
+        if exactly_once:
+            if delivery not in (None, "exactly-once"):
+                raise InvalidArgumentError(f"--exactly-once and --delivery {delivery} exclude each other: give one")
+            options["delivery"] = "exactly-once"
         if target is None:
             useless = [f"--{option}" for option, value in about_target.items() if value]
             if useless:
@@ -162,7 +170,8 @@ def show_function(
         counts = record.counts
         row |= {
             "handled by": record.handled_by,
-            "output": f"{record.output}{', exactly once' if record.exactly_once else ''}" if record.output else "",
+            "output": record.output or "",
+            "delivery": record.delivery,
             "dead-letter stream": record.dead_letters or "",
             "workers allowed": f"{record.min_workers} to {record.max_workers}",
             "outputs": counts.outputs,

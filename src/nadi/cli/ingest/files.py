@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.printing import errors_told
-from nadi.cli.session import Controller, TrustStore, tell_if_nobody_listens
+from nadi.cli.session import Controller, TrustStore
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -58,7 +58,6 @@ def ingest(
 
     with errors_told():
         reading = _reading(key_pattern, key_field, event_start, event_wait, once)
-        tell_if_nobody_listens(controller)
         run_until_stopped(
             lambda: _follow(controller, trust_store, (scope, stream), files, name, reading, from_end, quiet)
         )
@@ -67,7 +66,7 @@ def ingest(
 def _reading(
     key_pattern: str | None, key_field: str | None, event_start: str | None, event_wait: float, once: bool
 ) -> Reading:
-    from nadi.ingest.files.keys import by_field, by_pattern, compiled
+    from nadi.ingest.files.keys import FieldKey, by_pattern, compiled
     from nadi.ingest.files.tail import Reading
 
     if key_pattern is not None and key_field is not None:
@@ -76,7 +75,7 @@ def _reading(
         raise InvalidArgumentError("--event-wait has no effect without --event-start")
     key_of = by_pattern(key_pattern) if key_pattern is not None else None
     if key_field is not None:
-        key_of = by_field(key_field)
+        key_of = FieldKey(key_field)
     starts = compiled(event_start, "start of an event") if event_start is not None else None
     return Reading(key_of, starts, event_wait, once)
 
@@ -95,16 +94,22 @@ async def _follow(
     from nadi.cli.ingest.running import Line
     from nadi.client.aio import StreamManager
     from nadi.ingest.files.follower import Follower
+    from nadi.ingest.files.keys import FieldKey
     from nadi.ingest.files.places import Places, alone
 
     raise_file_limit()
     name = name or socket.gethostname()
+    key_of = reading.key_of
     with alone(controller, *stream, name):
         async with StreamManager(controller, trust_store=trust_store) as manager:
             places = await Places.open(manager, *stream, name)
             follower = Follower(manager, *stream, files, places, reading, from_end=from_end)
             async with Line(lambda: _told(follower), quiet=quiet):
                 await follower.run()
+    if isinstance(key_of, FieldKey) and key_of.refused:
+        raise InvalidArgumentError(
+            f"{key_of.refused:,} of the events have the keys of their files, for {key_of.problem}: all are written"
+        )
 
 
 def _told(follower: Follower) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.printing import errors_told, say
-from nadi.cli.session import Controller, TrustStore, tell_if_nobody_listens
+from nadi.cli.session import Controller, TrustStore
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
 from nadi.ingest.syslog.choices import Form, Key
@@ -56,7 +56,6 @@ def ingest_syslog(
         wanted = {name: _address(text, name) for name, text in (("udp", udp), ("tcp", tcp), ("tls", tls)) if text}
         if not wanted:
             raise InvalidArgumentError("say where to listen, such as --tcp 127.0.0.1:5514: by --udp, --tcp or --tls")
-        tell_if_nobody_listens(controller)
         run_until_stopped(
             lambda: _receive(controller, trust_store, (scope, stream), wanted, context, (form, key), quiet)
         )
@@ -153,6 +152,7 @@ def _told(receiver: Receiver) -> str:
     if lost := count.lost + by_system:
         text += f", {lost:,} datagrams lost ({count.lost:,} here, {by_system:,} in the system)"
     for many, what in (
+        (count.unreadable, "datagrams refused for what came"),
         (count.refused, "connections refused"),
         (count.broken, "connections ended for what came"),
         (count.cut, "messages cut that were too long"),

@@ -16,7 +16,7 @@ import typer
 
 from nadi.cli.events.write import INTERRUPTED
 from nadi.cli.printing import Form, errors_told, show, warn
-from nadi.cli.session import TrustStore, formed, tell_if_nobody_listens
+from nadi.cli.session import TrustStore, formed
 from nadi.errors import AccessDeniedError, InvalidArgumentError, NadiError, StorageFullError
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def _served(
 
     scope = f"bench-{uuid4().hex[:8]}"
     if controller is not None:
-        tell_if_nobody_listens(controller)
         with StreamManager(controller, trust_store=trust_store) as manager, ExitStack() as stack:
             stack.callback(_remove, manager, scope)  # a stop may come as the server has just made it
             try:

@@ -12,7 +12,7 @@ import typer
 
 from nadi.cli.machine.doctor import Rest, rest_beside
 from nadi.cli.printing import Form, errors_told, output, say, warn
-from nadi.cli.session import Controller, TrustStore, formed, tell_if_nobody_listens
+from nadi.cli.session import Controller, TrustStore, formed
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 
@@ -78,7 +78,6 @@ def _looking(controller: str, rest: str | None, trust_store: str | None) -> Iter
     else:
         yield lambda: by_rest(client)
         return
-    tell_if_nobody_listens(controller)
     with StreamManager(controller, trust_store=trust_store) as manager:
         yield lambda: by_client(manager, controller)
 

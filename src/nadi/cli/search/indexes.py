@@ -9,8 +9,8 @@ import typer
 
 from nadi.cli.bookmarks import Scope, Stream
 from nadi.cli.printing import Form, errors_told, output, say, show, show_with, warn
-from nadi.cli.search.standing import standing_app
-from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
+from nadi.cli.search.standing import FIELDS, FormatHelp, standing_app
+from nadi.cli.session import Controller, TrustStore, Yes, connected
 from nadi.defaults import DEFAULT_URI
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def create(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
-    fields: Annotated[str, typer.Option(help="`name:kind,…`: text, keyword, long, double, date, bool or facet.")],
+    fields: Annotated[str, typer.Option(help=f"{FIELDS}; with --format text one name, such as line:text.")],
     index: Annotated[str, typer.Option(help="The folder for its shards, or a store: s3://, gs://, az://.")],
-    form_of: Annotated[Literal["json", "text"], typer.Option("--format", help="What events are.")] = "json",
+    form_of: Annotated[Literal["json", "text"], FormatHelp] = "json",
     start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_PLACE}.")] = "head",
     dead_letters: Annotated[
         str | None, typer.Option("--dead-letter", help="Stream for events that don't parse; else they are counted.")
@@ -86,7 +86,6 @@ def start_indexer(
     from nadi.search import run
 
     with errors_told():
-        tell_if_nobody_listens(controller)
         run(scope, stream, controller, trust_store=trust_store)
 
 
@@ -226,7 +225,7 @@ def query(
         page = found.query(text, order=order, limit=limit, after=after, **bounds)
     _show_page(page, form)
     if not page.hits:
-        _tell_if_nobody_indexes(manager, scope, stream)
+        _explain_nothing(manager, scope, stream)
 
 
 def _show_page(page: Page, form: Form) -> None:
@@ -251,10 +250,12 @@ def _show_page(page: Page, form: Form) -> None:
         say(f"the next page: --after {page.next}")
 
 
-def _tell_if_nobody_indexes(manager: StreamManager, scope: str, stream: str) -> None:
+def _explain_nothing(manager: StreamManager, scope: str, stream: str) -> None:
     from nadi.search import indexes
 
     status = indexes(manager, scope).status(stream)
+    if status.indexed and (unseen := [name for name, events in status.having.items() if not events]):
+        warn(f"none of the {status.indexed:,} events has {', '.join(unseen)}: is a field's name misspelt?")
     if status.behind_bytes and not status.indexers:
         warn(f"{status.behind_bytes:,} bytes aren't indexed, and no indexer runs: `nadi search start {scope} {stream}`")
 
@@ -288,6 +289,7 @@ def _row(status: Status) -> dict[str, Any]:
         "dead-letter stream": one.dead_letters or "",
         "indexed": status.indexed,
         "didn't parse": status.unfit,
+        "events with each field": status.having,
         "gaps": status.gaps,
         "bytes behind": status.behind_bytes,
         "bytes of the past": status.past_bytes,

@@ -9,13 +9,17 @@ import typer
 
 from nadi.cli.bookmarks import Scope, Stream
 from nadi.cli.printing import Form, errors_told, say, show, show_with
-from nadi.cli.session import Controller, TrustStore, Yes, connected, tell_if_nobody_listens
+from nadi.cli.session import Controller, TrustStore, Yes, connected
 from nadi.defaults import DEFAULT_URI
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
     from nadi.search import StandingStatus
 
+FIELDS = "`name:kind,…`, where a kind is text, keyword, long, double, date or timestamp"
+FormatHelp = typer.Option(
+    "--format", help="What events are: json, objects with these fields, or text, each one field of the kind text."
+)
 standing_app = typer.Typer(help="Standing queries: create, add, remove, list, start.", no_args_is_help=True)
 
 
@@ -26,8 +30,8 @@ def create(
     scope: Scope,
     stream: Stream,
     hits: Annotated[str, typer.Option(help="The stream for hits.")],
-    fields: Annotated[str | None, typer.Option(help="`name:kind,…`, if not those of the stream's index.")] = None,
-    form_of: Annotated[Literal["json", "text"] | None, typer.Option("--format", help="What events are: json.")] = None,
+    fields: Annotated[str | None, typer.Option(help=f"{FIELDS}; by default those of the stream's index.")] = None,
+    form_of: Annotated[Literal["json", "text"] | None, FormatHelp] = None,
     start: Annotated[str, typer.Option("--from", help="Where it begins: head, tail, a time, a bookmark.")] = "tail",
 ) -> None:
     """Have a stream's events matched with standing queries; `nadi search standing start` does it."""
@@ -102,7 +106,6 @@ def start_matcher(
     from nadi.search import match
 
     with errors_told():
-        tell_if_nobody_listens(controller)
         match(scope, stream, controller, trust_store=trust_store)
 
 
@@ -145,6 +148,7 @@ def _row(status: StandingStatus) -> dict[str, Any]:
         "events": status.events,
         "found": status.hits,
         "didn't parse": status.unfit,
+        "events with each field": status.having,
         "gaps": status.gaps,
         "bytes behind": status.behind_bytes,
     }

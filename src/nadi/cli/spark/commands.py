@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nadi.cli.printing import Form, say, show
-from nadi.cli.session import Controller, TrustStore, formed, tell_if_nobody_listens
+from nadi.cli.session import Controller, TrustStore, formed
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -90,7 +90,6 @@ def list_checkpoints(
     from nadi.spark.connections import client_of
 
     with errors_told():
-        tell_if_nobody_listens(controller)
         client = client_of(Connection(controller, trust_store=trust_store))
         rows = [
             {
@@ -117,7 +116,6 @@ def restore_checkpoint(
     from nadi.spark.connections import client_of
 
     with errors_told(OSError):
-        tell_if_nobody_listens(controller)
         client = client_of(Connection(controller, trust_store=trust_store))
         kept = client.run(restore(client.manager, scope, name, folder))
         say(f"batch {kept.batch} of query {kept.query_id}, {kept.files:,} files, {kept.size_bytes:,} bytes in {folder}")

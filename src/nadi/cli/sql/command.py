@@ -36,7 +36,7 @@ def sql(
     import duckdb
 
     from nadi.cli.sql.query import stretches
-    from nadi.cli.sql.rows import print_rows
+    from nadi.cli.sql.rows import run_and_print
     from nadi.cli.sql.views import make_views
 
     given = dict(map(_fields, schema or ()))
@@ -44,8 +44,7 @@ def sql(
     with duckdb.connect() as con:
         errors = make_views(manager, con, asked, scope, given)
         try:
-            con.execute(rewritten)
-            print_rows(con, form)
+            run_and_print(con, rewritten, form)
         except duckdb.Error as error:
             if errors:
                 raise errors[0] from error

@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import duckdb
@@ -97,7 +98,8 @@ def stretches(query: str) -> tuple[str, list[Stretch]]:
         found[scope, stretch.table] = stretch
         parts += [data[done:start], _quoted(scope, stretch.table).encode()]
         done = end
-    rewritten = b"".join([*parts, data[done:]]).decode()
+    last = max((word.end for word in words if word.text != ";"), default=0)
+    rewritten = b"".join([*parts, data[done:last]]).decode()
     for scope, table in _tables(rewritten):
         found.setdefault((scope, table), Stretch(scope, table))
     return rewritten, list(found.values())
@@ -105,7 +107,7 @@ def stretches(query: str) -> tuple[str, list[Stretch]]:
 
 def _words(data: bytes) -> Iterator[_Word]:
     tokens = duckdb.tokenize(data.decode())
-    for (start, kind), (end, _) in zip(tokens, [*tokens[1:], (len(data), None)], strict=True):
+    for (start, kind), (end, _) in pairwise([*tokens, (len(data), duckdb.token_type.comment)]):
         if kind == duckdb.token_type.comment:
             continue
         text = data[start:end].decode().rstrip()

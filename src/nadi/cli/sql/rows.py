@@ -1,44 +1,136 @@
-"""A query's rows, printed as they come: a table of the first ones, or all as JSON or CSV."""
+"""Runs a query and prints its rows as they arrive: a table of the first rows, or all of them as JSON or CSV.
+
+Every value keeps its meaning: what Python or JSON can't hold is printed as DuckDB's text of it. Callers: `nadi sql`.
+"""
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Iterator
-from itertools import islice
+import math
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import duckdb
 import msgspec
 import typer
+from duckdb.sqltypes import DuckDBPyType
 
 from nadi.cli.printing import Form, output, say, table_of, warn
 
 _AT_ONCE = 10_000
 _IN_TABLE = 1_000
+_MOMENTS = {"timestamp", "timestamp_s", "timestamp_ms", "timestamp with time zone"}
+_AS_TEXT = {
+    "date",
+    "timestamp_ns",
+    "time_ns",
+    "interval",
+    *_MOMENTS,
+}  # Python's have microseconds, no months, no infinity
+_NESTED = {"list", "array", "struct", "map", "union"}
 
 
-def print_rows(con: duckdb.DuckDBPyConnection, form: Form) -> None:
-    """Of the query that it has run."""
-    names = [str(column[0]) for column in con.description or ()]
-    rows = _rows(con)
+def run_and_print(con: duckdb.DuckDBPyConnection, query: str, form: Form) -> None:
+    """Run one query, without a semicolon at its end, and print its rows."""
+    relation = con.sql(query)
+    names, types = [str(name) for name in relation.columns], relation.types
+    rows = _rows(con, query, types)
     if form is Form.CSV:
-        lines = csv.writer(sys.stdout, lineterminator="\n")
-        lines.writerow(names)
-        lines.writerows([_text(value) for value in row] for row in rows)
+        typer.echo(",".join(map(_quoted, names)))
+        shown = [_nested if kind.id in _NESTED else _text for kind in types]
+        for row in rows:
+            fields = (None if value is None else show(value) for show, value in zip(shown, row, strict=True))
+            typer.echo(",".join("" if text is None else _quoted(text) for text in fields))
     elif form is Form.JSON:
+        keys, parts = _distinct(names), [_part(str(kind)) for kind in types]
         start = "["
         for row in rows:
-            one = msgspec.json.encode(dict(zip(names, row, strict=True)), enc_hook=str).decode()
-            typer.echo(f"{start}\n  {one}", nl=False)
+            values = {key: part(value) for key, part, value in zip(keys, parts, row, strict=True)}
+            typer.echo(f"{start}\n  {_encoded(values)}", nl=False)
             start = ","
         say("\n]" if start == "," else "[]")
     else:
         _print_table(names, rows)
 
 
+def _rows(con: duckdb.DuckDBPyConnection, query: str, types: list[DuckDBPyType]) -> Iterator[tuple[Any, ...]]:
+    """The query's rows, in which a time that Python can't hold exactly, however deep, is DuckDB's text of it."""
+    wanted = [_cast_to(kind) for kind in types]
+    reads = [_reader(kind) for kind in types]
+    if any(wanted):
+        columns = (f"#{at}::{kind}" if kind else f"#{at}" for at, kind in enumerate(wanted, 1))
+        con.execute(f"select {', '.join(columns)} from (\n{query}\n)")
+    else:
+        con.execute(query)
+    while some := con.fetchmany(_AT_ONCE):
+        for row in some:
+            yield tuple(_read(read, value) for read, value in zip(reads, row, strict=True))
+
+
+def _cast_to(kind: DuckDBPyType) -> str | None:
+    """The type with texts in place of such times; None if it has none of these."""
+    if kind.id in _AS_TEXT:
+        return "varchar"
+    if kind.id not in _NESTED - {"union"}:
+        return None
+    children = [(name, one) for name, one in kind.children if isinstance(one, DuckDBPyType)]
+    casts = [_cast_to(one) for _, one in children]
+    if not any(casts) or (kind.id == "struct" and not all(name for name, _ in children)):
+        return None
+    inner = [cast or str(one) for cast, (_, one) in zip(casts, children, strict=True)]
+    if kind.id == "struct":
+        fields = (
+            f'"{name.replace(chr(34), chr(34) * 2)}" {one}' for (name, _), one in zip(children, inner, strict=True)
+        )
+        return f"struct({', '.join(fields)})"
+    if kind.id == "map":
+        return f"map({', '.join(inner)})"
+    return f"{inner[0]}[{dict(kind.children)['size'] if kind.id == 'array' else ''}]"
+
+
+def _reader(kind: DuckDBPyType) -> Callable[[Any], Any] | None:
+    """What makes a value of a column what is printed; None if it is that already."""
+    if kind.id == "date":
+        return partial(_time, date.fromisoformat)
+    if kind.id in _MOMENTS:
+        return partial(_time, datetime.fromisoformat)
+    if kind.id not in _NESTED - {"union"}:
+        return None
+    reads = {name: _reader(one) for name, one in kind.children if isinstance(one, DuckDBPyType)}
+    if kind.id == "map" and kind.key.id == "boolean":
+        reads["key"] = _truth
+    reads = {name: read for name, read in reads.items() if read is not None}
+    if not reads:
+        return None
+    if kind.id == "struct":
+        return lambda value: {name: _read(reads.get(name), one) for name, one in value.items()}
+    if kind.id != "map":
+        return lambda value: [_read(reads["child"], one) for one in value]
+    if kind.key.id in _NESTED:  # Python has no such keys: DuckDB makes lists of them, and of the values
+        return lambda value: {name: [_read(reads.get(name), one) for one in some] for name, some in value.items()}
+    return lambda value: {_read(reads.get("key"), key): _read(reads.get("value"), one) for key, one in value.items()}
+
+
+def _read(read: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if read is None or value is None else read(value)
+
+
+def _truth(value: bool) -> str:
+    """A boolean as a key of JSON."""
+    return "true" if value else "false"
+
+
+def _time(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError:
+        return text
+
+
 def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
-    keys = [str(number) for number in range(len(names))]  # names may be there twice
+    keys = [str(number) for number in range(len(names))]  # two columns may have one name
     first = [dict(zip(keys, map(_shown, row), strict=True)) for row in islice(rows, _IN_TABLE)]
     if not first:
         say("no rows")
@@ -51,19 +143,52 @@ def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
         warn(f"these are the first {_IN_TABLE:,} rows: -o csv and -o json print all")
 
 
-def _rows(con: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
-    while some := con.fetchmany(_AT_ONCE):
-        yield from some
+def _distinct(names: list[str]) -> list[str]:
+    """The names of columns as keys of an object: a name that is there already gets a number, as DuckDB's tables have.
+
+    >>> _distinct(["a", "b", "a", "a_1"])
+    ['a', 'b', 'a_2', 'a_1']
+    """
+    keys: list[str] = []
+    for name in names:
+        free = (one for number in count(1) if (one := f"{name}_{number}") not in names and one not in keys)
+        keys.append(name if name not in keys else next(free))
+    return keys
+
+
+def _part(kind: str) -> Callable[[Any], Any]:
+    """What makes a value of a column of this type one that JSON has."""
+    return _finite if any(name in kind for name in ("DOUBLE", "FLOAT", "VARIANT")) else lambda value: value
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and the infinities in it, which JSON lacks, as the texts that Spark and Protobuf write."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {_finite(key): _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def _shown(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
+def _nested(value: Any) -> str:
+    """A list, struct or map within a field of CSV: JSON."""
+    return _encoded(_finite(value))
+
+
 def _text(value: Any) -> str:
-    """In CSV: what has no plain text is JSON, what is null is empty."""
-    if value is None:
-        return ""
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode().strip('"')
+    if isinstance(value, bytes | str):
+        return str(_shown(value))
+    return str(value) if isinstance(value, float) else _encoded(value).strip('"')
+
+
+def _quoted(text: str) -> str:
+    """A field of CSV; an empty text has quotes, and NULL is nothing."""
+    return '"' + text.replace('"', '""') + '"' if not text or any(one in text for one in ',"\r\n') else text

@@ -19,6 +19,7 @@ class StreamCuts(Face[aio.StreamCuts]):
     came_by = waits(aio.StreamCuts.came_by)
     at_event_time = waits(aio.StreamCuts.at_event_time)
     after_event_time = waits(aio.StreamCuts.after_event_time)
+    between = waits(aio.StreamCuts.between)
     check = waits(aio.StreamCuts.check)
     settled = waits(aio.StreamCuts.settled)
     compare = waits(aio.StreamCuts.compare)

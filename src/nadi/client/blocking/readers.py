@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-import pyarrow as pa
-
 from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, by_hand, described, ends, on_loop, waits
 from nadi.client.control.loop_thread import LoopThread
@@ -83,6 +81,8 @@ class SliceReader(Closing[aio.SliceReader]):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """What comes up to the end, for whatever reads Arrow: the columns event, segment_id and offset."""
+        import pyarrow as pa
+
         schema = pa.schema({"event": pa.binary(), "segment_id": pa.int64(), "offset": pa.int64()})
         batches = (
             block.to_arrow().add_column(1, schema.field(1), pa.repeat(pa.scalar(segment_id, pa.int64()), len(block)))

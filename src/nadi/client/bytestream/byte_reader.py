@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
-from nadi.client.segments.info import SegmentInfo, segment_info
+from nadi.client.segments.info import SegmentInfo, explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ClosedError, InvalidArgumentError
@@ -23,7 +24,7 @@ _ids = itertools.count()
 
 
 @checked(without=("read", "readinto"))
-class ByteStreamReader:
+class ByteStreamReader(Closing):
     """Made by `StreamManager.create_byte_reader`; one user at a time."""
 
     def __init__(
@@ -110,10 +111,11 @@ class ByteStreamReader:
                     await self._forget()
                 if self._chunks is None:
                     self._chunks = await self._begin()
-                self._block = await anext(self._chunks, memoryview(b""))
-                if not self._block and not self._follow:  # at what was the tail: there may be more by now
-                    self._chunks = await self._begin()
+                async with explained(self._stores, self._segment):
                     self._block = await anext(self._chunks, memoryview(b""))
+                    if not self._block and not self._follow:  # at what was the tail: there may be more by now
+                        self._chunks = await self._begin()
+                        self._block = await anext(self._chunks, memoryview(b""))
         except asyncio.CancelledError:
             self._chunks = None
             if is_closed(self) and waiting is not None and waiting.uncancel() == 0:
@@ -154,12 +156,6 @@ class ByteStreamReader:
             await self._forget()
         self._stores.release(self._purpose)
 
-    async def __aenter__(self) -> ByteStreamReader:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def _begin(self) -> AsyncGenerator[memoryview, None]:
         """The bytes from here on: to the current tail, or forever if the tail is followed."""
         end = None if self._follow else await self.tail()
@@ -178,7 +174,8 @@ class ByteStreamReader:
         timeout_s = self._stores.timeout_s  # data may be waited for longer, the server may not
         if self._timeout:
             timeout_s = min(timeout_s, self._timeout)
-        return await segment_info(self._stores, self._segment, timeout_s)
+        async with explained(self._stores, self._segment):
+            return await segment_info(self._stores, self._segment, timeout_s)
 
 
 # --- what the rest of the client asks of it ---------------------------------------------------

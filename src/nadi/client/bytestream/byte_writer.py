@@ -13,8 +13,10 @@ from collections.abc import Callable
 from functools import partial
 
 from nadi.client.control.arguments import check_ack_timeout, checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
@@ -33,7 +35,7 @@ _SECOND_APPEND_BYTES = BYTE_JOIN_BYTES // 4  # while one is under way another go
 
 
 @checked(without=("write",))
-class ByteStreamWriter:
+class ByteStreamWriter(Closing):
     """Made by `StreamManager.create_byte_writer`; one user at a time. Where nothing is stored for `ack_timeout`, it
     fails."""
 
@@ -97,13 +99,10 @@ class ByteStreamWriter:
     async def close_and_seal(self, timeout: float | None = None) -> None:
         """Close and seal the stream: nobody can write to it any more, and readers reach its end."""
         await self.close(timeout)
+        segment = segment_name(self.scope, self.stream, self.segment_id)
+        async with explained(self._stores, segment):
+            await segment_info(self._stores, segment)  # a stream that was recreated under the name stays open
         await self._stores.controller.seal_stream(self.scope, self.stream)
-
-    async def __aenter__(self) -> ByteStreamWriter:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def _until(self, holds: Callable[[], bool], timeout: float | None) -> None:
         async with TimeLimit(

@@ -1,7 +1,7 @@
 """Arguments, checked in one place: a method refuses whatever its signature does not accept.
 
 `@checked` decorates the classes of the asyncio client, which the blocking one calls, and the values that callers
-create. It reads the annotations once, when the class is created, and checks before a method runs that
+create. It reads the annotations once, at the first call, and checks before a method runs that
 
 - scopes and streams are valid names: InvalidNameError;
 - a StreamCut is a StreamCut: InvalidStreamCutError;
@@ -20,7 +20,9 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from numbers import Integral
+from sys import modules
 from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
@@ -34,8 +36,11 @@ _Check = Callable[[Any], None]
 _NAMES = {"scope": "scope", "stream": "stream", "table": "key-value table"}
 _OWN = "stores"  # passed within the client, never by callers
 _BAR = re.compile(r" \| (?![^\[]*\])")  # between types, not within the brackets of one
+_INT_END = 1 << 63
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: UTF-8 has none
 _WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
 _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a function", Mapping: "a mapping"}
+_WORDS |= {StreamCut: "a cut", datetime: "a time with a zone"}
 
 
 def check_seconds(seconds: object, what: str = "a timeout") -> None:
@@ -60,8 +65,9 @@ def check_ack_timeout(seconds: object) -> None:
 
 def several_texts(given: Iterable[str], what: str) -> tuple[str, ...]:
     """The texts; InvalidArgumentError for a single one, whose letters would be taken for several."""
-    texts = () if isinstance(given, str) else tuple(given)
-    if isinstance(given, str) or not all(isinstance(text, str) for text in texts):
+    is_several = isinstance(given, Iterable) and not isinstance(given, str)
+    texts = tuple(given) if is_several else ()
+    if not is_several or not all(isinstance(text, str) for text in texts):
         raise InvalidArgumentError(f"{what} are a list of texts, not {given!r}")
     return texts
 
@@ -89,17 +95,21 @@ def checked(*, without: Iterable[str] = ()) -> Callable[[type[_Class]], type[_Cl
 
 
 def checking(function: _Function) -> _Function:
-    """Return the function with its arguments checked."""
-    checks = _checks(function)
-    if not checks:
-        return function
-    return cast("_Function", _checking(function, checks))
+    """Return the function with its arguments checked; its annotations are read at its first call."""
+    code = function.__code__
+    names = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self", "cls"}
+    takes_any = names or code.co_flags & inspect.CO_VARKEYWORDS
+    return cast("_Function", _checking(function)) if takes_any else function
 
 
-def _checking(function: Callable[..., Any], checks: dict[str, _Check]) -> Callable[..., Any]:
-    by_place = [checks.get(name) for name in inspect.signature(function).parameters]
+def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.cache
+    def read() -> tuple[list[_Check | None], dict[str, _Check]]:
+        checks = _checks(function)
+        return [checks.get(name) for name in inspect.signature(function).parameters], checks
 
     def check(args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        by_place, checks = read()
         for check, value in zip(by_place, args, strict=False):  # Python itself complains if there are too many
             if check is not None:
                 check(value)
@@ -128,17 +138,26 @@ def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
     found = {}
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
-        if isinstance(parameter.annotation, str) and name != _OWN:
+        if parameter.kind is parameter.VAR_KEYWORD and str(parameter.annotation).startswith("Unpack["):
+            options = function.__globals__[parameter.annotation[len("Unpack[") : -1]]
+            module = options.__module__
+            for option, written in options.__annotations__.items():
+                check = _check_of(option, None, _BAR.split(written.__forward_arg__), function, vars(modules[module]))
+                if check is not None:
+                    found[option] = check
+        elif isinstance(parameter.annotation, str) and name != _OWN:
             named = _NAMES.get(name) if "scope" in parameters else None  # else it may be given as `scope/stream`
-            check = _check_of(name, named, _BAR.split(parameter.annotation), function)
+            check = _check_of(name, named, _BAR.split(parameter.annotation), function, function.__globals__)
             if check is not None:
                 found[name] = check
     return found
 
 
-def _check_of(name: str, named: str | None, types: Sequence[str], function: Callable[..., Any]) -> _Check | None:
+def _check_of(
+    name: str, named: str | None, types: Sequence[str], function: Callable[..., Any], classes: Mapping[str, Any]
+) -> _Check | None:
     """The check of an argument; None if any of its types isn't a class but, say, a type variable: nothing to check."""
-    kinds = [kind for text in types for kind in _kinds(text, function)]
+    kinds = [kind for text in types for kind in _kinds(text, classes)]
     if any(kind is None for kind in kinds):
         return None
     if bytes in kinds and len(kinds) > 1 and type(None) not in kinds:
@@ -159,16 +178,20 @@ def _check_of(name: str, named: str | None, types: Sequence[str], function: Call
         elif not any(_is_a(value, kind) for kind in kinds):
             words = " or ".join(_WORDS.get(kind, kind.__name__) for kind in kinds if kind is not None)
             raise InvalidArgumentError(f"{what} is {words}, not {_shown(value)}")
+        if isinstance(value, int) and not -_INT_END <= value < _INT_END:
+            raise InvalidArgumentError(f"{what} is a whole number of 64 bits, not {_shown(value)}")
+        if isinstance(value, str) and _HALF.search(value):
+            raise InvalidArgumentError(f"{what} is a text of whole characters, not {_shown(value)}")
 
     return check
 
 
-def _kinds(text: str, function: Callable[..., Any]) -> list[type | None]:
+def _kinds(text: str, classes: Mapping[str, Any]) -> list[type | None]:
     """The class that an annotation names, or the classes of a union's name; None for something else."""
     if text == "None":
         return [type(None)]
     first, *rest = text.partition("[")[0].split(".")
-    found: Any = function.__globals__.get(first, getattr(builtins, first, None))
+    found: Any = classes.get(first, getattr(builtins, first, None))
     for part in rest:
         found = getattr(found, part, None)
     members = get_args(found) if get_origin(found) in (Union, UnionType) else [found]

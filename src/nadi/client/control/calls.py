@@ -7,6 +7,7 @@ so that tests can answer them without a socket.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -34,7 +35,10 @@ from nadi.errors import (
 from nadi.wire.rpc.codes import kind_of
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
+log = logging.getLogger("nadi.client")
+
 DEFAULT_TIMEOUT_S = 30.0
+_NOTICE_S = 0.5  # for which the controller was not reached when the log says so, once: a restart takes less
 _Reply = TypeVar("_Reply")
 
 
@@ -51,9 +55,11 @@ class ControllerCalls:
         self._calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
         self.trouble: NadiError | None = None  # the last try's error, until a call is answered
+        self._notice: asyncio.TimerHandle | None = None  # that it isn't reached, until it is
 
     async def close(self) -> None:
         was_closed, self._closed = self._closed, True
+        self._reached()
         if self._channel is not None and not was_closed:
             await self._channel.close()
             grpc_use.end()
@@ -92,12 +98,22 @@ class ControllerCalls:
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
                 if now + backoff.next_s >= give_up:
-                    raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from error
+                    raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from None
                 await backoff.pause()
                 continue
             self.trouble = None
             assert isinstance(reply, kind)
             return reply
+
+    def _not_reached(self, error: NadiError) -> None:
+        if self._notice is None:
+            text = f"{error}; calls wait for it for up to {self.timeout_s or DEFAULT_TIMEOUT_S:g} s"
+            self._notice = asyncio.get_running_loop().call_later(_NOTICE_S, log.warning, "%s", text)
+
+    def _reached(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -130,11 +146,16 @@ class ControllerCalls:
             )
             self._calls[rpc] = call
         try:
-            return await call(request, timeout=timeout_s, metadata=metadata)
+            reply = await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise _error_of(rpc, self.address, error) from None
+            known = _error_of(rpc, self.address, error)
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                self._not_reached(known)
+            raise known from None
         except grpc.aio.UsageError:  # the channel was closed meanwhile
             raise ClosedError("this client was closed") from None
+        self._reached()
+        return reply
 
 
 def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
@@ -144,7 +165,7 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
         return _exhausted(rpc, address, text)
     refused = f"the controller at {address} refused {rpc}: {details}"
     texts: dict[type[NadiError], str] = {
-        UnavailableError: f"the controller at {address} can't be reached: {details}",
+        UnavailableError: _unreachable(address, details or ""),
         RequestTimeoutError: f"the controller at {address} did not answer {rpc} in time",
         NotAuthenticatedError: refused,
         PermissionDeniedError: refused,
@@ -159,6 +180,14 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     if code == grpc.StatusCode.CANCELLED:
         return UnavailableError(f"the controller at {address} broke {rpc} off: it is being stopped")
     return NadiError(f"{text} ({code.name})")
+
+
+def _unreachable(address: str, details: str) -> str:
+    if "Connection refused" in details:
+        return f"nobody listens at {address}: start a server there (`nadi up`), or check the address"
+    if details.startswith(("DNS resolution failed", "errors resolving")):
+        return f"the host of {address} has no known address: check its spelling"
+    return f"the controller at {address} can't be reached: {details}"
 
 
 def _exhausted(rpc: str, address: str, text: str) -> NadiError:

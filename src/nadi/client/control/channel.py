@@ -45,7 +45,7 @@ async def _certified_name(address: str, security: Security, timeout_s: float) ->
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        raise UnavailableError(f"the controller at {address} can't be reached with TLS: {error}") from error
+        raise UnavailableError(f"the controller at {address} can't be reached with TLS: {error}") from None
     names: Any = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
     writer.close()
     if not names:

@@ -40,14 +40,17 @@ from nadi.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
     StreamNotSealedError,
+    StreamRemadeError,
     SubscriberNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.model.event_time import EventTime
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import container_key, parse_segment_name
+from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
 from nadi.wire.rpc import transactions_pb2 as together
@@ -139,6 +142,7 @@ class ControllerClient(ControllerCalls):
             tuple(reply.tags.tag),
             reply.timestampAggregationTimeout,
             reply.rolloverSizeBytes,
+            EventTime.parse(reply.eventTime) if reply.eventTime else None,
         )
 
     async def report(self, scope: str, stream: str, kind: str, record: type[_Record]) -> list[_Record]:
@@ -184,16 +188,24 @@ class ControllerClient(ControllerCalls):
         """Return where the stream starts, after what was truncated away."""
         return await self.cut_at(scope, stream, 0)
 
-    async def cut_at(self, scope: str, stream: str, at_ms: int) -> StreamCut:
-        """Return where the stream stood at that time, in ms since 1970; 0 is before all events."""
-        request = pb.GetSegmentsRequest(streamInfo=looking(scope, stream), timestamp=at_ms)
+    async def cut_at(self, scope: str, stream: str, at: int, clock: int = ARRIVAL) -> StreamCut:
+        """Return where the stream stood at that time of a clock; of ARRIVAL it is in ms since 1970, and 0 is before
+        all events."""
+        request = pb.GetSegmentsRequest(streamInfo=looking(scope, stream), timestamp=at, clock=clock)
         reply = await self.stream_call("getSegments", scope, stream, request, pb.SegmentsAtTime)
         return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """Return what follows a sealed segment; nothing if the stream was sealed with it."""
+        """Return what follows a sealed segment; nothing if the stream was sealed with it. StreamRemadeError if the
+        stream exists, but is not the one that had the segment."""
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
-        reply = await self.stream_call("getSegmentsImmediatelyFollowing", scope, stream, request, pb.SuccessorResponse)
+        name, kind = "getSegmentsImmediatelyFollowing", pb.SuccessorResponse
+        try:
+            reply = await self.stream_call(name, scope, stream, request, kind)
+        except StreamNotFoundError:
+            if not await self.stream_exists(scope, stream):
+                raise
+            raise StreamRemadeError(scope, stream) from None
         return [Successor(range_of(entry.segment), tuple(entry.value)) for entry in reply.segments]
 
     async def is_stream_cut_valid(self, cut: StreamCut) -> bool:

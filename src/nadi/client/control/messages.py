@@ -94,6 +94,7 @@ def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.S
         tags=pb.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
         rolloverSizeBytes=config.rollover_size_bytes,
+        eventTime=str(config.event_time) if config.event_time is not None else "",
     )
     if kept is not None:
         message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]

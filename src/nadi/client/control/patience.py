@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-from nadi.errors import NadiError, RequestTimeoutError
+from nadi.errors import NadiError, RequestTimeoutError, UnavailableError
 
 
 def is_cancelled() -> bool:
@@ -43,4 +43,6 @@ class TimeLimit:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
             met = self._trouble()
-            raise RequestTimeoutError(self._what() + (f": {met}" if met else "")) from met
+            # the cause is for callers, where its type says more than the message
+            cause = None if type(met) in (UnavailableError, RequestTimeoutError) else met
+            raise RequestTimeoutError(self._what() + (f": {met}" if met else "")) from cause

@@ -8,11 +8,15 @@ from datetime import datetime
 from nadi.client.control.arguments import checked
 from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError
+from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 
 NO_MAXIMUM = (1 << 63) - 1
 FIXED, BY_KBYTES, BY_EVENTS = 0, 1, 2  # ScalingPolicyType on the wire
 BY_TIME, BY_SIZE = 1, 2  # RetentionPolicyType on the wire
+
+
+_MOST = (1 << 31) - 1  # Pravega's messages have numbers of 32 bits here
 
 
 @checked()
@@ -30,6 +34,8 @@ class ScalingPolicy:
             raise InvalidArgumentError(f"a stream needs at least one segment, not {self.min_segments}")
         if self.kind != FIXED and self.target_rate < 1:
             raise InvalidArgumentError(f"the target rate is {self.target_rate}: give 1 or more for a segment")
+        if max(self.min_segments, self.target_rate, self.scale_factor) > _MOST:
+            raise InvalidArgumentError(f"the numbers of a scaling policy are at most {_MOST:,}: {self}")
 
     @classmethod
     def fixed(cls, segments: int) -> ScalingPolicy:
@@ -115,6 +121,7 @@ class StreamConfiguration:
 
     timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
     rollover_size_bytes: as set by other Pravega clients: stored and returned, but nadi's chunks don't roll by it.
+    event_time: the field that has the time of an event.
     """
 
     scaling: ScalingPolicy
@@ -122,6 +129,7 @@ class StreamConfiguration:
     tags: tuple[str, ...] = ()
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
+    event_time: EventTime | None = None
 
 
 def _check_factor(scale_factor: int) -> None:

@@ -16,11 +16,11 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from nadi.client.control.arguments import checked
 from nadi.errors import InvalidArgumentError
+from nadi.naming import check_path
 
 _TLS_SCHEMES = ("tls", "ssl", "tcps", "pravegas")
 _PLAIN_SCHEMES = ("tcp", "pravega", "nadi")
@@ -86,7 +86,7 @@ class Security:
         """Return the PEM text of the trusted certificates; None for the system's."""
         if self.trust_store is None:
             return None
-        path = Path(self.trust_store)
+        path = check_path("the trust store", self.trust_store)
         try:
             files = [file for file in sorted(path.iterdir()) if file.is_file()] if path.is_dir() else [path]
             texts = [file.read_text(errors="replace") for file in files]

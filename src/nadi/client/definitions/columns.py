@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.values.options import Target, value_options
 from nadi.client.values.target import Schemas, stored_format, target_of
-from nadi.client.values.types import alike, plain
+from nadi.client.values.types import alike
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 from nadi.client.bytestream.byte_reader import ByteStreamReader
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.indexstream.record import (
     RECORD_SIZE,
     RECORD_SIZE_ATTRIBUTE,
@@ -19,7 +20,7 @@ from nadi.client.indexstream.record import (
     stated_size,
     whole_number,
 )
-from nadi.client.segments.info import segment_info
+from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
 from nadi.errors import ClosedError, InvalidArgumentError, TruncatedError
@@ -32,7 +33,7 @@ _BUFFER_BYTES = 256 * KIB  # of records read at once, if so many are there
 
 
 @checked()
-class IndexReader:
+class IndexReader(Closing):
     """Made by `StreamManager.create_index_reader`. What is truncated away raises TruncatedError, what is no record
     SerializationError."""
 
@@ -162,16 +163,11 @@ class IndexReader:
         for reader in tuple(self._open):
             await reader.close()
 
-    async def __aenter__(self) -> IndexReader:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def _bounds(self) -> tuple[int, int, int]:
         """Where whole records begin and end, and the size of each."""
         self._check_open()
-        info = await segment_info(self._stores, self._segment)
+        async with explained(self._stores, self._segment):
+            info = await segment_info(self._stores, self._segment)
         size = await self.record_size()
         head = -(-info.start_offset // size) * size
         return head, max(info.write_offset // size * size, head), size
@@ -180,7 +176,8 @@ class IndexReader:
         return decode(await self._bytes(offset, offset + size), offset)
 
     async def _bytes(self, start: int, end: int) -> bytes:
-        async with aclosing(read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)) as pieces:
+        reading = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
+        async with explained(self._stores, self._segment), aclosing(reading) as pieces:
             return b"".join([piece async for piece in pieces])
 
     def _check_open(self) -> None:

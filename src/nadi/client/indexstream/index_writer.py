@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.indexstream.index_reader import IndexReader
 from nadi.client.indexstream.record import Fields, IndexRecord, data_limit
 from nadi.errors import ConditionFailedError, InvalidArgumentError
@@ -17,7 +18,7 @@ from nadi.wire.fields import Buffer
 
 
 @checked()
-class IndexWriter:
+class IndexWriter(Closing):
     """Made by `StreamManager.create_index_writer`; one user at a time. Where nothing is stored for `ack_timeout`, it
     fails."""
 
@@ -99,12 +100,6 @@ class IndexWriter:
     async def close_and_seal(self, timeout: float | None = None) -> None:
         """Close and seal the stream: nobody can write to it any more, and readers reach its end."""
         await self._writer.close_and_seal(timeout)
-
-    async def __aenter__(self) -> IndexWriter:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 # --- what the rest of the client asks of it ---------------------------------------------------

@@ -17,6 +17,7 @@ from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPol
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
+from nadi.model.event_time import EventTime
 from nadi.model.reports import (
     LOAD,
     RETENTION,
@@ -81,15 +82,21 @@ class Administration:
         retention: RetentionPolicy | None = None,
         tags: Iterable[str] = (),
         timestamp_aggregation_timeout_ms: int = 0,
+        event_time: EventTime | str | None = None,
     ) -> bool:
         """Create a stream of `segments` segments, or one that scales by a policy; return False if it already exists.
 
         timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
+        event_time: the field that has the time of an event, by which cuts can be found.
         """
         check_name("stream", stream)
         tags = several_texts(tags, "tags")
         config = StreamConfiguration(
-            scaling or ScalingPolicy.fixed(segments), retention, tags, timestamp_aggregation_timeout_ms
+            scaling or ScalingPolicy.fixed(segments),
+            retention,
+            tags,
+            timestamp_aggregation_timeout_ms,
+            event_time=_event_time(event_time),
         )
         return await self._controller.create_stream(scope, stream, config)
 
@@ -102,6 +109,7 @@ class Administration:
         retention: RetentionPolicy | EllipsisType | None = ...,
         tags: Iterable[str] | None = None,
         timestamp_aggregation_timeout_ms: int | None = None,
+        event_time: EventTime | EllipsisType | str | None = ...,
     ) -> None:
         """Change the settings given and keep the others; `retention=None` ends retention: everything is kept.
 
@@ -118,6 +126,7 @@ class Administration:
             retention=old.retention if retention is ... else retention,
             tags=old.tags if tags is None else several_texts(tags, "tags"),
             timestamp_aggregation_timeout_ms=old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
+            event_time=old.event_time if event_time is ... else _event_time(event_time),
         )
         await self._controller.update_stream(scope, stream, config)
 
@@ -234,3 +243,7 @@ class Administration:
         async with TimeLimit(timeout, lambda: f"{scope}/{stream} is not scaled yet after {timeout} s"):
             while not await self._controller.scale_is_done(scope, stream, epoch):
                 await backoff.pause()
+
+
+def _event_time(given: EventTime | str | None) -> EventTime | None:
+    return EventTime(given) if isinstance(given, str) else given

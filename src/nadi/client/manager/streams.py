@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.security import Credentials, security_of, split_uri
 from nadi.client.definitions.stream_tables import StreamTables
@@ -39,7 +40,7 @@ _CLOSING_TIMEOUT_S = 6.0  # a writer gives up leaving after 5 s, and says so
 
 
 @checked()
-class StreamManager(Administration, EventStreams, Structures):
+class StreamManager(Administration, EventStreams, Structures, Closing):
     """A client of the controller at `controller_uri`. The asyncio client must be created in a running event loop; the
     blocking one has its own thread, which ends with `close`, or with the process.
 
@@ -69,12 +70,6 @@ class StreamManager(Administration, EventStreams, Structures):
         EventStreams.__init__(self, blocking)
         Structures.__init__(self)
         self._memberships: list[Membership] = []  # of readers in their groups
-
-    async def __aenter__(self) -> StreamManager:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close everything that this client created: every wait ends with ClosedError, and writes not stored yet fail

@@ -25,7 +25,7 @@ from nadi.client.tables import key_value_registry as registry
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.writing.sender import ACK_TIMEOUT_S
-from nadi.errors import ClosedError, InvalidStreamCutError
+from nadi.errors import ClosedError, InvalidArgumentError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 
 S = TypeVar("S")
@@ -170,7 +170,10 @@ class Structures:
         self, scope: str, stream: str, *, value_type: Any = Any, as_of: StreamCut | None = None
     ) -> SharedMap[Any]:
         """Open a map from text to values of `value_type` (any that msgspec supports)."""
-        kind = shared.map_kind(value_type)
+        try:
+            kind = shared.map_kind(value_type)
+        except TypeError as error:
+            raise InvalidArgumentError(f"shared_map: value_type is a type, not {value_type!r:.60}: {error}") from error
         return SharedMap(await self.state_synchronizer(scope, stream, kind, as_of=as_of))
 
     async def shared_set(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedSet[Any]:

@@ -7,8 +7,6 @@ the moment of the first entry behind it; behind the last entry, at the segment's
 
 from __future__ import annotations
 
-import numpy as np
-
 from nadi.client.segments.located import list_moments
 from nadi.client.segments.stores import SegmentStores
 from nadi.wire.moments import Numbers
@@ -25,6 +23,8 @@ async def came_by(stores: SegmentStores, segment: str, offsets: Numbers, end: in
 async def came_within(stores: SegmentStores, segment: str, offsets: Numbers, end: int) -> tuple[Numbers, Numbers]:
     """`came_by`, and where the bytes end of which the index says no more than that they had come by then: `end` behind
     its last entry, 0 where nothing is known."""
+    import numpy as np
+
     found = np.full(len(offsets), UNKNOWN, np.int64)
     ends = np.zeros(len(offsets), np.int64)
     low = 0

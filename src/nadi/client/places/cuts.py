@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-
-import numpy as np
 
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.places.arrivals import UNKNOWN, came_by
 from nadi.client.places.bookmarks import Bookmarks
 from nadi.client.places.lookback import cut_before as cut_before_events
-from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
+from nadi.client.places.moments import HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of, time_ms, time_us
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
 from nadi.client.reading.segment_range import read_segment_range
@@ -31,17 +29,22 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
+    SegmentNotFoundError,
     TruncatedError,
 )
+from nadi.limits import EVENT_TIME_MAX, EVENT_TIME_MIN
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder, KeyRanges
+from nadi.model.event_time import EventTime
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
+from nadi.wire.moments import clock_of, earliest_of
 
 _COUNTED_AT_ONCE = 8  # segments
+_TRIES = 5  # while the stream is truncated as it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,23 @@ class StreamCuts:
         """
         return await self._stores.controller.cut_at(self.scope, self.stream, moment_ms(moment))
 
-    async def named(self, text: str) -> StreamCut:
+    async def named(self, text: str, *, end: bool = False) -> StreamCut:
         """Return the cut denoted by `head`, `tail`, a time (ISO 8601 with a zone, such as 2026-11-14T00:00+01:00), the
-        text of a cut, or the name of one of the scope's bookmarks."""
+        text of a cut, or the name of one of the scope's bookmarks. InvalidArgumentError if the text is empty.
+
+        `event:` before a time, or before a date for its midnight in UTC, means the events' own time. end: the cut is
+        where something ends, so that for such a time all earlier events lie before it (`after_event_time`).
+        """
+        if not isinstance(text, str) or not text:
+            raise InvalidArgumentError(
+                f"{text!r} is not a position: give head, tail, a time, a cut's text or a bookmark"
+            )
         if text in (HEAD, TAIL):
             return await (self.head() if text == HEAD else self.tail())
+        if (time := event_moment(text)) is not None:
+            if not end:
+                return await self.at_event_time(time)
+            return await self.after_event_time(time) or await self.tail()
         if is_moment(text):
             return await self.at(moment_of(text))
         try:
@@ -137,6 +152,8 @@ class StreamCuts:
 
         None came later than said. It may have come up to 10 s earlier, or 1 s where 4 KiB came in that time.
         """
+        import numpy as np
+
         name = segment_name(self.scope, self.stream, segment_id)
         if not len(offsets):
             return []
@@ -146,17 +163,61 @@ class StreamCuts:
         found = await came_by(self._stores, name, given.astype(np.int64), int(given[-1]) + 1)
         return [None if moment == UNKNOWN else moment for moment in found.tolist()]
 
-    async def at_event_time(self, timestamp_ms: int) -> StreamCut:
-        """Return a cut to read from to get every event of that time or later, provided that writers kept the promise
-        of their notes; the head if watermarks don't reach back that far."""
-        found = await cut_before(self._stores, self.scope, self.stream, timestamp_ms)
+    async def at_event_time(self, time: datetime | int) -> StreamCut:
+        """Return the cut to read from to get every event of that time or later: a datetime with a time zone, or
+        milliseconds since 1970. It may lie before some earlier ones.
+
+        The time of an event is the field that the stream's configuration names (`event_time`). In a stream without
+        one, it is known from what writers noted, in their unit, as far as they keep the promise of their notes; the
+        cut is the head where watermarks don't reach back so far.
+        """
+        if (event_time := await self._event_time()) is not None:
+            return await self._by(event_time, time)
+        found = await cut_before(self._stores, self.scope, self.stream, time_ms(time))
         return await self._not_before_head(found) if found is not None else await self.head()
 
-    async def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
-        """Return a cut to read up to to get every event before that time, provided that writers kept the promise of
-        their notes; None while a writer has not noted that time."""
-        found = await cut_after(self._stores, self.scope, self.stream, timestamp_ms)
+    async def after_event_time(self, time: datetime | int) -> StreamCut | None:
+        """Return the cut to read up to to get every event before that time, of those that are stored now. It may lie
+        behind some later ones. The time is as in `at_event_time`; without the field, None while a writer has not noted
+        that time."""
+        if (event_time := await self._event_time()) is not None:
+            return await self._by(event_time, time, end=True)
+        noted = -(-time_us(time) // 1_000)  # the first that is not earlier
+        found = await cut_after(self._stores, self.scope, self.stream, noted)
         return await self._not_before_head(found) if found is not None else None
+
+    async def between(self, start: datetime | int, end: datetime | int) -> tuple[StreamCut, StreamCut]:
+        """Return the cuts between which every event lies whose time is `start` or later and before `end`; others may
+        lie there too. The times are as in `at_event_time`; the second cut is the tail while a writer has not noted
+        `end`."""
+        if time_us(end) < time_us(start):
+            raise InvalidArgumentError(f"the end of a time range, {end}, lies before its start, {start}")
+        begun = await self.at_event_time(start)
+        ended = await self.after_event_time(end) or await self.tail()
+        return begun, await self.latest(begun, ended)
+
+    async def _event_time(self) -> EventTime | None:
+        """The field with events' times, whose index has what is stored now."""
+        event_time = (await self._stores.controller.stream_configuration(self.scope, self.stream)).event_time
+        if event_time is not None:
+            from nadi.client.places.event_index import index_times
+
+            ids = await segments_between(self._stores, *await asyncio.gather(self.head(), self.tail()))
+            await index_times(self._stores, self.scope, self.stream, event_time, ids)
+        return event_time
+
+    async def _by(self, event_time: EventTime, time: datetime | int, *, end: bool = False) -> StreamCut:
+        from nadi.client.places.event_index import nearer
+
+        at = min(max(time_us(time), EVENT_TIME_MIN), EVENT_TIME_MAX)
+        clock = clock_of(str(event_time))
+        for _ in range(_TRIES):
+            cut = await self._stores.controller.cut_at(
+                self.scope, self.stream, at, earliest_of(clock) if end else clock
+            )
+            with suppress(SegmentNotFoundError, TruncatedError):
+                return await nearer(self._stores, cut, event_time, at, end=end)
+        return cut
 
     async def _not_before_head(self, cut: StreamCut) -> StreamCut:
         head = await self._stores.controller.head(self.scope, self.stream)

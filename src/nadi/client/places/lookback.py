@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-import numpy as np
-
 from nadi.client.places.arrivals import came_by
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.event_places import event_places
@@ -99,6 +97,8 @@ async def _last_of_all(
 
 
 async def _last_of(stores: SegmentStores, name: str, end: int, most: int) -> _Last:
+    import numpy as np
+
     info = await segment_info(stores, name)
     start, end = info.start_offset, max(min(end, info.write_offset), info.start_offset)
     reach = max(_FIRST_REACH_BYTES, most * _USUAL_EVENT_BYTES)
@@ -121,11 +121,14 @@ async def _last_of(stores: SegmentStores, name: str, end: int, most: int) -> _La
 def _shares(found: Mapping[int, _Last], wanted: int) -> dict[int, int]:
     """How many of its last events each segment gives, `wanted` in all.
 
+    >>> import numpy as np
     >>> def last(*times):
     ...     return _Last(np.arange(len(times)), np.array(times), len(times))
     >>> _shares({0: last(5_000, 60_000, 61_000), 1: last(62_000, 62_001), 2: last(7_000)}, 3)
     {0: 2, 1: 1, 2: 0}
     """
+    import numpy as np
+
     segments = list(found)
     counts = [len(found[segment].offsets) for segment in segments]
     owner = np.repeat(np.arange(len(segments)), counts)

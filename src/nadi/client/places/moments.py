@@ -8,17 +8,33 @@ True
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from nadi.errors import InvalidArgumentError
 
 HEAD, TAIL = "head", "tail"  # a stream's own cuts, by name
+# In any case of letters, commands or Spark's options mean these by themselves: no bookmark or slice is called so.
+RESERVED = (HEAD, TAIL, "earliest", "latest", "unbounded")
+BY_EVENT_TIME = "event:"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MAX_MS = (1 << 63) - 1
 
 
 def moment_ms(moment: datetime | int) -> int:
     """The moment in whole milliseconds since 1970; 0 for all before. InvalidArgumentError if it is no moment."""
+    return max(time_ms(moment), 0)
+
+
+def time_us(moment: datetime | int) -> int:
+    """As `time_ms`, in whole microseconds."""
+    ms = time_ms(moment)
+    return (moment - _EPOCH) // timedelta(microseconds=1) if isinstance(moment, datetime) else ms * 1_000
+
+
+def time_ms(moment: datetime | int) -> int:
+    """A time that may lie before 1970, in whole milliseconds since then. InvalidArgumentError if it is none."""
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:
             raise InvalidArgumentError(
@@ -33,7 +49,25 @@ def moment_ms(moment: datetime | int) -> int:
         )
     if ms > _MAX_MS:
         raise InvalidArgumentError(f"{ms} ms is too late for any moment: milliseconds since 1970 are wanted")
-    return max(ms, 0)
+    return ms
+
+
+def event_moment(text: str) -> datetime | None:
+    """The time of a place by event time, `event:` and a time in ISO 8601, of which a date alone is its midnight in UTC;
+    None for any other place. InvalidArgumentError if it has no zone, or is no time.
+
+    >>> event_moment("event:2025-11-03")
+    datetime.datetime(2025, 11, 3, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    if not text.startswith(BY_EVENT_TIME):
+        return None
+    time = text.removeprefix(BY_EVENT_TIME)
+    return moment_of(f"{time}T00:00Z" if _DATE.fullmatch(time) else time)
+
+
+def is_time(text: str) -> bool:
+    """Whether the text begins as a date does."""
+    return _DATE.match(text) is not None
 
 
 def is_moment(text: str) -> bool:

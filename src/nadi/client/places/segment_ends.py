@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from nadi.client.reading.read_ahead import what_became_of
-from nadi.client.segments.info import SegmentInfo, segment_info
+from nadi.client.segments.info import SegmentInfo, segment_info, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import SegmentNotFoundError
 from nadi.limits import SEGMENT_ENDS_KEPT

@@ -16,7 +16,7 @@ import msgspec
 
 from nadi.backoff import Tries
 from nadi.client.control.arguments import checked, several_texts
-from nadi.client.places.moments import HEAD, TAIL
+from nadi.client.places.moments import RESERVED
 from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.change import change_value
@@ -38,7 +38,6 @@ from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, check_name
 
-RESERVED = (HEAD, TAIL)
 One = TypeVar("One")
 
 
@@ -52,9 +51,7 @@ class Shelf:
         self._table: Table = Table(stores, scope, BOOKMARKS_TABLE)
 
     async def add(self, name: str, cuts: Iterable[StreamCut], note: str, tags: Iterable[str]) -> Stored:
-        check_name(self._kind, name)
-        if name in RESERVED:
-            raise InvalidArgumentError(f"{name!r} means the stream's own {name}: give the {self._kind} another name")
+        self._check_new_name(name)
         given = list(cuts)
         stream = given[0].stream
         for cut in given:
@@ -65,6 +62,19 @@ class Shelf:
             raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
         await self._put_new(name, stored)
         return stored
+
+    def _check_new_name(self, name: str) -> None:
+        """Refuse a name that would mean another position wherever a position is written as text."""
+        check_name(self._kind, name)
+        if name.lower() in RESERVED:
+            meaning = f"means a stream's own {name.lower()}"
+        elif name.startswith("-"):
+            meaning = "means an age, as -5min does, or an option of a command"
+        elif _is_cut(name):
+            meaning = "is the text of a stream cut"
+        else:
+            return
+        raise InvalidArgumentError(f"{name!r} {meaning}: give the {self._kind} another name")
 
     async def _put_new(self, name: str, stored: Stored) -> None:
         try:
@@ -99,9 +109,7 @@ class Shelf:
 
     async def rename(self, name: str, new_name: str) -> Stored:
         """Two steps: for a moment, and after a crash between them, it has both names."""
-        check_name(self._kind, new_name)
-        if new_name in RESERVED:
-            raise InvalidArgumentError(f"{new_name!r} means the stream's own {new_name}: choose another name")
+        self._check_new_name(new_name)
         held = await self._held(name)
         stored = self._read(name, held.value)
         await self._put_new(new_name, stored)
@@ -221,3 +229,11 @@ class Named(Generic[One]):
     async def delete(self, name: str) -> bool:
         """Delete what has that name; return False if nothing has. The events stay."""
         return await self._shelf.remove(name)
+
+
+def _is_cut(text: str) -> bool:
+    try:
+        StreamCut.from_text(text)
+    except InvalidStreamCutError:
+        return False
+    return True

@@ -7,11 +7,12 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from nadi.client.control.arguments import checking
+from nadi.client.control.closing import Closing
 from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.news import News
@@ -36,7 +37,7 @@ class Ask:
     timeout: float | None
 
 
-class Reading(Generic[R]):
+class Reading(Closing, Generic[R]):
     """What readers of events and of values share: iterating, and leaving the group at the end of a `with` block."""
 
     name: str
@@ -106,9 +107,6 @@ class Reading(Generic[R]):
             if found.is_read_completed:
                 return
             yield found
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close(is_done=error is None)

@@ -21,8 +21,7 @@ from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leav
 from nadi.client.readergroup.values import GroupValueReader
 from nadi.client.reading.boundary import check_boundary, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.reading.read_ahead import what_became_of
-from nadi.client.segments.info import segment_info
+from nadi.client.segments.info import segment_info, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
@@ -38,6 +37,7 @@ from nadi.errors import (
     StreamRemadeError,
     UnavailableError,
 )
+from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
 from nadi.model.readergroup import NamedRange, StreamDataRetention
 from nadi.model.reports import GROUP_LAG, GroupLagReport
 from nadi.model.streamcut import StreamCut
@@ -71,6 +71,7 @@ class GroupReaderOptions(TypedDict, total=False):
 
     conditions: Mapping[str, Condition] | None
     on_damage: OnDamage
+    delivery: Guarantee
     timeout: float | None
 
 
@@ -99,16 +100,23 @@ class ReaderGroup:
         serializer: Serializer[T] | None = None,
         conditions: Mapping[str, Condition] | None = None,
         on_damage: OnDamage = RAISE,
+        delivery: Guarantee = AT_LEAST_ONCE,
         timeout: float | None = None,
     ) -> EventReader | GroupValueReader[T]:
         """Create a reader that takes its share of the segments; AlreadyExistsError if one with that id is online.
 
         With a serializer it returns values; conditions still receive bytes. on_damage: "raise" reports
-        damaged data by a DamagedDataError, "skip" by a gap; both continue after it.
+        damaged data by a DamagedDataError, "skip" by a gap; both continue after it. delivery: "at-most-once" records
+        events as done before they are returned, so that no reader of the group ever gets them again.
         """
         if not isinstance(reader_id, str) or not reader_id:
             raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
         check_on_damage(on_damage)
+        if check_delivery(delivery) == EXACTLY_ONCE:
+            raise InvalidArgumentError(
+                "delivery is at-most-once or at-least-once for a reader, which knows nothing of what is made of its "
+                "events: for exactly-once run a function, or store `positions()` in one transaction with the results"
+            )
         if not all(callable(condition) for condition in (conditions or {}).values()):
             raise InvalidArgumentError("a reader's conditions are functions by their names: see `on_events`")
         decoders: dict[str, EventDecoder[T]] = {}
@@ -116,7 +124,9 @@ class ReaderGroup:
             for key in (await self._shared.read()).streams:
                 scope, _, stream = key.partition("/")
                 decoders[key] = codec.decoder(self._stores, scope, stream, serializer)
-        reader = await join(self, EventReader, reader_id, conditions or {}, on_damage, timeout)
+        reader = await join(
+            self, EventReader, reader_id, conditions or {}, on_damage, timeout, records_first=delivery == AT_MOST_ONCE
+        )
         return reader if serializer is None else GroupValueReader(reader, decoders)
 
     # --- what there is ----------------------------------------------------------------------
@@ -306,6 +316,8 @@ async def join(
     conditions: Mapping[str, Condition],
     on_damage: OnDamage,
     timeout: float | None,
+    *,
+    records_first: bool = False,
 ) -> R:
     """Create a reader of that kind, a member of the group."""
     token = uuid4().hex
@@ -315,7 +327,9 @@ async def join(
         return state if held and held.token == token else state.apply(Join(reader_id, token))
 
     state = await group._shared.change(joined, timeout)
-    reader = kind(group._stores, group._shared, reader_id, token, state, conditions, on_damage)
+    reader = kind(
+        group._stores, group._shared, reader_id, token, state, conditions, on_damage, records_first=records_first
+    )
     group._adopt(reader)
     if state.is_completed:
         reader._error = await made_anew(group._stores, state)

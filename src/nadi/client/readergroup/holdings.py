@@ -250,6 +250,11 @@ class Holdings:
         return {name: end for name, end in found if end is not None}
 
 
+def end_of(block: EventBlock, count: int) -> int:
+    """Where the first `count` events of a block end."""
+    return block.offset + (int(block.starts[count]) if count < len(block) else block.size_bytes)
+
+
 def _taken(source: SegmentSource, count: int) -> EventBlock:
     """The first `count` events of the source's next block; the rest stays there."""
     block = source.take()

@@ -52,10 +52,12 @@ class OutputReader(EventReader):
         state: GroupState,
         conditions: Mapping[str, Condition],
         on_damage: OnDamage = RAISE,
+        *,
+        records_first: bool = False,
     ) -> None:
         self._settled: dict[str, RecordedOutput] = {}  # by segment: committed, as this reader knows
         self._unsettled: Unsettled | None = None
-        super().__init__(stores, shared, name, token, state, conditions, on_damage)
+        super().__init__(stores, shared, name, token, state, conditions, on_damage, records_first=records_first)
 
     async def next_batch(
         self, most_events: int, linger_s: float = 0.0, timeout: float | None = None
@@ -83,6 +85,9 @@ class OutputReader(EventReader):
                 async with asyncio.timeout(left_s):
                     await self._news.wait()
         block = read.block if cursor is None else cursor.block
+        while self._records_first and not await self._recorded(read.segment, block.offset + block.size_bytes):
+            if self._holdings.in_hand != read.segment:
+                return await self.next_batch(most_events, linger_s, timeout)
         return EventRead(None, block, read.segment, block.offset)
 
     def confirm(self, offset: int) -> None:
@@ -139,6 +144,9 @@ class OutputReader(EventReader):
 
     # --- inside -----------------------------------------------------------------------------
 
+    def _done(self) -> dict[str, int]:
+        return self._holdings.done()  # `confirm` says of what is in hand how much was begun
+
     async def _find(self, is_whole: bool) -> EventRead | None:
         state = self._state
         if state.outputs:
@@ -169,11 +177,14 @@ class _UnsettledFound(Exception):
     """Ends a read: there is an output to be settled first."""
 
 
-async def open_output_reader(group: ReaderGroup, reader_id: str, *, on_damage: OnDamage = RAISE) -> OutputReader:
-    """Create a reader of batches; AlreadyExistsError if one with that id is online."""
+async def open_output_reader(
+    group: ReaderGroup, reader_id: str, *, on_damage: OnDamage = RAISE, records_first: bool = False
+) -> OutputReader:
+    """Create a reader of batches; AlreadyExistsError if one with that id is online. records_first: a batch is recorded
+    as done before it is returned; what of it is not confirmed is given back if the reader is closed."""
     if not reader_id:
         raise InvalidArgumentError("a reader needs an id")
-    return await join(group, OutputReader, reader_id, {}, on_damage, None)
+    return await join(group, OutputReader, reader_id, {}, on_damage, None, records_first=records_first)
 
 
 async def recorded_outputs(group: ReaderGroup) -> list[Unsettled]:

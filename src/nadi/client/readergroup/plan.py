@@ -64,8 +64,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
         if segment in facts.movable and segment not in state.outputs:  # its successors' output comes after its own
             add(Complete(reader, segment, end.offset, end.successors))
     if facts.is_leaving:
-        add(Report(reader, facts.done))
-        add(Leave(reader))
+        add(Leave(reader, facts.done))
         return state, updates
     owned = state.owned_by(reader)
     more = max(0, len(owned) - shares(state).get(reader, 0))

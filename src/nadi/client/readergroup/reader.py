@@ -23,14 +23,14 @@ from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
 from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading
-from nadi.client.readergroup.holdings import Holdings
+from nadi.client.readergroup.holdings import Holdings, end_of
 from nadi.client.readergroup.membership import Membership
 from nadi.client.readergroup.plan import Facts, plan
 from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState
-from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release
+from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
 from nadi.client.readergroup.watch import Watch
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.news import News
@@ -59,6 +59,8 @@ class EventReader(Reading[EventRead]):
     conditions: by name, each called with a segment's name and a block before the block is returned; it
     returns the index of the first event for which it holds, or None. Where a condition first holds in the
     group, a stream cut of that name is made, just before that event.
+
+    records_first: what is handed out is recorded as done before, so that it is handed out at most once.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class EventReader(Reading[EventRead]):
         state: GroupState,
         conditions: Mapping[str, Condition],
         on_damage: OnDamage = RAISE,
+        *,
+        records_first: bool = False,
     ) -> None:
-        self.name, self._on_damage = name, on_damage
+        self.name, self._on_damage, self._records_first = name, on_damage, records_first
         self._stores, self._shared, self._token, self._state = stores, shared, token, state
         self._news, self._wake = News(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
@@ -109,7 +113,13 @@ class EventReader(Reading[EventRead]):
     @property
     def _is_undisturbed(self) -> bool:
         """Whether nothing but events is to be told now, and nobody but the application to be asked."""
-        is_told = self._attention or self._closed or self._error is not None or not self._notices.is_idle
+        is_told = (
+            self._records_first
+            or self._attention
+            or self._closed
+            or self._error is not None
+            or not self._notices.is_idle
+        )
         return not is_told and not self._conditions and self._silence_s <= self._patience_s
 
     def _nothing(self) -> None:
@@ -196,11 +206,31 @@ class EventReader(Reading[EventRead]):
                 return EventRead(segment=item.segment, gap=item)
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)
+            if count > 0 and self._records_first:
+                block_end = end_of(item, min(count, self._holdings.most_events))
+                if not await self._recorded(source.segment, block_end):
+                    return None  # what was learned of the group meanwhile comes first
             if count > 0:
                 with self._holdings.lock:
                     if source.peek() is item:  # else another thread has it, where Ctrl-C ended the wait for this one
                         return self._holdings.take(source, count, is_whole=is_whole).first()
         return None
+
+    async def _recorded(self, segment: str, end: int) -> bool:
+        """Whether the group knows that everything in the segment up to `end` is done. If not, tell it, after which the
+        caller has to look again: the segment may be another reader's by now."""
+        held = self._state.owned_by(self.name).get(segment)
+        if held is not None and held.offset >= end:
+            return True
+        generation = self._state.generation
+
+        def change(state: GroupState) -> GroupState:
+            state.member(self.name, self._token)
+            return state if state.generation != generation else state.apply(Report(self.name, {segment: end}))
+
+        async with self._lock:
+            self._reconcile(await self._shared.change(change))
+        return False
 
     async def _up_to_a_condition(self, source: SegmentSource, block: EventBlock) -> int:
         """How many events lie before one where a condition holds; 0 if a stream cut was made before the first
@@ -288,7 +318,7 @@ class EventReader(Reading[EventRead]):
         if state.generation != self._state.generation:
             return Facts(silent=silent)
         owned = state.owned_by(self.name)
-        done, in_hand = self._holdings.done(), self._holdings.in_hand
+        done, in_hand = self._done(), self._holdings.in_hand
         changed = any(name in owned and offset > owned[name].offset for name, offset in done.items())
         waited = now - self._reported_at
         life = state.timing.dead_after_ms / 1000 / REPORTS_IN_LIFE
@@ -302,6 +332,9 @@ class EventReader(Reading[EventRead]):
             new_checkpoint=self._watch.due_checkpoint(state),
             is_report_due=waited >= life or (changed and waited >= min(POSITIONS_EVERY_S, life)),
         )
+
+    def _done(self) -> dict[str, int]:
+        return self._holdings.given() if self._records_first else self._holdings.done()
 
     def _reconcile(self, state: GroupState) -> None:
         """Read exactly the segments that the state assigns to this reader."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nadi.client.readergroup.plan import Completion
-from nadi.client.reading.read_ahead import ReadAhead, following, what_became_of
+from nadi.client.reading.read_ahead import ReadAhead
+from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,

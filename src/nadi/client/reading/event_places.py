@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-import numpy as np
-
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.segment_range import ReadBytes, read_segment_range
 from nadi.client.segments.located import list_event_sizes
@@ -34,6 +32,8 @@ async def event_places(
 
     From where the store doesn't know, or can't say, it is read after all, with `read`: so blocks come.
     """
+    import numpy as np
+
     reached = checked = start
     left = most
     asked: asyncio.Task[EventSizes | None] | None = None

@@ -16,16 +16,10 @@ from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
-    NadiError,
     ProtocolError,
-    SegmentGoneError,
-    StreamNotFoundError,
-    StreamRemadeError,
 )
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock, joined
-from nadi.model.segments import SegmentRange
-from nadi.naming import parse_segment_name
 
 
 def share_bytes(segments: int) -> int:
@@ -145,26 +139,3 @@ class ReadAhead:
             if self.is_full:  # still: who took a block in another thread before this didn't know that anybody waits
                 await self._room.wait()
             self._waits = False
-
-
-async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
-    """The successors of a segment that was read to its end; none if the stream is sealed there.
-
-    StreamRemadeError if the stream exists, but is not the one that had the segment.
-    """
-    try:
-        return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
-    except StreamNotFoundError:
-        if not await stores.controller.stream_exists(scope, stream):
-            raise
-        raise StreamRemadeError(scope, stream) from None
-
-
-async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
-    """The error for a segment that its store does not have: SegmentGoneError if it was truncated away,
-    StreamRemadeError or StreamNotFoundError if it went with its stream; or why that can't be determined."""
-    try:
-        await following(stores, *parse_segment_name(segment))
-    except NadiError as error:
-        return error
-    return SegmentGoneError(segment)

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.closing import Closing
 from nadi.client.reading import boundary
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
 from nadi.client.reading.lending import Lending
-from nadi.client.reading.read_ahead import ReadAhead, following, share_bytes, what_became_of
+from nadi.client.reading.read_ahead import ReadAhead, share_bytes
 from nadi.client.reading.source import SliceSource
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
+from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
@@ -59,7 +61,7 @@ def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
 
 
 @checked()
-class SliceReader:
+class SliceReader(Closing):
     """The events of a slice, in blocks: iterate over it for (segment id, EventBlock). One user at a time."""
 
     def __init__(

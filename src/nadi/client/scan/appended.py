@@ -47,7 +47,8 @@ class AppendTimes:
             times = bounds[np.searchsorted(page.offsets, some, side="right")]
             found[low:known] = np.where(some < page.start, _UNKNOWN, times)
             low = known
-        return pa.array(found, pa.timestamp("ms"), mask=found < 0)
+        valid = np.packbits(found >= 0, bitorder="little")  # pa.array would import pandas, as in `int_array`
+        return pa.Array.from_buffers(pa.timestamp("ms"), len(found), [pa.py_buffer(valid), pa.py_buffer(found)])
 
     def _fetched(self, start: int) -> Moments:
         stores = stores_of(self._client.manager)

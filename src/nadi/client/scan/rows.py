@@ -16,9 +16,9 @@ from nadi.client.scan.connection import Client
 from nadi.client.scan.event_times import EventTimes
 from nadi.client.scan.pieces import Piece, Wanted
 from nadi.client.scan.positions import PositionTexts
-from nadi.client.values.types import plain
+from nadi.client.serializers.arrow_columns import plain
 from nadi.limits import MIB
-from nadi.model.event import EventBlock, EventPlaces
+from nadi.model.event import EventBlock, EventPlaces, int_array
 from nadi.naming import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, POSITIONS, VALUE, segment_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def read_rows(wanted: Wanted, client: Client, pieces: Iterable[Piece], source: S
         if piece.stream != stream:
             stream = piece.stream
             names = {"scope": wanted.scope, "stream": stream}
-            constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in names.items()}
+            # only if asked for: the first scalar has PyArrow import pandas, where that is installed
+            asked = {name: text for name, text in names.items() if name in wanted.columns}
+            constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in asked.items()}
             parser = _parser_of(wanted, client, stream)
         made = _Batches(wanted, client, piece, constant, parser)
         found: AsyncIterator[_Block] = source.blocks(piece) if has_events else source.places(piece)
@@ -141,7 +143,7 @@ class _Batches:
 
     def of(self, blocks: Sequence[_Block]) -> Iterator[pa.RecordBatch]:
         offsets = np.concatenate([block.offsets() for block in blocks])
-        columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
+        columns: dict[str, pa.Array] = {"offset": int_array(offsets)}
         if "event" in self._schema.names or self._parser is not None:
             payloads = [block.payloads() for block in blocks if isinstance(block, EventBlock)]
             columns["event"] = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
@@ -166,7 +168,7 @@ class _Batches:
                 some = {name: column.take(mine) for name, column in columns.items() if name != "value"}
                 some["value"] = columns["value"].slice(low, count)
             some |= {name: column.slice(0, count) for name, column in self._constant.items()}
-            some["segment_id"] = pa.array(np.full(count, self._piece.segment_id, np.int64))
+            some["segment_id"] = int_array(np.full(count, self._piece.segment_id, np.int64))
             yield pa.RecordBatch.from_arrays([some[name] for name in self._schema.names], schema=self._schema)
             low = high
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.control.arguments import several_texts
+from nadi.client.control.arguments import checking, several_texts
 from nadi.client.manager.streams import stores_of
 from nadi.client.places import cuts as places
 from nadi.client.places.moments import HEAD, TAIL
@@ -93,6 +93,7 @@ class Scan(Readable):
 Place = StreamCut | datetime | str
 
 
+@checking
 def scan(
     manager: StreamManager,
     scope: str,
@@ -177,7 +178,10 @@ async def _cut(manager: Any, scope: str, stream: str, place: Place | None, defau
         check_cut(place, scope, stream)
         await check_boundary(stores_of(manager), place)
         return place
-    found: StreamCut = await (cuts.at(place) if isinstance(place, datetime) else cuts.named(place or default))
+    if isinstance(place, datetime):
+        found: StreamCut = await cuts.at(place)
+    else:
+        found = await cuts.named(default if place is None else place, end=default == TAIL)
     return found
 
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.damage import OnDamage
-from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.scan.connection import Client
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.rows import Server, arrow_schema, read_rows
 from nadi.client.scan.unnested import unnested, unnested_schema
+from nadi.client.segments.info import what_became_of
 from nadi.client.values.options import Target
 from nadi.errors import SegmentNotFoundError
 from nadi.model.event import EventBlock

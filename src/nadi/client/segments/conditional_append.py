@@ -18,9 +18,17 @@ from dataclasses import dataclass
 
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
+from nadi.client.segments.info import explained
 from nadi.client.segments.session import Session, open_session
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import ClosedError, NadiError, ProtocolError, StorageFullError, UnavailableError
+from nadi.errors import (
+    ClosedError,
+    NadiError,
+    ProtocolError,
+    SegmentNotFoundError,
+    StorageFullError,
+    UnavailableError,
+)
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, Buffer
@@ -56,7 +64,7 @@ class ConditionalAppender:
         """Store `data` at `expected_offset`, where the one submitted before will end; done once it is stored.
 
         ConditionFailedError if the segment has another length, or if an earlier append failed so; StreamSealedError;
-        SegmentNotFoundError. Any other failure fails everything in flight. If the server is unavailable it retries
+        StreamRemadeError. Any other failure fails everything in flight. If the server is unavailable it retries
         forever, so set a timeout from outside. `data` must not change until then.
         """
         return self._submit(data, expected_offset, as_event=False)
@@ -116,7 +124,10 @@ class ConditionalAppender:
             if self.trouble is not None:
                 await self._backoff.pause()
             told = AppendSession(self._on_reply, self._on_lost, lambda: not self._under_way)
-            session = await open_session(self._stores, self.segment, self._writer_id, told, self._waits, self._backoff)
+            async with explained(self._stores, self.segment):
+                session = await open_session(
+                    self._stores, self.segment, self._writer_id, told, self._waits, self._backoff
+                )
             self._session = session
             while self._under_way and self._under_way[0].number <= session.last_event_number:
                 self._stored()  # before its reply was lost
@@ -160,7 +171,9 @@ class ConditionalAppender:
     def _interrupt(self, error: NadiError) -> None:
         """The session is no longer usable: another resumes, or everything in flight fails."""
         self._drop_session()
-        if not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._gives_up(error):
+        if isinstance(error, SegmentNotFoundError):
+            self._open_soon()  # which finds out what became of it
+        elif not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._gives_up(error):
             self._fail(error)
         elif self._under_way:
             self.trouble = error

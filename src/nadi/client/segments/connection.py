@@ -114,7 +114,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             if isinstance(error, TimeoutError):
                 raise UnavailableError(f"segment store {endpoint} did not answer within {timeout_s} s") from None
             if isinstance(error, OSError):
-                raise UnavailableError(f"segment store {endpoint} can't be reached: {error}") from error
+                raise UnavailableError(f"segment store {endpoint} can't be reached: {error}") from None
             raise
         return protocol
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.display import Displayed
-from nadi.errors import StreamNotFoundError
+from nadi.errors import NadiError, SegmentGoneError, SegmentNotFoundError, StreamNotFoundError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_epoch, segment_name
+from nadi.naming import parse_segment_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
 
 
@@ -38,6 +40,45 @@ async def segment_info(stores: SegmentStores, segment: str, timeout_s: float | N
     """What the store reports about one segment, by its name; SegmentNotFoundError if it is missing."""
     info = await stores.ask(wire.GetStreamSegmentInfo(0, segment, ""), wire.StreamSegmentInfo, timeout_s)
     return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
+
+
+async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
+    """The successors of a segment that was read to its end; none if the stream is sealed there.
+
+    StreamRemadeError if the stream exists, but is not the one that had the segment.
+    """
+    return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
+
+
+async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
+    """The error for a segment that its store does not have: SegmentGoneError if it was truncated away,
+    StreamRemadeError or StreamNotFoundError if it went with its stream; or why that can't be determined."""
+    try:
+        await following(stores, *parse_segment_name(segment))
+    except NadiError as error:
+        return error
+    return SegmentGoneError(segment)
+
+
+async def was_recreated(stores: SegmentStores, scope: str, stream: str, segments: Collection[int]) -> bool:
+    """Whether the stream isn't the one that had these segments at once, as far as its current ones show: scaling
+    replaces them only by segments of later epochs. What is forgotten of the stream's history doesn't matter."""
+    current = {one.segment_id for one in await stores.controller.current_segments(scope, stream)}
+    if not current or not segments or not current.isdisjoint(segments):
+        return False
+    return min(map(segment_epoch, current)) <= max(map(segment_epoch, segments))
+
+
+@asynccontextmanager
+async def explained(stores: SegmentStores, segment: str) -> AsyncIterator[None]:
+    """Raise what became of the segment's stream where its store says only that it has no such segment."""
+    try:
+        yield
+    except SegmentNotFoundError as missing:
+        error = await what_became_of(stores, segment)
+        if isinstance(error, SegmentGoneError):
+            raise missing
+        raise error from None
 
 
 async def stream_info(stores: SegmentStores, scope: str, stream: str) -> StreamInfo:

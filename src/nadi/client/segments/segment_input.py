@@ -113,18 +113,18 @@ async def read_bytes(
                 if not _is_early(asked_at) and not isinstance(error, RequestTimeoutError):
                     backoff, limit = Backoff(), time.monotonic() + stores.timeout_s
                 if time.monotonic() >= limit:
-                    raise _overdue(stores, segment, position, trouble) from error
+                    raise _overdue(stores, segment, position, trouble) from None
                 _drop(reads)
                 asked = position
                 connection = None
                 stores.forget(segment)
                 await backoff.pause()
                 continue
-            except TimeoutError as error:
+            except TimeoutError:
                 if connection is not None:
                     known = min(known, (await segment_info(stores, segment)).write_offset)
                 if connection is None or known > position:
-                    raise _overdue(stores, segment, position, trouble) from error
+                    raise _overdue(stores, segment, position, trouble) from None
                 _drop(reads)  # an `end` that the segment has not reached: nothing is owed
                 asked = position
                 continue

@@ -41,6 +41,7 @@ SegmentRequest = (
     | wire.LocateChunks
     | wire.ListMoments
     | wire.ListEventSizes
+    | wire.IndexTimes
     | wire.GetSegmentAttribute
     | wire.UpdateSegmentAttribute
     | wire.CreateTableSegment

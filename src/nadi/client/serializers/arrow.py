@@ -2,7 +2,8 @@
 
 The event holds the batch's IPC message without its schema, which the store keeps. Columns are read by name:
 those the reader doesn't know are left out, those the writer didn't have are null, and numbers, decimals and
-strings are widened if no value can change. Many rows per event make a stream small and quick to read;
+strings are widened if no value can change. Views, dictionaries and runs are written as plain texts, bytes, lists and
+values (`arrow_columns`), and read as such. Many rows per event make a stream small and quick to read;
 if each row has its own routing key, write it as its own event.
 """
 
@@ -13,12 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from nadi.client.control.arguments import checked
+from nadi.client.serializers.arrow_columns import ordinary, ordinary_schema, plain
 from nadi.client.serializers.arrow_limits import check_batch, has_free_values
 from nadi.errors import InvalidArgumentError, SerializationError
 
 
+@checked(without=("serialize", "deserialize", "decoder", "incompatibilities"))
 class Arrow:
-    """RecordBatches of one schema. It can't have dictionary columns: their values would lie outside the batch."""
+    """RecordBatches of one schema; `schema` is that of the batches that are read."""
 
     schema_format = "arrow"
 
@@ -27,13 +31,10 @@ class Arrow:
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"columns are read by name, and one of {names} is there twice: rename it")
         for field in schema:
-            if _has_dictionary(field.type):
-                raise InvalidArgumentError(
-                    f"column {field.name!r} is dictionary-encoded: cast it to its type of values first"
-                )
-        self.schema = schema
-        self.definition: bytes = schema.serialize().to_pybytes()
-        self._has_free = has_free_values(pa.struct(list(schema)))
+            plain(field.type, f"column {field.name!r}", "no scan could read it, so cast it first, or leave it out")
+        self.schema = ordinary_schema(schema)
+        self.definition: bytes = self.schema.serialize().to_pybytes()
+        self._has_free = has_free_values(pa.struct(list(self.schema)))
 
     def serialize(self, value: pa.RecordBatch) -> bytes:
         if not isinstance(value, pa.RecordBatch):
@@ -41,12 +42,22 @@ class Arrow:
                 f"a value is a RecordBatch here, not {type(value).__qualname__}: take Table.to_batches(), or "
                 "RecordBatch.from_pylist for rows"
             )
-        if not value.schema.equals(self.schema):
+        given = ordinary_schema(value.schema)
+        if not given.equals(self.schema):
             raise SerializationError(f"the batch has the columns {_columns(value.schema)}, not {_columns(self.schema)}")
+        if not given.equals(value.schema):
+            value = pa.RecordBatch.from_arrays([*map(ordinary, value.columns)], schema=self.schema)
         for field, column in zip(self.schema, value.columns, strict=True):
             if column.null_count and not field.nullable:
                 raise SerializationError(f"column {field.name!r} has nulls and is declared without: drop those rows")
         data: bytes = value.serialize().to_pybytes()
+        if self._has_free:
+            try:
+                check_batch(data, has_free=True)
+            except ValueError as error:
+                raise SerializationError(
+                    f"readers limit rows that have no bytes ({error}): write fewer rows in an event"
+                ) from error
         return data
 
     def deserialize(self, data: bytes) -> pa.RecordBatch:
@@ -64,7 +75,11 @@ class Arrow:
 
 
 def schema_of(definition: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(definition))
+    """SerializationError for one that no `Arrow` has made."""
+    schema = pa.ipc.read_schema(pa.py_buffer(definition))
+    if not ordinary_schema(schema).equals(schema):
+        raise SerializationError(f"the stored schema has columns that nadi doesn't write so: {_columns(schema)}")
+    return schema
 
 
 def _read(data: bytes, schema: pa.Schema, *, has_free: bool) -> pa.RecordBatch:
@@ -151,12 +166,6 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
     if kinds.is_binary(old):
         return bool(kinds.is_large_binary(new))
     return bool(kinds.is_large_string(old) and kinds.is_large_binary(new))
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -2,6 +2,7 @@
 
 Values are what fastavro takes and returns: dicts for records. An event read under another version of the schema
 is resolved by Avro's rules: fields by name or alias, defaults for what wasn't written, promoted numbers.
+fastavro takes a field's default as the schema's JSON has it; `parsed_schema` makes it a value of the field's type.
 Needs `pip install "nadi[avro]"`.
 """
 
@@ -19,9 +20,29 @@ try:
     import avro.compatibility as apache
     import avro.schema
     import fastavro
+    import fastavro.read
     from avro.errors import AvroException
 except ImportError as error:
     raise ImportError("Avro needs two more packages: pip install 'nadi[avro]'") from error
+
+_NO_SCHEMA = (ValueError, TypeError, KeyError)
+_JSON_OF: dict[str, Any] = {  # what JSON may have as a default
+    "null": type(None),
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": int | float,
+    "double": int | float,
+    "bytes": str,
+    "string": str,
+    "fixed": str,
+    "enum": str,
+    "array": list,
+    "map": dict,
+    "record": dict,
+    "error": dict,
+}
+_BITS = {"int": 31, "long": 63}
 
 
 class Avro:
@@ -33,10 +54,10 @@ class Avro:
         try:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
             self.definition = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
-            self._schema = fastavro.parse_schema(json.loads(self.definition))
+            self._schema = parsed_schema(json.loads(self.definition))
             # Apache's package refuses some that fastavro takes, as a default of a wrong type
             avro.schema.parse(self.definition.decode())
-        except (ValueError, TypeError, KeyError, AvroException, fastavro.schema.SchemaParseException) as error:
+        except (*_NO_SCHEMA, AvroException, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
         self._limits = limits(self._schema)
 
@@ -54,9 +75,11 @@ class Avro:
     def decoder(self, written: bytes) -> Callable[[bytes], Any]:
         if written == self.definition:
             return self.deserialize
-        writer, reader = fastavro.parse_schema(json.loads(written)), self._schema
+        writer, reader = parsed_schema(json.loads(written)), self._schema
         most = limits(writer)
-        return lambda data: _read(data, writer, reader, most)
+        if not any(isinstance(field["default"], dict | list) for field in _with_defaults(reader, {})):
+            return lambda data: _read(data, writer, reader, most)
+        return lambda data: _unshared(_read(data, writer, reader, most))
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
         result = _Checker().get_compatibility(avro.schema.parse(reader.decode()), avro.schema.parse(writer.decode()))
@@ -121,6 +144,113 @@ def _read(data: bytes, writer: Any, reader: Any, most: Callable[[bytes], None] |
     if source.tell() != len(data):
         raise SerializationError(f"the event has {len(data) - source.tell()} bytes more than its Avro schema describes")
     return value
+
+
+def _unshared(value: Any) -> Any:
+    """The value with dicts and lists of its own: fastavro gives each event the schema's one object as its default."""
+    left = [value]
+    while left:
+        one = left.pop()
+        parts = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
+        for key, part in parts:
+            if isinstance(part, dict | list):
+                one[key] = part.copy()
+                left.append(one[key])
+    return value
+
+
+# --- defaults -----------------------------------------------------------------------------------------
+
+
+def parsed_schema(schema: Any) -> Any:
+    """The schema as fastavro parses it, with each default as a value of its field's type; ValueError if it isn't one.
+
+    >>> parsed_schema({"type": "record", "name": "R", "fields": [
+    ...     {"name": "raw", "type": "bytes", "default": "\\u00ff"},
+    ...     {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1},
+    ... ]})["fields"][1]["default"]
+    datetime.date(1970, 1, 2)
+    """
+    known: dict[str, Any] = {}
+    parsed: Any = fastavro.parse_schema(schema, known)
+    named: dict[str, Any] = {}
+    fields = _with_defaults(parsed, named)
+    defaults = []
+    for field in fields:
+        try:
+            defaults.append(_default(field["default"], field["type"], named))
+        except (*_NO_SCHEMA, ArithmeticError, RecursionError) as error:
+            why = f"the default of the field {field['name']!r} is not a value of its type: {error}"
+            raise ValueError(why) from error
+    for field, default in zip(fields, defaults, strict=True):
+        field["default"] = default
+    for part in parsed if isinstance(parsed, list) else [parsed]:
+        if isinstance(part, dict):  # as fastavro marks a record, so that it doesn't parse these for each event again
+            part.update({"__fastavro_parsed": True, "__named_schemas": known})
+    return parsed
+
+
+def _with_defaults(schema: Any, named: dict[str, Any]) -> list[dict[str, Any]]:
+    """All fields that have a default, of all records within; named: gets the types by their names."""
+    if isinstance(schema, list):
+        return [field for one in schema for field in _with_defaults(one, named)]
+    if isinstance(schema, str):
+        return []
+    if "name" in schema:
+        named[schema["name"]] = schema
+    found: list[dict[str, Any]] = []
+    for field in schema.get("fields", ()):
+        found += [field] if "default" in field else []
+        found += _with_defaults(field["type"], named)
+    for part in ("type", "items", "values"):
+        if not isinstance(schema.get(part, ""), str):
+            found += _with_defaults(schema[part], named)
+    return found
+
+
+def _default(given: Any, schema: Any, named: dict[str, Any]) -> Any:
+    """A value of the schema's type, of the JSON that stands for it as a default."""
+    if isinstance(schema, list):
+        for branch in schema:  # the first, unless another one is meant, which newer versions of Avro allow
+            try:
+                return _default(given, branch, named)
+            except ValueError:
+                pass
+        raise ValueError(f"{given!r} is of none of the union's types")
+    if isinstance(schema, str):
+        schema = named.get(schema, {"type": schema})
+    kind = schema["type"]
+    if not isinstance(kind, str) or kind in named:
+        return _default(given, kind, named)
+    if not isinstance(given, _JSON_OF.get(kind, object)) or (isinstance(given, bool) and kind != "boolean"):
+        raise ValueError(f"{given!r} stands for no {kind}")
+    value = _native(given, kind, schema, named)
+    read = fastavro.read.LOGICAL_READERS.get(f"{kind}-{schema.get('logicalType')}")
+    return value if read is None else read(value, schema, None)
+
+
+def _native(given: Any, kind: str, schema: dict[str, Any], named: dict[str, Any]) -> Any:
+    if kind in ("record", "error"):
+        found = {}
+        for field in schema["fields"]:
+            if field["name"] not in given and "default" not in field:
+                raise ValueError(f"it lacks the field {field['name']!r}")
+            found[field["name"]] = _default(given.get(field["name"], field.get("default")), field["type"], named)
+        return found
+    if kind == "array":
+        return [_default(one, schema["items"], named) for one in given]
+    if kind == "map":
+        return {key: _default(one, schema["values"], named) for key, one in given.items()}
+    if kind in ("bytes", "fixed"):
+        data: bytes = given.encode("iso-8859-1")  # each character is a byte
+        if kind == "fixed" and len(data) != schema["size"]:
+            raise ValueError(f"{given!r} has {len(data)} bytes, and the type has {schema['size']}")
+        return data
+    if kind == "enum" and given not in schema["symbols"]:
+        raise ValueError(f"{given!r} is none of the symbols {', '.join(schema['symbols'])}")
+    if kind in _BITS and not -(1 << _BITS[kind]) <= given < 1 << _BITS[kind]:
+        raise ValueError(f"{given} is beyond what an {kind} holds")
+    return float(given) if kind in ("float", "double") else given
 
 
 def _told(error: Exception) -> str:

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from nadi.errors import SerializationError
+from nadi.errors import InvalidArgumentError, SerializationError
+from nadi.model.json_events import with_whole_characters
 
 T = TypeVar("T")
 
@@ -65,7 +66,10 @@ class _Encoded(Generic[T]):
     def __init__(self, type: Any, format: Any, written: str, read: str) -> None:
         self.type, self._written, self._read = type, written, read
         self._encode: Callable[[T], bytes] = format.Encoder().encode
-        self._decode: Callable[[bytes], T] = format.Decoder(type).decode
+        try:
+            self._decode: Callable[[bytes], T] = format.Decoder(type).decode
+        except TypeError as error:
+            raise InvalidArgumentError(f"{type!r:.60} is not a type that {written} is read as: {error}") from error
 
     def serialize(self, value: T) -> bytes:
         try:
@@ -89,6 +93,8 @@ class Json(_Encoded[T]):
     def __init__(self, type: type[T]) -> None: ...
     def __init__(self, type: Any = Any) -> None:
         super().__init__(type, msgspec.json, "JSON", "JSON")
+        decode = self._decode
+        self._decode = lambda data: decode(with_whole_characters(data))
 
 
 class Msgpack(_Encoded[T]):

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.reading.reader import SliceReader
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
@@ -120,7 +121,7 @@ class TransactionalValueWriter(TransactionWriter[ValueTransaction[T]], Generic[T
 
 
 @checked()
-class ValueReader(Generic[T]):
+class ValueReader(Closing, Generic[T]):
     """SliceReader, for values; iterate over it for lists of ValueEvent, one list for each block."""
 
     def __init__(self, reader: SliceReader, decoder: EventDecoder[T]) -> None:

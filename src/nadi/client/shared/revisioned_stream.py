@@ -15,7 +15,7 @@ from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.assemble import EventAssembler
 from nadi.client.segments.conditional_append import ConditionalAppender
-from nadi.client.segments.info import segment_info
+from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
 from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamCutError, NadiError
@@ -89,7 +89,8 @@ class RevisionedStream:
 
     async def extent(self) -> Extent:
         """Where the stream's data begins and ends now."""
-        info = await segment_info(self._stores, self._segment)
+        async with explained(self._stores, self._segment):
+            info = await segment_info(self._stores, self._segment)
         return Extent(info.start_offset, info.write_offset)
 
     async def read(self, start: int, end: int) -> AsyncGenerator[Record, None]:
@@ -97,7 +98,8 @@ class RevisionedStream:
         if start >= end:
             return
         assembler = EventAssembler(start)
-        async with aclosing(read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)) as pieces:
+        reading = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
+        async with explained(self._stores, self._segment), aclosing(reading) as pieces:
             async for piece in pieces:
                 for block in assembler.feed(piece):
                     at = block.offset
@@ -111,7 +113,8 @@ class RevisionedStream:
 
     async def boundary(self, offset: int) -> int:
         """The first revision at or after an offset."""
-        return (await self._stores.ask(wire.LocateOffset(0, self._segment, offset, ""), wire.OffsetLocated)).offset
+        async with explained(self._stores, self._segment):
+            return (await self._stores.ask(wire.LocateOffset(0, self._segment, offset, ""), wire.OffsetLocated)).offset
 
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
@@ -132,14 +135,16 @@ class RevisionedStream:
     async def mark(self) -> int | None:
         """The revision from which on to read, if one was set."""
         asked = wire.GetSegmentAttribute(0, self._segment, REVISION_MARK, "")
-        value = (await self._stores.ask(asked, wire.SegmentAttribute)).value
+        async with explained(self._stores, self._segment):
+            value = (await self._stores.ask(asked, wire.SegmentAttribute)).value
         return None if value == NO_VERSION else value
 
     async def set_mark(self, revision: int, expected: int | None) -> bool:
         """Set the mark if it still is `expected`; False if it is another one."""
         believed = NO_VERSION if expected is None else expected
         update = wire.UpdateSegmentAttribute(0, self._segment, REVISION_MARK, revision, believed, "")
-        reply = await self._stores.ask(update, wire.SegmentAttributeUpdated)
+        async with explained(self._stores, self._segment):
+            reply = await self._stores.ask(update, wire.SegmentAttributeUpdated)
         return reply.success or await self.mark() == revision  # a repeated request finds what it did itself
 
     async def truncate(self, revision: int) -> None:

@@ -19,8 +19,8 @@ from nadi.client.streamtables.layout import AFTER, BEFORE, DELETE, INSERT, OFFSE
 from nadi.client.streamtables.spill import Spill
 from nadi.limits import STREAM_TABLE_PARTS
 
-TYPES = pa.array([INSERT, BEFORE, AFTER, DELETE], pa.string())
-_INSERT, _BEFORE, _AFTER, _DELETE = range(len(TYPES))
+_TYPES = (INSERT, BEFORE, AFTER, DELETE)
+_INSERT, _BEFORE, _AFTER, _DELETE = range(len(_TYPES))
 _NOBODY = -1
 
 
@@ -120,4 +120,5 @@ def _told(
     for name in (SEGMENT, OFFSET):
         found = found.set_column(found.schema.get_field_index(name), name, own[name])
     told = layout.tell(found)
-    return pa.Table.from_arrays([TYPES.take(pa.array(kinds)), *told.columns], schema=changes_schema(layout))
+    types = pa.array(_TYPES, pa.string())  # here, for the first array has PyArrow import pandas, which takes 0.2 s
+    return pa.Table.from_arrays([types.take(pa.array(kinds)), *told.columns], schema=changes_schema(layout))

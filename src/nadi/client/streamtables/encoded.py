@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.client.definitions.stream_tables import TableDefinition
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
-from nadi.client.values.columns import MISFITS, native, told
+from nadi.client.values.columns import MISFITS, check_finite, check_taken, native, told
 from nadi.client.values.encoding import check_column, encoder
 from nadi.client.values.options import Target
-from nadi.client.values.types import plain
+from nadi.client.values.types import COUNTED
 from nadi.errors import InvalidArgumentError, SerializationError
 
 Encode = Callable[[pa.StructArray], Sequence[bytes]]
@@ -48,7 +49,7 @@ class RowEncoder:
     def __init__(self, table: TableDefinition, target: Target, given: pa.Schema) -> None:
         self._name = f"table {table.scope}/{table.name}"
         self._key = table.key
-        self._kind = plain(target.kind)
+        self._given_kind, self._kind = target.kind, plain(target.kind)
         self._fields = list(self._kind)
         known = [field.name for field in self._fields]
         for name in given.names:
@@ -58,11 +59,12 @@ class RowEncoder:
         for name in self._key:
             if name not in given.names:
                 raise InvalidArgumentError(f"the rows have no column {name!r}, a part of the key of {self._name}")
-        if target.definition is not None:
+        self._has_schema = target.definition is not None
+        if self._has_schema:
             here = [field for field in self._fields if field.name in given.names]
             check_column(pa.struct(here), target, "row")
-        self._encode: Encode = _documents(target) if target.definition is None else encoder(target)
-        self._is_json = target.options.format == "json"
+        self._encode: Encode = encoder(target) if self._has_schema else _documents(target)
+        self._checks = [check_taken, *([check_finite] if target.options.format == "json" else [])]
 
     def of(self, batch: pa.RecordBatch, first: int = 0) -> EncodedRows:
         """The batch's rows as events. first: the number of its first row, for errors to name the one that is meant.
@@ -72,17 +74,24 @@ class RowEncoder:
         """
         columns = {name: self._lossless(name, batch.column(name), first) for name in batch.schema.names}
         keys = self._keys([columns[name] for name in self._key], batch.num_rows, first)
-        if self._is_json:
-            for name, column in columns.items():
-                _check_numbers(name, column, first)
-        whole = [columns.get(one.name, pa.nulls(batch.num_rows, one.type)) for one in self._fields]
-        events = self._encode(pa.StructArray.from_arrays(whole, fields=self._fields))
+        for name, column in columns.items():
+            for check in self._checks:
+                _check(name, column, first, check)
+        events = self._encode(self._rows(columns, batch.num_rows))
         return EncodedRows(events.to_pylist() if isinstance(events, pa.Array) else events, keys, columns)
+
+    def _rows(self, columns: Mapping[str, pa.Array], count: int) -> pa.StructArray:
+        """All columns, those not given as nulls; where a schema may say what is written instead, only those given."""
+        if self._has_schema:
+            fields = [one for one in self._fields if one.name in columns]
+            return pa.StructArray.from_arrays([columns[one.name] for one in fields], fields=fields)
+        whole = [columns.get(one.name, pa.nulls(count, one.type)) for one in self._fields]
+        return pa.StructArray.from_arrays(whole, fields=self._fields)
 
     def _lossless(self, name: str, column: pa.Array, first: int) -> pa.Array:
         wanted = self._kind.field(name).type
         try:
-            return lossless(column, wanted)
+            return lossless(column, self._given_kind.field(name).type)
         except MisfitError as error:
             which = "" if error.row is None else f"row {first + error.row:,} has {_shown(column, error.row)}, and "
             raise InvalidArgumentError(
@@ -115,8 +124,9 @@ def _documents(target: Target) -> Encode:
     kind = target.kind
     encode = (msgspec.json if target.options.format == "json" else msgspec.msgpack).Encoder().encode
     names = [kind.field(number).name for number in range(kind.num_fields)]
-    odd = [kind.field(name).type for name in names]
-    is_plain = not any(pa.types.is_nested(one) or (pa.types.is_timestamp(one) and one.unit == "ns") for one in odd)
+    is_plain = not any(
+        pa.types.is_nested(one) or one in COUNTED.values() for one in (kind.field(n).type for n in names)
+    )
 
     def encoded(rows: pa.StructArray) -> list[bytes]:
         try:
@@ -130,27 +140,12 @@ def _documents(target: Target) -> Encode:
     return encoded
 
 
-def _check_numbers(name: str, column: pa.Array, first: int) -> None:
-    """Of what is to be JSON."""
+def _check(name: str, column: pa.Array, first: int, check: Callable[[pa.Array], None]) -> None:
     try:
-        _finite(column)
-    except ValueError:
-        row = first_wrong(column, _finite) or 0
-        raise SerializationError(
-            f"row {first + row:,} has {_shown(column, row)} as its {name!r}, and JSON has no such numbers"
-        ) from None
-
-
-def _finite(column: pa.Array) -> None:
-    """ValueError if there is NaN or infinity in it, however deep."""
-    types = pa.types
-    if types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
-        raise ValueError("not finite")
-    if types.is_struct(column.type) or types.is_list(column.type):
-        for part in column.flatten() if types.is_struct(column.type) else [column.flatten()]:
-            _finite(part)
-    elif types.is_map(column.type):
-        _finite(column.take(pa.array(range(len(column)))).items)
+        check(column)
+    except ValueError as error:
+        row = first_wrong(column, check) or 0
+        raise SerializationError(f"row {first + row:,} has {_shown(column, row)} as its {name!r}: {error}") from None
 
 
 def _shown(column: pa.Array, row: int) -> str:

@@ -15,7 +15,7 @@ transaction that was recorded and yet can't be committed, since nobody came befo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Literal
@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
-from nadi.client.control.arguments import check_seconds
+from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.segments.info import what_became_of
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
@@ -59,6 +59,7 @@ from nadi.naming import segment_name
 IfUnknown = Literal["raise", "written", "again"]
 
 
+@checking
 def write_changes(
     manager: StreamManager,
     scope: str,
@@ -109,6 +110,32 @@ def _target(manager: StreamManager, source: StreamTable, to: str) -> StreamTable
         return stream_table(manager, scope, to)
 
 
+def _with_columns(manager: StreamManager, fields: Sequence[pa.Field], target: StreamTable) -> StreamTable:
+    """The table with columns for all these, as far as its definition names its columns."""
+    definition = target.definition
+    there = set(target.schema.names)
+    missing = [field for field in fields if field.name not in there]
+    if not missing or definition.value_schema is None:
+        return target
+    text, end = definition.value_schema.strip(), ""
+    if text.lower().startswith("struct<"):
+        text, end = text[:-1], ">"
+    return StreamTable(
+        manager,
+        manager.stream_tables(definition.scope).define(
+            definition.name,
+            stream=definition.stream,
+            value_format=definition.value_format,
+            value_schema=f"{text}, {to_ddl(pa.struct(missing))}{end}",
+            value_mode=definition.value_mode,
+            key=definition.key,
+            event_time=definition.event_time,
+            note=definition.note,
+            replace=True,
+        ),
+    )
+
+
 class Following:
     """Writes the changes of one table into the stream of another. step: called with the name of each step."""
 
@@ -119,20 +146,11 @@ class Following:
         target: StreamTable,
         step: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self._manager, self._source, self._step = manager, source, step
+        self._manager, self._source, self._target, self._step = manager, source, target, step
         self._scope, self._stream = target.definition.scope, target.definition.stream
         if self._stream == source.definition.stream:
             raise InvalidArgumentError(f"{target.definition.name} is a table of the stream that changes: take another")
-        self._layout = source.layout
-        if target.definition.key != source.definition.key:
-            raise InvalidArgumentError(
-                f"the key of table {self._scope}/{target.definition.name} isn't that of "
-                f"{source.definition.name}, {', '.join(source.definition.key)}: define it so, for changes of a key "
-                "have an order only under the same routing key"
-            )
-        schema = changes_schema(self._layout)
-        self._names = [CHANGE, *(field.name for field in self._layout.fields if field.name != CHANGE)]
-        self._encode = RowEncoder(target.definition, target.target, pa.schema([schema.field(n) for n in self._names]))
+        self._plan()
         self._cuts = manager.cuts(self._scope, source.definition.stream)
         self._thread, core = inside(manager)
         self._stores = stores_of(core)
@@ -164,6 +182,7 @@ class Following:
                 if to is None:
                     stop.wait(every_s)
                     continue
+                self._follow(at)
                 record, more = self._round(writer, record, at, to)
                 count += more
                 if told is not None:
@@ -172,10 +191,39 @@ class Following:
 
     # --- inside -----------------------------------------------------------------------------
 
+    def _plan(self) -> None:
+        """For the columns that the source has now."""
+        source, target = self._source, self._target
+        self._layout = source.layout
+        if target.definition.key != source.definition.key:
+            raise InvalidArgumentError(
+                f"the key of table {self._scope}/{target.definition.name} isn't that of "
+                f"{source.definition.name}, {', '.join(source.definition.key)}: define it so, for changes of a key "
+                "have an order only under the same routing key"
+            )
+        schema = changes_schema(self._layout)
+        self._names = [CHANGE, *(field.name for field in self._layout.fields if field.name != CHANGE)]
+        target = self._target = _with_columns(self._manager, self._layout.fields, target)
+        self._encode = RowEncoder(target.definition, target.target, pa.schema([schema.field(n) for n in self._names]))
+
+    def _follow(self, at: StreamCut) -> None:
+        """Go on with the columns that the source has got since; ConflictError if one has gone, or is another."""
+        self._source = stream_table(self._manager, self._scope, self._source.definition.name)
+        layout = self._source.layout
+        if layout == self._layout:
+            return
+        if not set(self._layout.fields) <= set(layout.fields) or layout.key != self._layout.key:
+            raise ConflictError(
+                f"the columns of {self._scope}/{self._source.definition.name} have changed: define the table of its "
+                "changes so, too, and begin again"
+            )
+        self._plan()
+        self._state = self._state_at(at)
+
     def _cut(self, end: Place | None) -> StreamCut | None:
         if end is None or isinstance(end, StreamCut):
             return end
-        return self._cuts.at(end) if isinstance(end, datetime) else self._cuts.named(end)
+        return self._cuts.at(end) if isinstance(end, datetime) else self._cuts.named(end, end=True)
 
     def _begun(self) -> StoredProgress:
         key = (self._source.definition.stream, *self._source.definition.key)
@@ -293,11 +341,6 @@ class Following:
             txn.abort()
 
     def _changes(self, at: StreamCut, to: StreamCut) -> Iterator[pa.Table]:
-        if self._source.layout != self._layout:
-            raise ConflictError(
-                f"the columns of {self._scope}/{self._source.definition.name} have changed: define the table of its "
-                "changes so, too, and begin again"
-            )
         rows = self._source.placed_rows(self._layout, at, to)
         if self._state is None:
             yield from changes_of(self._layout, self._source.placed_rows(self._layout, None, at), rows)

@@ -18,7 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.client.values.columns import MISFITS, told
+from nadi.client.serializers.arrow_columns import ordinary, plain
+from nadi.client.values.columns import MISFITS, OF_DOCUMENTS, told
+from nadi.client.values.instants import PER_SECOND_US, instant_of
+from nadi.naming import PER_SECOND
 
 _WIDEST = 76  # digits of a decimal
 
@@ -31,12 +34,13 @@ class MisfitError(Exception):
         self.row, self.why = row, why
 
 
-def lossless(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The column in that type; MisfitError if a value would be another then."""
+def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in the plain type of that one; MisfitError if a value would be another then. kind: its timestamps name
+    the unit that numbers count."""
 
     def made(some: pa.Array) -> pa.Array:
         some.validate(full=True)  # texts that aren't UTF-8, which others would fail at
-        return _made(some, wanted)
+        return _made(ordinary(some), kind)
 
     try:
         return made(column)
@@ -69,13 +73,22 @@ def _error_of(column: pa.Array, check: Callable[[pa.Array], object]) -> Exceptio
     return None
 
 
-def _made(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    elif types.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
+def _made(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    made = _in_plain(column, kind)
+    if pa.types.is_timestamp(kind) and kind not in OF_DOCUMENTS:
+        pc.cast(made, kind)  # what is finer than its unit would be lost; documents have a text for it
+    return made
+
+
+def _in_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    types, wanted = pa.types, plain(kind)
+    if column.type == pa.uuid() and types.is_string(wanted):
+        return pa.array([None if one is None else str(one) for one in column.to_pylist()], wanted)
+    if column.type == pa.bool8():
+        column = column.storage.cast(pa.bool_())
     elif isinstance(column.type, pa.BaseExtensionType):
+        if types.is_string(wanted) and not _is_text(column.storage.type):
+            raise ValueError(f"the text of an {column.type} is unknown")
         column = column.storage
     elif types.is_float16(column.type):
         column = pc.cast(column, pa.float32())
@@ -84,19 +97,23 @@ def _made(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if types.is_null(column.type):
         return pa.nulls(len(column), wanted)
     if types.is_struct(wanted) and types.is_struct(column.type):
-        return _struct(column, wanted)
+        return _struct(column, kind, wanted)
     if types.is_list(wanted) and _is_list(column.type):
-        return _list(column, wanted)
+        return _list(column, kind, wanted)
     if types.is_map(wanted) and types.is_map(column.type):
         column = column.take(pa.array(np.arange(len(column))))  # without what lies beside a slice
-        keys, items = _made(column.keys, wanted.key_type), _made(column.items, wanted.item_type)
+        keys, items = _made(column.keys, kind.key_type), _made(column.items, kind.item_type)
         return pa.MapArray.from_arrays(_borders(column), keys, items, type=wanted)
     if types.is_nested(wanted) or types.is_nested(column.type):
         raise ValueError(f"{column.type} is no {wanted}")
+    if types.is_timestamp(kind) and types.is_integer(column.type):
+        return _counted(column, kind.unit, wanted)
+    if types.is_time(kind) and types.is_time(column.type):
+        column = pc.cast(column, kind)  # what is finer than its unit would be lost
     return _leaf(column, wanted)
 
 
-def _struct(column: pa.StructArray, wanted: pa.DataType) -> pa.Array:
+def _struct(column: pa.StructArray, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
     given = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
     names = [field.name for field in wanted]
     if len(given) < column.type.num_fields:
@@ -105,10 +122,10 @@ def _struct(column: pa.StructArray, wanted: pa.DataType) -> pa.Array:
         if name not in names:
             raise ValueError(f"it has a field {name!r}, and there are {', '.join(names)}")
     fields = []
-    for field in wanted:
+    for field in kind:
         try:
             one = given.get(field.name)
-            fields.append(pa.nulls(len(column), field.type) if one is None else _made(one, field.type))
+            fields.append(pa.nulls(len(column), plain(field.type)) if one is None else _made(one, field.type))
         except MISFITS as error:
             raise ValueError(f"{field.name}: {error}") from error
     return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=column.is_null())
@@ -119,10 +136,10 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
 
 
-def _list(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _list(column: pa.Array, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
     if not pa.types.is_list(column.type):
         column = column.cast(pa.list_(column.type.value_field))
-    values = _made(column.flatten(), wanted.value_type)
+    values = _made(column.flatten(), kind.value_type)
     return pa.ListArray.from_arrays(_borders(column), values, type=wanted)
 
 
@@ -136,8 +153,27 @@ def _borders(column: pa.Array) -> pa.Array:
     return pa.array(ends, pa.int32(), mask=is_null)
 
 
+def _counted(column: pa.Array, unit: str, wanted: pa.DataType) -> pa.Array:
+    """Numbers as the times that they are in events: they count the column's unit, not Arrow's microseconds."""
+
+    def micros_of(number: int) -> int:
+        micros = instant_of(number, unit)
+        if micros * PER_SECOND[unit] != number * PER_SECOND_US:
+            raise ValueError(f"something of it would be lost as {wanted}")
+        return micros
+
+    micros = [None if one is None else micros_of(one) for one in column.to_pylist()]
+    return pa.array(micros, pa.int64()).cast(wanted)
+
+
 def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     types = pa.types
+    if types.is_duration(column.type) and _is_number(wanted):
+        column = pc.cast(column, pa.duration("us"))  # a number counts microseconds
+    elif types.is_temporal(column.type) and _is_number(wanted):
+        raise ValueError(f"a {column.type} is not a number: cast it to the unit that is meant")
+    elif types.is_temporal(wanted) and _is_number(column.type):
+        raise ValueError(f"a number is not a {wanted}: cast it from the unit that is meant")
     if types.is_decimal(wanted) and types.is_integer(column.type):
         return pc.cast(pc.cast(column, pa.decimal256(_WIDEST, wanted.scale)), wanted)
     if types.is_decimal(wanted) and types.is_floating(column.type):
@@ -167,5 +203,9 @@ def _are_some(flags: pa.Array) -> bool:
     return bool(pc.any(flags, min_count=0).as_py())
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.control.arguments import several_texts
+from nadi.client.control.arguments import checked, checking, several_texts
 from nadi.client.definitions.columns import fields_of, planned
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.places.slices import NamedSlice
@@ -24,6 +24,7 @@ from nadi.naming import VALUE
 Place = StreamCut | datetime | str
 
 
+@checked()
 class StreamTable:
     """A stream that is read as its definition says, of when it was opened; with the newest schema of the stream each
     time, if the definition has none."""
@@ -142,6 +143,7 @@ class StreamTable:
         )
 
 
+@checking
 def stream_table(manager: StreamManager, scope: str, name: str) -> StreamTable:
     """Open a stream table for reading, by the definition that `manager.stream_tables(scope).define` stored.
 

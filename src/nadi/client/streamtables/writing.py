@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
+from nadi.client.control.arguments import checking
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
 from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table
+from nadi.client.values.columns import told
 from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import STREAM_TABLE_BATCH_ROWS, STREAM_TABLE_TXN_BYTES
 from nadi.model.keyspace import key_position
@@ -34,6 +36,7 @@ class Rows(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
+@checking
 def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, once: str | None = None) -> int:
     """Write rows into the stream of a stream table, each as an event under its key; return how many.
 
@@ -50,9 +53,12 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
             f"rows are a table or a data frame that speaks Arrow's protocol, not {type(rows).__name__}: "
             "pyarrow.Table.from_pylist makes one of dictionaries"
         )
-    if once is not None and (not isinstance(once, str) or not once):
-        raise InvalidArgumentError(f"`once` is a name for the rows, a text that isn't empty, and not {once!r:.60}")
-    reader = pa.RecordBatchReader.from_stream(rows)
+    if once == "":
+        raise InvalidArgumentError("once is a name for the rows, a text that isn't empty")
+    try:
+        reader = pa.RecordBatchReader.from_stream(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:  # what a data frame raises for a column without a type
+        raise InvalidArgumentError(f"the rows have no form in Arrow: {told(error)}") from error
     found = _Events(RowEncoder(table.definition, table.target, reader.schema), reader)
     stream = table.definition.stream
     if once is None:

@@ -19,13 +19,15 @@ from typing import TypeVar
 
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentRequest, SegmentStores
+from nadi.client.tables import key_value_registry
 from nadi.client.tables.key_value_pages import Page, TableSpan, merged_pages
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.table import table_bytes
 from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
-    KeyValueTableNotFoundError,
+    KeyValueTableRemadeError,
+    NadiError,
     SegmentNotFoundError,
 )
 from nadi.limits import (
@@ -296,8 +298,16 @@ class KeyValueTable:
     ) -> _Answer:
         try:
             return await self._stores.ask(request, answer, timeout, repeat=repeat)
-        except SegmentNotFoundError as error:  # partitions are deleted only with their table
-            raise KeyValueTableNotFoundError(self.scope, self.name) from error
+        except SegmentNotFoundError:
+            raise await self._gone() from None
+
+    async def _gone(self) -> NadiError:
+        """Why a partition is missing: partitions are deleted only with their table."""
+        try:
+            await key_value_registry.configuration(self._stores.controller, self.scope, self.name)
+        except NadiError as error:
+            return error
+        return KeyValueTableRemadeError(self.scope, self.name)
 
     def _key(self, key: TableKey | bytes) -> TableKey:
         whole = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
@@ -390,5 +400,5 @@ class KeyValueTable:
             async with aclosing(pages):
                 async for page in pages:
                     yield page
-        except SegmentNotFoundError as error:
-            raise KeyValueTableNotFoundError(self.scope, self.name) from error
+        except SegmentNotFoundError:
+            raise await self._gone() from None

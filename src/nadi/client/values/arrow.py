@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.arrow import Arrow, resolved, schema_of
+from nadi.client.serializers.arrow_columns import cast, plain
 from nadi.client.serializers.arrow_limits import check_batch, has_free_values
-from nadi.client.values.columns import MISFITS, Decoded, cast, told
-from nadi.client.values.types import plain
+from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
 
 
 def type_of(definition: bytes) -> pa.DataType:
@@ -31,9 +31,12 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
     def rows(batches: Sequence[pa.RecordBatch]) -> pa.Array:
         """All rows; what lies within the batches is looked at, for a wrong offset would be followed."""
         whole = pa.Table.from_batches(batches, written).combine_chunks().to_batches()
-        batch = whole[0] if whole else pa.RecordBatch.from_pylist([], written)
-        batch.validate(full=True)
-        return cast(resolved(batch, wanted).to_struct_array(), made)
+        if not whole:
+            return pa.nulls(0, made)
+        whole[0].validate(full=True)
+        values = cast(resolved(whole[0], wanted).to_struct_array(), made)
+        check_taken(values)
+        return values
 
     def decode(events: Sequence[bytes]) -> Decoded:
         batches: list[pa.RecordBatch | None] = []

@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from nadi.client.serializers.avro import Avro
+from nadi.client.serializers.avro import Avro, parsed_schema
 from nadi.client.serializers.avro_limits import limits
 from nadi.client.values.avro_blocks import block_reader
 from nadi.client.values.columns import Decoded, decoded, native
@@ -63,7 +63,7 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
 
 
 def _schema(definition: bytes) -> Any:
-    return fastavro.parse_schema(_with_plain_times(json.loads(definition)))
+    return parsed_schema(_with_plain_times(json.loads(definition)))
 
 
 def _with_plain_times(schema: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nadi.client.values.columns import MISFITS, cast
-from nadi.client.values.types import is_json, plain
+from nadi.client.serializers.arrow_columns import cast, plain
+from nadi.client.values.columns import MISFITS, check_taken
+from nadi.client.values.types import is_json
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_BYTES = (1 << 31) - 1  # of a block: Arrow counts the bytes of strings in 32 bits
@@ -155,7 +156,13 @@ def _leaf(name: str, schema: Any, kind: pa.DataType) -> _Read | None:
     wanted, types = plain(kind), pa.types
     if name in ("int", "long") and (types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind)):
         whole = pa.int32() if name == "int" else pa.int64()
-        return lambda block, rows: cast(pa.array(block.longs(rows)).cast(whole).cast(kind), wanted)
+
+        def integers(block: _Block, rows: Numbers) -> pa.Array:
+            made = cast(pa.array(block.longs(rows)).cast(whole).cast(kind), wanted)
+            check_taken(made)
+            return made
+
+        return integers
     if name in _WIDTHS:
         width, form = _WIDTHS[name]
 

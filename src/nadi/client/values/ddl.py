@@ -10,7 +10,7 @@ import re
 
 import pyarrow as pa
 
-from nadi.client.values.types import LOCAL_SECONDS, SECONDS
+from nadi.client.values.types import COUNTED, LOCAL_SECONDS, SECONDS
 from nadi.errors import InvalidArgumentError
 from nadi.naming import is_number
 
@@ -33,6 +33,7 @@ _TYPES = {
     "timestamp": SECONDS,
     "timestamp_ltz": SECONDS,
     "timestamp_ntz": LOCAL_SECONDS,
+    **{f"timestamp_{unit}": kind for unit, kind in COUNTED.items()},
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _TOKENS = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([^\W]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
@@ -72,7 +73,7 @@ def _text(kind: pa.DataType) -> str:
         return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}>"
     if types.is_decimal(kind):
         return f"decimal({kind.precision}, {kind.scale})"
-    if types.is_timestamp(kind):
+    if types.is_timestamp(kind) and kind not in COUNTED.values():
         return "timestamp" if kind.tz is not None else "timestamp_ntz"
     found = next((name for name, known in _TYPES.items() if known == kind), None)
     if found is None:

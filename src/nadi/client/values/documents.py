@@ -6,7 +6,7 @@ The types of fields are checked, strictly; what is missing is null, or its defau
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from functools import partial
 from operator import attrgetter
@@ -16,9 +16,10 @@ import msgspec
 import pyarrow as pa
 
 from nadi.client.serializers.json_schema import differences
-from nadi.client.values.columns import Decoded, decoded, native
+from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
 from nadi.client.values.document_types import type_of_schema
 from nadi.client.values.types import DEFAULT, is_json, of_json_schema
+from nadi.model.json_events import with_whole_characters
 
 Encoding = Literal["json", "msgpack"]
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
@@ -56,8 +57,10 @@ def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
 def decoder(kind: pa.DataType, encoding: Encoding) -> Callable[[Sequence[bytes]], Decoded]:
     """What reads events in that encoding."""
     python_type = _python_type(kind, encoding)
-    read = (msgspec.json.Decoder if encoding == "json" else msgspec.msgpack.Decoder)(python_type).decode
-    return partial(decoded, read=read, kind=kind, fields=_fields)
+    if encoding == "msgpack":
+        return partial(decoded, read=msgspec.msgpack.Decoder(python_type).decode, kind=kind, fields=_fields)
+    read_text = msgspec.json.Decoder(python_type).decode
+    return partial(decoded, read=lambda event: read_text(with_whole_characters(event)), kind=kind, fields=_fields)
 
 
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
@@ -84,7 +87,8 @@ def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     if types.is_map(kind):
         return dict[_python_type(kind.key_type, encoding), _nullable(kind.item_field, encoding)]  # type: ignore[misc]
     if types.is_timestamp(kind):
-        return str | int if encoding == "json" else datetime | int
+        # as it was written: msgspec rounds what is finer than a microsecond up or down
+        return str | int | float if encoding == "json" else str | int | float | msgspec.msgpack.Ext
     if types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
@@ -105,6 +109,15 @@ def _field(field: pa.Field, encoding: Encoding) -> tuple[Any, ...]:
     return (kind, None) if field.nullable else (kind,)
 
 
+def json_of(values: pa.Array, kind: pa.DataType) -> list[bytes]:
+    """Rows as JSON that is read as the same values again, without fields that are null; one of MISFITS, with the
+    column, for what JSON hasn't. kind: what the documents are read as."""
+    check_taken(values)
+    check_finite(values)
+    rows = (native(value, kind) for value in values.to_pylist())
+    return [msgspec.json.encode({name: one for name, one in row.items() if one is not None}) for row in rows]
+
+
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
     """What makes an event of each row, one that is read with the schema."""
     stored = parsed(definition)
@@ -113,6 +126,8 @@ def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[b
     check = (msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder)(type_of_schema(stored.schema)).decode
 
     def encoded(values: pa.Array) -> list[bytes]:
+        if is_json_text:
+            check_finite(values)
         events = [encode(native(value, kind)) for value in values.to_pylist()]
         for event in events:
             check(event)

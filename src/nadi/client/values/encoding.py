@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
-from nadi.client.values.columns import MISFITS, told
+from nadi.client.values.columns import MISFITS, check_taken, told
 from nadi.client.values.options import Target
 from nadi.client.values.target import module_of
-from nadi.client.values.types import is_json, plain
+from nadi.client.values.types import is_json
 from nadi.errors import InvalidArgumentError, SerializationError
 
 
@@ -65,6 +66,7 @@ def encoder(target: Target) -> Callable[[pa.Array], pa.Array]:
 
     def encoded(values: pa.Array) -> pa.Array:
         try:
+            check_taken(values)
             events = encode(values)
         except (SerializationError, *MISFITS) as error:
             raise SerializationError(f"a row can't be written as {target.options.format}: {told(error)}") from error

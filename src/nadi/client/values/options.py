@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from nadi.client.control.arguments import checking
 from nadi.errors import InvalidArgumentError
 
 FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
@@ -35,6 +36,7 @@ class Target:
     schema_id: int | None = None
 
 
+@checking
 def value_options(
     value_format: str | None, value_schema: str | None, value_version: int | None, value_mode: str | None
 ) -> ValueOptions | None:

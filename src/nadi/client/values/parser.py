@@ -14,12 +14,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.values.columns import Decoded
 from nadi.client.values.options import DOCUMENTS, DROP, FAIL, PERMISSIVE, Target
 from nadi.client.values.target import module_of, stored_name
-from nadi.client.values.types import plain
 from nadi.errors import SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 from nadi.throttled_log import SeldomWarning

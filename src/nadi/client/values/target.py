@@ -16,10 +16,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from nadi.client.control.policy import StreamConfiguration
+from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.values.ddl import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
-from nadi.client.values.types import plain
 from nadi.errors import InvalidArgumentError
 
 _READ_AS = {"json-schema": "json or msgpack"}

@@ -1,13 +1,13 @@
-"""Schemas as Arrow types, and those as Spark's: the one place that says what becomes of a type.
+"""Schemas of each format as Arrow types.
 
 The Arrow type of a schema says how its values are made into a column: a field that isn't nullable has to be there, one
 with a default is that where it wasn't written, integers for a timestamp count its unit, and JSON's type stands for
 what Spark has no type for (unions of several types, types that contain themselves), which comes as the text of its
-JSON. `plain` is what such a column is in Arrow and in Spark: with nulls everywhere.
+JSON. What such a column is in Arrow and in Spark, `serializers.arrow_columns.plain` says.
 
 >>> kind = of_json_schema({"type": "object", "properties": {"wh": {"type": "integer"}, "note": {}}, "required": ["wh"]})
->>> kind.field("wh").nullable, str(plain(kind))
-(False, 'struct<wh: int64, note: string>')
+>>> kind.field("wh").nullable, kind.field("note").nullable
+(False, True)
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from nadi.errors import InvalidArgumentError
+from nadi.naming import PER_SECOND
 
-DEFAULT = b"default"  # a field's default in its metadata, as JSON
+DEFAULT = b"default"  # in the metadata of a field that has one: as JSON, unless the format's library knows it
 ABSENT = b"absent"  # in the metadata of a field that is left out where it would be null
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
+COUNTED = {unit: pa.timestamp(unit, "+00:00") for unit in PER_SECOND}  # of documents whose schema names the unit
 _JSON = pa.opaque(pa.string(), "json", "nadi")
 _UUID = pa.opaque(pa.string(), "text", "nadi")  # of Avro: what `str` makes of one
 _TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
@@ -66,51 +67,6 @@ def _within(kind: pa.DataType) -> list[pa.Field]:
     if types.is_map(kind):
         return [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
     return [pa.field("element", kind.value_type)] if types.is_list(kind) or types.is_large_list(kind) else []
-
-
-def plain(kind: pa.DataType, path: str = "value") -> pa.DataType:
-    """The column's type, which Spark has too; InvalidArgumentError if it has none."""
-    types = pa.types
-    if types.is_struct(kind) and kind.num_fields:
-        names = [kind.field(number).name for number in range(kind.num_fields)]
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"{path} has two fields of one name, of {', '.join(names)}: rename one")
-        return pa.struct(
-            [(field.name, plain(field.type, f"{path}.{field.name}")) for field in map(kind.field, range(len(names)))]
-        )
-    if types.is_map(kind):
-        return pa.map_(plain(kind.key_type, f"{path}.key"), plain(kind.item_type, f"{path}.value"))
-    if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
-        return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element")))
-    found = _plain_leaf(kind)
-    if found is None:
-        raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: read the bytes, as 'event'")
-    return found
-
-
-def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
-    types = pa.types
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if types.is_decimal(kind):
-        fits = kind.precision <= 38 and 0 <= kind.scale <= kind.precision
-        return pa.decimal128(kind.precision, kind.scale) if fits else pa.string()
-    if types.is_duration(kind):
-        return pa.duration("us")
-    if types.is_unsigned_integer(kind):
-        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}[kind.bit_width]
-    if types.is_signed_integer(kind) or types.is_boolean(kind):
-        return kind
-    if types.is_floating(kind):
-        return pa.float64() if kind.bit_width == 64 else pa.float32()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain_leaf(kind.storage_type)
-    texts = (types.is_string, types.is_large_string, types.is_null, types.is_time)
-    return pa.string() if any(test(kind) for test in texts) else None
 
 
 def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
@@ -249,8 +205,8 @@ def _of_avro_field(field: dict[str, Any], named: dict[str, Any], within: tuple[s
     written = field["type"]["type"] if isinstance(field["type"], dict) else field["type"]
     takes_null = written == "null" or (isinstance(written, list) and "null" in written)
     has_default = "default" in field
-    absent = {} if takes_null else {ABSENT: b""}
-    return pa.field(field["name"], of_avro(field["type"], named, within), takes_null or has_default, absent)
+    notes = ({} if takes_null else {ABSENT: b""}) | ({DEFAULT: b""} if has_default else {})
+    return pa.field(field["name"], of_avro(field["type"], named, within), takes_null or has_default, notes)
 
 
 # --- Protobuf -----------------------------------------------------------------------------------------

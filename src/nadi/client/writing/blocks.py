@@ -13,10 +13,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nadi.client.writing.framed import Framed, Positions, framed_again, framed_array, framed_list
 from nadi.client.writing.routes import NO_KEY, Codes, Routes
@@ -24,13 +21,13 @@ from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
 from nadi.model.framing import HEADER_BYTES
 
-Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
-RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Events: TypeAlias = "Iterable[bytes] | pa.Array | pa.ChunkedArray"
+RoutingKeys: TypeAlias = "str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None"
 BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # so that a block stays in a core's cache from step to step
 FEW_EVENTS = 32  # a block of fewer is written one by one, which costs less than the array calls
-_KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-_KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
-_PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
 
 
 class Keys:
@@ -48,6 +45,8 @@ class Keys:
     def codes(self, events: Positions, routes: Routes[Any]) -> Codes:
         """The code of each event's segment. In any other table only these events are looked up: that may
         happen with the writer's lock held, and the batch may have millions."""
+        import numpy as np
+
         if routes is self._routes:
             return self._codes[events]
         if self._indices is None:
@@ -99,6 +98,8 @@ class Block:
 
     def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
         """A piece for each segment, with the segment's code; events without a key go to the code `spare`."""
+        import numpy as np
+
         count = len(self)
         framed = partial(framed_list if isinstance(self._events, list) else framed_array, self._events, self._sizes)
         if not isinstance(self._keys, Keys):
@@ -112,6 +113,8 @@ class Blocks:
     """The blocks of one call of write_batch; iterate over it once."""
 
     def __init__(self, events: Events, routing_keys: RoutingKeys, routes: Routes[Any]) -> None:
+        import pyarrow as pa
+
         self._blocks: Iterator[Block]
         if isinstance(events, pa.Array | pa.ChunkedArray):
             array = _plain(events)
@@ -130,6 +133,8 @@ class Blocks:
         return self._blocks
 
     def _cut(self, events: Any, sizes: Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+        import numpy as np
+
         largest = int(sizes.max(initial=0))
         if largest > MAX_LARGE_EVENT_BYTES:
             raise EventTooLargeError(largest, MAX_LARGE_EVENT_BYTES)
@@ -139,6 +144,8 @@ class Blocks:
 
     def _cut_as_they_come(self, events: Iterable[bytes], routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
         """Check them list by list: the iterator may never end."""
+        import pyarrow as pa
+
         one_for_all = routing_keys is None or isinstance(routing_keys, str)
         if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
             routing_keys = routing_keys.to_pylist()
@@ -153,8 +160,13 @@ class Blocks:
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The same array as a type that Arrow's functions for binaries and strings accept."""
-    plain = _PLAIN.get(array.type)
-    return array if plain is None else array.cast(plain)
+    import pyarrow as pa
+
+    kind = array.type
+    plain = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
+    if pa.types.is_dictionary(kind) and kind.value_type in plain:  # as Polars' categoricals
+        return array.cast(pa.dictionary(kind.index_type, plain[kind.value_type], kind.ordered))
+    return array.cast(plain[kind]) if kind in plain else array
 
 
 def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -182,6 +194,8 @@ def as_bytes(event: object) -> bytes:
 
 def _checked(events: list[Any]) -> tuple[list[bytes], Positions]:
     """The events as bytes, and their sizes."""
+    import numpy as np
+
     if list(map(type, events)).count(bytes) < len(events):
         events = [as_bytes(event) for event in events]
     sizes = list(map(len, events))
@@ -191,7 +205,11 @@ def _checked(events: list[Any]) -> tuple[list[bytes], Positions]:
 
 
 def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
-    if not any(is_kind(events.type) for is_kind in _KINDS_OF_EVENTS):
+    import numpy as np
+    import pyarrow as pa
+
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if not any(is_kind(events.type) for is_kind in kinds):
         raise InvalidArgumentError(f"events are binary, not {events.type}: cast or encode them first")
     if events.null_count:
         raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
@@ -202,6 +220,8 @@ def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
 
 
 def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | None:
+    import pyarrow as pa
+
     if routing_keys is None or isinstance(routing_keys, str):
         return routing_keys
     if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
@@ -218,8 +238,11 @@ def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | No
 
 
 def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Keys:
+    import numpy as np
+    import pyarrow as pa
+
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not any(is_kind(kind) for is_kind in _KINDS_OF_KEYS):
+    if not any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string)):
         raise InvalidArgumentError(f"routing keys are strings, not {array.type}: cast them first")
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     encoded = pa.chunked_array(chunks, array.type)
@@ -233,6 +256,9 @@ def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Ke
 
 
 def _cut(events: Any, sizes: Positions, ends: Positions, keys: Keys | str | None) -> Iterator[Block]:
+    import numpy as np
+    import pyarrow as pa
+
     start = written = 0
     while start < len(sizes):
         stop = len(sizes)
@@ -255,6 +281,8 @@ def _pieces(
     keys: Keys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
 ) -> list[tuple[int, Piece]]:
     """Events sorted by segment. places: the place of each in `keys`; framed: frames them in a given order."""
+    import numpy as np
+
     codes = keys.codes(places, routes)
     codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
     counts = np.bincount(codes).tolist()

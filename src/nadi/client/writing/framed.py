@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nadi.model.event import int_array, whole_events
 from nadi.model.framing import HEADER_BYTES, event_header, event_headers
 
-Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Framed: TypeAlias = Callable[[int, int], bytes | memoryview]
 SMALL_BYTES = 256  # events up to this size are cheaper to copy than to find
 
@@ -40,6 +41,9 @@ def framed_list(events: list[bytes], sizes: Positions, order: Positions | None) 
 
 def framed_array(events: pa.Array, sizes: Positions, order: Positions | None) -> Framed:
     """Headers and events are taken in turn from an array of all headers followed by all events."""
+    import numpy as np
+    import pyarrow as pa
+
     count = len(events)
     headers = _binary(np.arange(0, HEADER_BYTES * count + 1, HEADER_BYTES), sizes.astype(">u8"))
     both = pa.concat_arrays([headers, events])
@@ -52,6 +56,8 @@ def framed_array(events: pa.Array, sizes: Positions, order: Positions | None) ->
 
 def framed_again(framed: bytes | memoryview, order: Positions | None) -> Framed:
     """Events that are framed already; not copied if nothing is sorted."""
+    import numpy as np
+
     block, size = whole_events(memoryview(framed))
     assert size == len(framed), "a piece is whole events"
     borders = np.append(block.starts, size)
@@ -62,6 +68,9 @@ def framed_again(framed: bytes | memoryview, order: Positions | None) -> Framed:
 
 def _rows(framed: bytes, size: int, order: Positions) -> Framed:
     """Framed events of one size."""
+    import numpy as np
+    import pyarrow as pa
+
     row = f"V{size}"
     rows = np.frombuffer(framed, row)
 
@@ -79,5 +88,8 @@ def _taken(array: pa.Array, order: Positions) -> Framed:
 
 def _binary(offsets: Positions, data: Any) -> pa.Array:
     """An Arrow array over `data`; the offsets must fit 32 bits, as those of a block do."""
+    import numpy as np
+    import pyarrow as pa
+
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from nadi.errors import InvalidArgumentError
 from nadi.model.keyspace import key_position
 
+if TYPE_CHECKING:
+    import numpy as np
+
 T = TypeVar("T")
-Codes = np.ndarray[Any, np.dtype[np.uint16]]
+Codes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint16]]"
 NO_KEY = 0xFFFF  # the code of events without a routing key; a stream has at most 10,000 segments
 CACHED_KEYS = 100_000
 
@@ -41,6 +42,8 @@ class Routes(Generic[T]):
 
     def codes(self, keys: list[str | None]) -> Codes:
         """The code of each key's segment, or NO_KEY."""
+        import numpy as np
+
         try:
             return np.frombuffer(b"".join(map(self._known.__getitem__, keys)), np.uint16)
         except TypeError:  # a list, say, which can't be a dict's key

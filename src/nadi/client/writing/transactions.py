@@ -16,7 +16,9 @@ from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 from nadi.client.control.arguments import check_ack_timeout, checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
+from nadi.client.segments.info import was_recreated
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Events, RoutingKeys
@@ -27,6 +29,7 @@ from nadi.errors import (
     EpochGoneError,
     InvalidArgumentError,
     NadiError,
+    StreamRemadeError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
@@ -62,9 +65,11 @@ class OpenTransaction:
         self._failure: NadiError | None = None  # of the pinger
         self._over = ""  # why nothing more can be done with it here
         self._was_decided = False  # its commit was already decided when it was found
+        self._segments = segments
         name = f"{owner.scope}/{owner.stream}"
 
         async def no_successors(_: int) -> list[Successor]:
+            await self._check_stream()
             raise TransactionFailedError(
                 f"transaction {txn_id} of {name} takes no more events: it was ended or has timed out"
             )
@@ -124,6 +129,7 @@ class OpenTransaction:
                     owner.scope, owner.stream, self.txn_id, owner._writer_id, timestamp_ms
                 )
             except TransactionNotFoundError:
+                await self._check_stream()
                 raise TransactionFailedError(
                     f"transaction {self.txn_id} is {await self.status()}: {_BEGIN_ANOTHER}"
                 ) from None
@@ -140,6 +146,7 @@ class OpenTransaction:
             try:
                 await owner._stores.controller.abort_transaction(owner.scope, owner.stream, self.txn_id)
             except TransactionNotFoundError:
+                await self._check_stream()
                 raise TransactionFailedError(
                     f"transaction {self.txn_id} is {await self.status()}: too late to abort it"
                 ) from None
@@ -150,9 +157,13 @@ class OpenTransaction:
     async def ping(self, lease_ms: int | None = None) -> None:
         """Extend the lease now; this also happens in the background, three times per lease."""
         owner = self._owner
-        await owner._stores.controller.ping_transaction(
-            owner.scope, owner.stream, self.txn_id, self._lease_ms if lease_ms is None else lease_ms
-        )
+        try:
+            await owner._stores.controller.ping_transaction(
+                owner.scope, owner.stream, self.txn_id, self._lease_ms if lease_ms is None else lease_ms
+            )
+        except (TransactionNotFoundError, TransactionFailedError):
+            await self._check_stream()
+            raise
 
     async def status(self) -> str:
         """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
@@ -188,6 +199,13 @@ class OpenTransaction:
         if self._failure is not None:
             raise self._failure
         return self._sender
+
+    async def _check_stream(self) -> None:
+        """StreamRemadeError if the stream isn't the one that the transaction was begun on."""
+        owner = self._owner
+        own = [one.segment_id for one in self._segments]
+        if await was_recreated(owner._stores, owner.scope, owner.stream, own):
+            raise StreamRemadeError(owner.scope, owner.stream)
 
     def _end(self, over: str) -> None:
         self._over = self._over or over
@@ -246,7 +264,7 @@ class Transaction(OpenTransaction):
 
 
 @checked()
-class TransactionWriter(Generic[Own]):
+class TransactionWriter(Closing, Generic[Own]):
     """What writers of transactions have in common, whatever those take."""
 
     def __init__(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from nadi.client.control.arguments import checked
+from nadi.client.control.closing import Closing
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Events, RoutingKeys
 from nadi.client.writing.sender import EventSender
 
 
 @checked()
-class Writing:
+class Writing(Closing):
     """What writers of events and of values have in common."""
 
     def __init__(self, sender: EventSender) -> None:

@@ -96,6 +96,7 @@ def config_of(message: pb.StreamConfig) -> Config:
         message.timestampAggregationTimeout,
         message.rolloverSizeBytes,
         retention_type is not RetentionType.NONE and retention.overBookmarks,
+        message.eventTime,
     )
 
 
@@ -111,6 +112,7 @@ def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
         tags=pb.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
         rolloverSizeBytes=config.rollover_size_bytes,
+        eventTime=config.event_time,
     )
     if config.retention_type is not RetentionType.NONE:
         message.retentionPolicy.CopyFrom(

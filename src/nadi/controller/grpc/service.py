@@ -36,6 +36,7 @@ from nadi.errors import (
 )
 from nadi.limits import STREAM_MAX_SEGMENTS
 from nadi.naming import segment_name
+from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -167,8 +168,9 @@ class Service(Rpcs):
     async def get_segments(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         """The cut at a point in time; without one, as all of Pravega's clients ask, the head of the stream."""
         name = stream_name(request.streamInfo)
-        at_ms, controller = request.timestamp, self._controller
-        cut = await controller.cut_at(name, at_ms) if at_ms > 0 else await controller.head(name)
+        at, clock, controller = request.timestamp, request.clock, self._controller
+        is_head = clock == ARRIVAL and at <= 0
+        cut = await (controller.head(name) if is_head else controller.cut_at(name, at, clock))
         location = pb.SegmentsAtTime.SegmentLocation
         parts = (
             location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()

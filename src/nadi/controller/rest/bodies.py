@@ -18,6 +18,7 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 
 _I32_MAX = (1 << 31) - 1
@@ -136,6 +137,14 @@ class Kept(ResponseBody, frozen=True):
     moreHolders: int
 
 
+class EventTimeField(RequestBody, frozen=True, kw_only=True):
+    """The field that has an event's time: a text in ISO 8601, or a number of `unit` since 1970."""
+
+    path: str
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    format: Literal["json", "msgpack"] = "json"
+
+
 class UpdateStream(RequestBody, frozen=True, kw_only=True):
     """A stream's whole configuration: what is left out is cleared."""
 
@@ -144,6 +153,7 @@ class UpdateStream(RequestBody, frozen=True, kw_only=True):
     streamTags: Tags = []
     timestampAggregationTimeout: Long = 0
     rolloverSizeBytes: Long = 0
+    eventTime: EventTimeField | None = None
 
 
 class CreateStream(UpdateStream, frozen=True, kw_only=True):
@@ -158,6 +168,7 @@ class StreamProperty(ResponseBody, frozen=True):
     tags: list[str]
     timestampAggregationTimeout: int
     rolloverSizeBytes: int
+    eventTime: EventTimeField | UnsetType = UNSET
 
 
 class StreamsList(ResponseBody, frozen=True):
@@ -246,6 +257,7 @@ def config_of(body: UpdateStream) -> Config:
         body.timestampAggregationTimeout,
         body.rolloverSizeBytes,
         over_bookmarks,
+        "" if (own := body.eventTime) is None else str(EventTime(own.path, own.unit, own.format)),
     )
 
 
@@ -286,7 +298,15 @@ def stream_property(name: StreamName, config: Config) -> StreamProperty:
         list(config.tags),
         config.timestamp_aggregation_timeout_ms,
         config.rollover_size_bytes,
+        _event_time(config.event_time),
     )
+
+
+def _event_time(text: str) -> EventTimeField | UnsetType:
+    if not text:
+        return UNSET
+    found = EventTime.parse(text)
+    return EventTimeField(path=found.path, unit=found.unit, format=found.format)  # type: ignore[arg-type]
 
 
 def _retention_policy(config: Config) -> RetentionPolicy | None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +32,7 @@ from nadi.limits import (
 from nadi.runtime import REAL
 
 LOGS_PATH = "/v1/logs"
+_PIECE_BYTES = 8 * 1024
 _PATHS = re.compile(r"/v1/scopes/[^/?]+/streams/[^/?]+/events|/v1/logs")
 
 
@@ -45,13 +47,22 @@ class Sent:
     authorization: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Records of a request that are not stored, though others are. problem: that of the first."""
+
+    records: int
+    problem: str
+
+
 class Intake(Protocol):
-    """What takes data. Each returns how many events were written once all are stored."""
+    """What takes data, and returns once it is stored."""
 
-    async def events(self, stream: StreamName, sent: Sent) -> int: ...
+    async def events(self, stream: StreamName, sent: Sent) -> int:
+        """How many these were."""
 
-    async def logs(self, stream: StreamName, sent: Sent) -> int:
-        """OpenTelemetry's, of a collector or an application."""
+    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
+        """OpenTelemetry's, of a collector or an application; those that were rejected."""
 
 
 def takes_data(path: str) -> bool:
@@ -81,8 +92,20 @@ async def taken(request: Request, places: Places, *, grows: bool = False) -> Asy
             data = await _body(request)
         body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        query = dict(request.query_params)
+        query = _query(request)
         yield Sent(media, request.headers, query, body, request.headers.get("authorization"))
+
+
+def _query(request: Request) -> dict[str, str]:
+    """The parameters; InvalidArgumentError for one that comes twice, or that isn't UTF-8."""
+    try:
+        found = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgumentError("a parameter is not UTF-8: encode each byte of UTF-8 as %E2, say") from None
+    query = dict(found)
+    if len(query) < len(found):
+        raise InvalidArgumentError("a parameter is there twice: give it once")
+    return query
 
 
 @asynccontextmanager
@@ -119,13 +142,21 @@ async def _body(request: Request) -> bytearray:
 def _unpacked(body: bytearray, coding: str) -> bytes:
     if coding not in ("gzip", "x-gzip"):
         raise HTTPException(415, f"a body may be packed by gzip, not by {coding[:40]}")
-    parser = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    data, at, is_whole = bytearray(), 0, False
     try:
-        data = parser.decompress(bytes(body), INGEST_BODY_MAX_BYTES + 1)
+        while at < len(body) and not (is_whole and body[at] == 0 and not body[at:].strip(b"\0")):  # zeros pad it
+            parser = zlib.decompressobj(zlib.MAX_WBITS | 16)  # of the next member (RFC 1952): there may be many
+            while at < len(body) and not parser.eof:
+                piece = body[at : at + _PIECE_BYTES]  # what follows a member is copied with it
+                data += parser.decompress(piece, INGEST_BODY_MAX_BYTES + 1 - len(data))
+                if len(data) > INGEST_BODY_MAX_BYTES:
+                    raise HTTPException(
+                        413, f"the body has more than {INGEST_BODY_MAX_BYTES:,} bytes once it is unpacked"
+                    )
+                at += len(piece) - len(parser.unused_data)
+            is_whole = parser.eof
     except zlib.error as error:
-        raise InvalidArgumentError(f"the body is not gzip: {error}") from error
-    if len(data) > INGEST_BODY_MAX_BYTES:
-        raise HTTPException(413, f"the body has more than {INGEST_BODY_MAX_BYTES:,} bytes once it is unpacked")
-    if not parser.eof or parser.unused_data:
-        raise InvalidArgumentError("the body is not one whole gzip")
-    return data
+        raise InvalidArgumentError(f"the body is not whole gzip: {error}") from error
+    if not is_whole:
+        raise InvalidArgumentError("the body is not whole gzip: it ends within it")
+    return bytes(data)

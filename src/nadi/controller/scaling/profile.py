@@ -1,4 +1,5 @@
-"""The two ways to follow a load: `classic`, as Pravega does within tens of minutes, and `fast`, within seconds.
+"""The two scaling profiles: `fast`, the default, follows a load within seconds; `classic`, as Pravega does, within tens
+of minutes.
 
 A rule compares a segment's mean rate over a window with its target. Windows are named by their seconds.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nadi.defaults import DEFAULT_SCALING
 from nadi.errors import InvalidArgumentError
 from nadi.model.load import WINDOWS_S, SegmentLoad
 
@@ -98,7 +100,8 @@ FAST = Profile(
     idle_s=0.0,
     merge_at_once=1_000,
 )
-PROFILES = {profile.name: profile for profile in (CLASSIC, FAST)}
+PROFILES = {profile.name: profile for profile in (FAST, CLASSIC)}
+DEFAULT_PROFILE = PROFILES[DEFAULT_SCALING]
 
 
 def profile_of(name: str) -> Profile:

@@ -71,6 +71,7 @@ class Config(Record, frozen=True):
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
     retention_over_bookmarks: bool = False
+    event_time: str = ""  # as `nadi.model.event_time` has it
 
 
 class EpochSegment(Record, frozen=True):

@@ -36,6 +36,7 @@ from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.errors import error_of, is_whole
 from nadi.wire.loads import unpacked_loads
+from nadi.wire.moments import ARRIVAL
 
 Exchange = Callable[[Command], Awaitable[Command]]
 PlaceOf = Callable[[Command], str]
@@ -189,9 +190,9 @@ class Segments:
             raise SegmentNotFoundError(name)
         return reply.write_offset
 
-    async def locate_moment(self, name: str, at_ms: int) -> tuple[int, bool]:
-        """The segment's offset at that point in time, and whether it was sealed before it."""
-        reply = await self.ask(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
+    async def locate_moment(self, name: str, at: int, clock: int = ARRIVAL) -> tuple[int, bool]:
+        """The segment's offset at that time of a clock, and whether it was sealed before it."""
+        reply = await self.ask(wire.LocateMoment(self.request_id(), name, at, clock, ""), wire.MomentLocated)
         return reply.offset, reply.is_sealed
 
     async def loads(self, of: str = "") -> list[SegmentLoad]:

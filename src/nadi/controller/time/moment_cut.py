@@ -21,22 +21,26 @@ from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment
 from nadi.controller.state.segments import together
+from nadi.controller.time.watermarks import joined
 from nadi.errors import SegmentNotFoundError, UnavailableError
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
+from nadi.wire.moments import ARRIVAL, is_earliest
 
 _EPOCHS_SURE = 2
 _TRIES = 5  # while truncations delete segments that are being asked for
 
 
-async def cut_at(flow: Workflows, name: StreamName, at_ms: int) -> Cut:
-    """The cut before which nothing of that moment or later lies: the head if the moment is before it, the tail if
-    it is in the future. Otherwise always the same, until it is truncated away."""
+async def cut_at(flow: Workflows, name: StreamName, at: int, clock: int = ARRIVAL) -> Cut:
+    """The cut before which nothing of that time or later lies: the head if the time is before it. Of ARRIVAL it is the
+    tail for a moment in the future, and otherwise always the same, until it is truncated away. Of an EARLIEST clock it
+    is the cut behind which nothing of an earlier time lies."""
     for _ in range(_TRIES):
         head = (await flow.metadata.stream(name)).value.head
         history = await flow.metadata.history(name)
         try:
-            return await _Look(flow, name, history, head, at_ms).cut()
+            look = _Look(flow, name, history, head, at, clock)
+            return await (look.cut_behind() if is_earliest(clock) else look.cut())
         except SegmentNotFoundError:
             if (await flow.metadata.stream(name)).value.head == head:
                 raise
@@ -46,8 +50,8 @@ async def cut_at(flow: Workflows, name: StreamName, at_ms: int) -> Cut:
 class _Look:
     """One search. Segments before the head may be gone, and count as sealed long ago."""
 
-    def __init__(self, flow: Workflows, name: StreamName, history: History, head: Cut, at_ms: int) -> None:
-        self._segments, self._name, self._history, self._at_ms = flow.segments, name, history, at_ms
+    def __init__(self, flow: Workflows, name: StreamName, history: History, head: Cut, at: int, clock: int) -> None:
+        self._segments, self._name, self._history, self._at, self._clock = flow.segments, name, history, at, clock
         self._head, self._is_before_head = head, history.passed(head)
         self._found: dict[int, tuple[int, bool]] = {}  # segment: where it stood, and whether it was sealed
 
@@ -64,10 +68,26 @@ class _Look:
                     look += [begun.segment_id for begun in frontier.complete(segment, successors)]
         return frontier.positions({segment: offset for segment, (offset, _) in self._found.items()})
 
+    async def cut_behind(self) -> Cut:
+        """The first cut of one epoch's segments behind which no earlier event lies."""
+        first, last = self._lowest_epoch(), self._history.newest
+        ids = {segment.id for epoch in range(first, last + 1) for segment in self._history.epoch(epoch)}
+        await self._ask(ids)
+        begun = {
+            segment: self._found[segment][0] for segment in ids if self._found[segment][0] > self._head.get(segment, 0)
+        }
+        positions = [begun, self._head or {segment.id: 0 for segment in self._history.epoch(first)}]
+        return {place.segment_id: place.offset for place in joined(positions, self._history)}
+
+    def _lowest_epoch(self) -> int:
+        return min(self._history.span(self._head).values()) if self._head else self._history.first
+
     async def _first_epoch(self) -> int:
-        """An epoch before whose segments nothing was appended at the moment or later."""
-        lowest = min(self._history.span(self._head).values()) if self._head else self._history.first
-        epoch = first = self._history.epoch_at(self._at_ms)
+        """An epoch before whose segments there is nothing of that time or later."""
+        lowest = self._lowest_epoch()
+        if self._clock != ARRIVAL:
+            return lowest
+        epoch = first = self._history.epoch_at(self._at)
         sure = 0
         while epoch > lowest and sure < _EPOCHS_SURE:
             replaced = self._history.change(epoch).removed
@@ -84,7 +104,9 @@ class _Look:
             if self._is_before_head(segment):
                 self._found[segment] = 0, True
             else:
-                offset, was_sealed = await self._segments.locate_moment(self._name.segment(segment), self._at_ms)
+                offset, was_sealed = await self._segments.locate_moment(
+                    self._name.segment(segment), self._at, self._clock
+                )
                 self._found[segment] = max(offset, self._head.get(segment, 0)), was_sealed
 
         await together(one(segment) for segment in segments if segment not in self._found)

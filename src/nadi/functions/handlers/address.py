@@ -34,6 +34,7 @@ class Target:
     content_type: str = "application/octet-stream"
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not self.url.startswith(("http://", "https://")):
             raise InvalidArgumentError(f"a target is an http:// or https:// address, not {self.url!r}")
         self._check_address()
@@ -45,10 +46,22 @@ class Target:
         if self.trust_store is not None and not self.url.startswith("https://"):
             raise InvalidArgumentError("a trust_store is of no use without https://")
         for name, value in self.headers.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidArgumentError(f"headers are texts by name, not {name!r}: {value!r}")
             if not name.isascii() or not value.isascii() or re.search(r"[\s:]", name) or re.search(r"[\r\n]", value):
                 raise InvalidArgumentError(f"{name!r} can't be a header: a name and a value of one line of ASCII")
             if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
                 raise InvalidArgumentError(f"the header {name} is set by nadi for each event")
+
+    def _check_types(self) -> None:
+        texts: dict[str, object] = {name: getattr(self, name) for name in ("url", "mode", "event_type", "content_type")}
+        texts |= {} if self.trust_store is None else {"trust_store": self.trust_store}
+        for name, value in texts.items():
+            if not isinstance(value, str):
+                raise InvalidArgumentError(f"Target: {name} is a text, not {value!r}")
+        headers: object = self.headers
+        if not isinstance(headers, Mapping):
+            raise InvalidArgumentError(f"Target: headers is a mapping, not {headers!r}")
 
     def _check_address(self) -> None:
         try:

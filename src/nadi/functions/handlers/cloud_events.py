@@ -7,23 +7,34 @@ partition key are sent in order. `subject` is the routing key. Needs the package
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, to_binary_event, to_structured_event
+from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
+from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.functions.handlers.event import Event
 from nadi.functions.handlers.outcome import Output
+from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.cloud_events import (
+    BATCH,
+    PREFIX,
+    STRUCTURED,
+    Fields,
+    check,
+    data_of,
+    header_text,
+    is_json_type,
+    key_from,
+)
+from nadi.model.json_events import NotJsonError, checked, elements_of, fields_of
 
-BATCH = "application/cloudevents-batch+json"
-STRUCTURED = "application/cloudevents+json"
+_EVENT = "the event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +84,27 @@ def batched(events: Sequence[CloudEvent]) -> Request:
 def _document(event: CloudEvent) -> bytes:
     """JSON stays the JSON it is within JSON, to the byte, instead of base64."""
     data = event.get_data()
-    content_type = str(event.get_attributes()["datacontenttype"]).partition(";")[0].strip()
-    says_json = content_type == "application/json" or content_type.endswith("+json")
+    says_json = is_json_type(str(event.get_attributes()["datacontenttype"]))
     if not says_json or not isinstance(data, bytes) or not _is_json(data):
         return JSONFormat().write(event)
     return JSONFormat().write(CloudEvent(event.get_attributes())).removesuffix(b"}") + b', "data": ' + data + b"}"
 
 
 def _is_json(data: bytes) -> bool:
-    """Whether it is what it says of itself.
+    """Whether it is what it says of itself, and can be within other JSON.
 
     >>> _is_json(b'{"wh": 1.50}'), _is_json(b"NaN"), _is_json(b"[" * 100_000)
     (True, False, False)
     """
     try:
-        data.decode()
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (ValueError, RecursionError):
+        return checked(data) == data
+    except NotJsonError:
         return False
-    return True
 
 
 def outputs_of_reply(headers: Mapping[str, str], body: bytes) -> list[Output]:
     """The events of an answer, with their partition keys or subjects as routing keys; none if it has no CloudEvents.
+    Each is its data, the same bytes in every form. headers: as Latin-1, which HTTP's are.
 
     >>> outputs_of_reply({"ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-specversion": "1.0"}, b"12")
     [(None, b'12')]
@@ -106,34 +115,32 @@ def outputs_of_reply(headers: Mapping[str, str], body: bytes) -> list[Output]:
     content_type = names.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if content_type == BATCH:
-            found = json.loads(body)
-            if not isinstance(found, list):
-                raise BadReplyError("a batch that is not a list")
-            return [_of_document(document) for document in found]
+            return [_of_document(bytes(document)) for document in elements_of(body)]
         if content_type == STRUCTURED:
-            return [_of_document(json.loads(body))]
-        if "ce-specversion" in names:
-            attributes = from_binary_event(HTTPMessage(names, body)).get_attributes()
-            return [(_key(attributes), body)]
-    except BadReplyError:
-        raise
-    except Exception as error:  # the package raises what it likes
-        raise BadReplyError(f"{type(error).__name__}: {error}") from error
+            return [_of_document(body)]
+        if PREFIX + "specversion" in names:
+            attributes = {
+                name.removeprefix(PREFIX): msgspec.Raw(msgspec.json.encode(header_text(name, value)))
+                for name, value in names.items()
+                if name.startswith(PREFIX)
+            }
+            return [_output(attributes, body)]
+    except InvalidArgumentError as error:
+        raise BadReplyError(str(error)) from None
     return []
 
 
-def _of_document(document: object) -> Output:
-    if not isinstance(document, dict) or not {"id", "source", "type", "specversion"} <= document.keys():
-        raise BadReplyError("a document without id, source, type and specversion")
-    if "data_base64" in document:
-        return _key(document), base64.b64decode(document["data_base64"], validate=True)
-    data = document.get("data", "")
-    return _key(document), data.encode() if isinstance(data, str) else json.dumps(data).encode()
+def _of_document(document: bytes) -> Output:
+    fields = fields_of(document)
+    return _output(fields, data_of(fields, _EVENT))
 
 
-def _key(attributes: Mapping[str, Any]) -> str | None:
-    key = attributes.get("partitionkey") or attributes.get("subject")
-    return None if key is None else str(key)
+def _output(event: Fields, data: bytes) -> Output:
+    check(event, _EVENT)
+    if len(data) > MAX_EVENT_BYTES:
+        raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
+    key = key_from(event, "partitionkey", _EVENT)
+    return key_from(event, "subject", _EVENT) if key is None else key, data
 
 
 def now() -> datetime:

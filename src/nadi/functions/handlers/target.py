@@ -52,7 +52,8 @@ class HttpTarget:
             httpx.URL(self._target.url)
         except httpx.InvalidURL as error:
             raise FunctionError(f"the target {self._target.url} is no address: {error}") from None
-        self._client = httpx.AsyncClient(verify=verify, headers=dict(self._target.headers), timeout=None)
+        headers = {"Accept-Encoding": "identity", **self._target.headers}
+        self._client = httpx.AsyncClient(verify=verify, headers=headers, timeout=None)
 
     async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
         now = cloud_events.now()
@@ -100,8 +101,12 @@ class HttpTarget:
         failure = failure_of_status(reply.status_code, reply.headers, bytes(body[:FUNCTION_ERROR_CHARS]))
         if failure is not None or not self._wants_outputs:
             return [], failure
+        if (coding := reply.headers.get("content-encoding", "identity").lower()) != "identity":
+            # httpx leaves out all members of gzip but the first, and says nothing
+            return [], _failed("refused", "AnswerCompressed", f"by {coding}, though it was asked for as it is")
         try:
-            return outputs_of_reply(reply.headers, bytes(body)), None
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.raw}
+            return outputs_of_reply(headers, bytes(body)), None
         except BadReplyError as error:
             return [], _failed("refused", "BadReply", f"its answer has CloudEvents that can't be read: {error}")
 

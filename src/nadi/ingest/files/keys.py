@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from nadi.errors import InvalidArgumentError
+from nadi.model.field_path import KEY_FIELD, parse_path
+from nadi.model.json_events import NotJsonError, key_in
+from nadi.throttled_log import SeldomWarning
 
-KeyOf = Callable[[bytes], str | None]  # None: the file's
+_log = logging.getLogger("nadi.ingest")
+
+KeyOf = Callable[[bytes], str | None]  # None: that of the file
 
 
 def by_pattern(text: str) -> KeyOf:
@@ -26,24 +29,27 @@ def by_pattern(text: str) -> KeyOf:
     return key_of
 
 
-def by_field(path: str) -> KeyOf:
-    """A field of an event that is a JSON object, also one within another, as in `device.id`."""
-    names = path.split(".")
-    if not all(names):
-        raise InvalidArgumentError(f"{path!r} is no field: write it as id, or device.id")
+class FieldKey:
+    """What takes the key out of a field of an event that is a JSON object, also one within another, as in `device.id`.
 
-    def key_of(event: bytes) -> str | None:
+    A file can't be asked for another line: an event whose field can't be a key has its file's. refused: how many had;
+    problem: why the last one was.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.refused, self.problem = 0, ""
+        self._path = parse_path(path, KEY_FIELD)
+        self._warn = SeldomWarning(_log, "%d events have the keys of their files instead, the last: %s")
+
+    def __call__(self, event: bytes) -> str | None:
         try:
-            found: Any = msgspec.json.decode(event)
-            for name in names:
-                found = found[name]
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, IndexError, RecursionError):
+            return key_in(event, self._path)
+        except NotJsonError:
             return None
-        if isinstance(found, str):
-            return found or None
-        return msgspec.json.encode(found).decode() if isinstance(found, bool | int | float) else None
-
-    return key_of
+        except InvalidArgumentError as error:
+            self.refused, self.problem = self.refused + 1, str(error)
+            self._warn(error)
+            return None
 
 
 def compiled(text: str, what: str) -> re.Pattern[bytes]:

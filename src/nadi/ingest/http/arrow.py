@@ -36,13 +36,25 @@ def columns_of(body: bytes, *, has_key: bool) -> tuple[list[bytes] | pa.ChunkedA
         if len(table) > INGEST_EVENTS_MAX:
             raise InvalidArgumentError(f"{len(table):,} events in one request: send {INGEST_EVENTS_MAX:,} at most")
         table.validate(full=True)
-        for column in table.columns:
+        columns = dict(zip(table.column_names, map(_storage, table.columns), strict=True))
+        for column in columns.values():
             _check_views(column)
     except InvalidArgumentError:
         raise
     except (ValueError, NotImplementedError, OSError, struct.error) as error:  # of names that are not UTF-8, say
         raise InvalidArgumentError(f"the body is not an Arrow IPC stream: {error}") from None
-    return _events(table.column("event")), table.column("key").to_pylist() if "key" in table.column_names else None
+    return _events(columns["event"]), columns["key"].to_pylist() if "key" in columns else None
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without its extension: JSON's is one of texts."""
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _check(schema: pa.Schema, *, has_key: bool) -> None:
@@ -51,11 +63,11 @@ def _check(schema: pa.Schema, *, has_key: bool) -> None:
         raise InvalidArgumentError(f"the column {unknown[0][:40]!r} has no meaning here: there are event and key")
     if schema.names.count("event") != 1 or schema.names.count("key") > 1:
         raise InvalidArgumentError("the body has no column `event`, of binaries or strings, or several")
-    kind = schema.field("event").type
+    kind = _storage_type(schema.field("event").type)
     if not _is_of(kind, *_BYTES, *_TEXTS, pa.types.is_binary_view):
-        raise InvalidArgumentError(f"events are binaries or strings, not {kind}: cast or encode them first")
-    if "key" in schema.names and not _is_of(kind := schema.field("key").type, *_TEXTS, pa.types.is_null):
-        raise InvalidArgumentError(f"routing keys are strings, not {kind}: cast them first")
+        raise InvalidArgumentError(f"the column `event` is of binaries or strings, not {kind}: cast or encode it first")
+    if "key" in schema.names and not _is_of(kind := _storage_type(schema.field("key").type), *_TEXTS, pa.types.is_null):
+        raise InvalidArgumentError(f"the column `key` is of strings, not {kind}: cast it first")
 
 
 def _is_of(kind: pa.DataType, *kinds: Callable[[pa.DataType], bool]) -> bool:
@@ -90,7 +102,10 @@ def _check_views(column: pa.ChunkedArray) -> None:
 def _buffer_sizes(body: bytes) -> Iterator[int]:
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type == "dictionary":
-            raise InvalidArgumentError("columns are binaries or strings, not dictionaries: cast them first")
+            raise InvalidArgumentError(
+                "a column is dictionary-encoded (a categorical), and `event` and `key` are of binaries or strings: "
+                "cast it first"
+            )
         if message.type == "record batch":
             yield from _of_batch(message.metadata, message.body)
 

@@ -1,7 +1,7 @@
 """What a request's body holds: its events, and their keys. By its content type; nothing is written of a body with a
 mistake in it.
 
-- JSON lines: each line is an event, as it came; with `key-field` a field of it is its key.
+- JSON lines: each line is an event, as it came, but for halves of characters; with `key-field` a field is its key.
 - Arrow: a stream with a column `event`, and one `key` if they have keys.
 - CloudEvents: see `cloud_events`.
 - anything else: one event.
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from nadi.controller.rest.intake import Sent
-from nadi.controller.rest.own.ingest import ARROW, CLOUD_EVENT, CLOUD_EVENTS, NDJSON
+from nadi.controller.rest.intake import Rejected, Sent
+from nadi.controller.rest.own.ingest import ARROW, NDJSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.http.cloud_events import batched, from_binary, structured
-from nadi.limits import INGEST_EVENTS_MAX, KEY_FIELD_MAX_NAMES, MAX_EVENT_BYTES
+from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES
+from nadi.model.cloud_events import BATCH, STRUCTURED
+from nadi.model.field_path import KEY_FIELD, parse_path
+from nadi.model.json_events import NotJsonError, checked, key_in, with_whole_characters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +33,11 @@ _TOO_MANY = "{:,} events in one request: send {:,} at most"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """keys: one for all, one for each, or None."""
+    """keys: one for all, one for each, or None. rejected: what isn't among the events, where such is rejected alone."""
 
     events: list[bytes] | pa.ChunkedArray
     keys: str | list[str | None] | None
+    rejected: Rejected | None = None
 
     def __len__(self) -> int:
         return len(self.events)
@@ -45,11 +47,19 @@ def batch_of(sent: Sent) -> Batch:
     """InvalidArgumentError says what is wrong, and where."""
     if unknown := sorted(sent.query.keys() - _PARAMETERS):
         raise InvalidArgumentError(f"there is no parameter {unknown[0][:40]!r} here: there are key and key-field")
-    key, field = sent.query.get("key", sent.headers.get(KEY_HEADER)), sent.query.get("key-field")
+    key, field = sent.query.get("key", _key_of_header(sent)), sent.query.get("key-field")
     batch = _batch(sent, key, field)
     if len(batch) > INGEST_EVENTS_MAX:
         raise InvalidArgumentError(_TOO_MANY.format(len(batch), INGEST_EVENTS_MAX))
     return batch
+
+
+def _key_of_header(sent: Sent) -> str | None:
+    key = sent.headers.get(KEY_HEADER)
+    try:
+        return None if key is None else key.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise InvalidArgumentError("the header Nadi-Routing-Key is not UTF-8: send the key so, or as ?key=") from None
 
 
 def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
@@ -65,8 +75,8 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
         events, keys = columns_of(sent.body, has_key=key is not None)
         return Batch(events, key if keys is None else keys)
     readers: dict[str, Callable[[bytes], list[tuple[bytes, str | None]]]] = {
-        CLOUD_EVENT: structured,
-        CLOUD_EVENTS: batched,
+        STRUCTURED: structured,
+        BATCH: batched,
     }
     if sent.media in readers:
         found = readers[sent.media](sent.body)
@@ -90,47 +100,19 @@ def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
     count = body.count(b"\n") + (not body.endswith(b"\n"))
     if body and count > INGEST_EVENTS_MAX:
         raise InvalidArgumentError(_TOO_MANY.format(count, INGEST_EVENTS_MAX))
-    lines = body.split(b"\n")
+    lines = with_whole_characters(body).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     lines = [line[:-1] if line.endswith(b"\r") else line for line in lines] if b"\r" in body else lines
-    keyed = field is not None
-    decode: Callable[[bytes], Any] = msgspec.json.Decoder(_fields(field) if keyed else Any).decode
+    path = parse_path(field, KEY_FIELD) if field is not None else None
     keys: list[str | None] = []
     for number, line in enumerate(lines, 1):
         try:
-            found = decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(
-                f"line {number:,} is not JSON{' with a key' if keyed else ''}: {error}"
-            ) from None
-        if keyed:
-            keys.append(_text(found, number, field))
-    return Batch(lines, keys if keyed else key)
-
-
-def _fields(path: str | None) -> Any:
-    """A type that decodes nothing but the field at a path, such as `device.id`."""
-    kind: Any = Any
-    names = (path or "").split(".")
-    if not all(names) or len(names) > KEY_FIELD_MAX_NAMES:
-        raise InvalidArgumentError(
-            f"the key-field {(path or '')[:60]!r} is no field: write it as id, or device.id, of "
-            f"{KEY_FIELD_MAX_NAMES} names at most"
-        )
-    for name in reversed(names):
-        try:
-            kind = msgspec.defstruct("Line", [("found", kind)], rename={"found": name})
-        except ValueError as error:
-            raise InvalidArgumentError(f"there is no key-field {name[:60]!r}: {error}") from None
-    return kind
-
-
-def _text(found: Any, number: int, field: str | None) -> str:
-    while isinstance(found, msgspec.Struct):
-        found = found.found  # type: ignore[attr-defined]
-    if isinstance(found, str):
-        return found
-    if isinstance(found, bool | int | float):
-        return msgspec.json.encode(found).decode()
-    raise InvalidArgumentError(f"line {number:,}: its {field} is no key: it is to be a string or a number")
+            if path is None:
+                checked(line)
+            else:
+                keys.append(key_in(line, path))
+        except InvalidArgumentError as error:
+            verb = " is" if isinstance(error, NotJsonError) else ":"
+            raise InvalidArgumentError(f"line {number:,}{verb} {error}") from None
+    return Batch(lines, key if path is None else keys)

@@ -6,50 +6,48 @@ from __future__ import annotations
 
 import base64
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
 from nadi.controller.rest.intake import Sent
 from nadi.errors import InvalidArgumentError
-
-_NEEDED = ("specversion", "id", "source", "type")
-_PREFIX = "ce-"
+from nadi.model.cloud_events import PREFIX, check, check_data, header_text, is_json_type, key_from
+from nadi.model.json_events import NotJsonError, checked, elements_of, fields_of, with_whole_characters
 
 
 def structured(body: bytes) -> list[tuple[bytes, str | None]]:
     """One event: the body as it came."""
-    return [(body, _key(_decoded(body, dict[str, msgspec.Raw]), "the event"))]
+    return [_event(with_whole_characters(body), "the event")]
 
 
 def batched(body: bytes) -> list[tuple[bytes, str | None]]:
     """The events of a JSON array, each as it came."""
-    found = []
-    for number, raw in enumerate(_decoded(body, list[msgspec.Raw]), 1):
-        what = f"event {number:,}"
-        found.append((bytes(raw), _key(_decoded(bytes(raw), dict[str, msgspec.Raw], what), what)))
-    return found
+    try:
+        events = elements_of(body)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"the body is {error}") from None
+    return [_event(bytes(event), f"event {number:,}") for number, event in enumerate(events, 1)]
 
 
 def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
     """Attributes that are headers, and data that is the body: put together as one event."""
     event: dict[str, Any] = {
-        _attribute(name): unquote(value) for name, value in sent.headers.items() if name.startswith(_PREFIX)
+        _attribute(name): header_text(name, value) for name, value in sent.headers.items() if name.startswith(PREFIX)
     }
     if sent.media:
         event["datacontenttype"] = sent.headers["content-type"]
-    is_json = sent.media in ("application/json", "text/json") or sent.media.endswith("+json")
-    if is_json and sent.body:
-        _decoded(sent.body, Any, "the data")
-        event["data"] = msgspec.Raw(sent.body)
+    if sent.body and is_json_type(sent.media):
+        try:
+            event["data"] = msgspec.Raw(checked(sent.body))
+        except NotJsonError as error:
+            raise InvalidArgumentError(f"the data is {error}") from None
     elif sent.body:
         event["data_base64"] = base64.b64encode(sent.body).decode()
-    encoded = msgspec.json.encode(event)
-    return [(encoded, _key(_decoded(encoded, dict[str, msgspec.Raw]), "the event"))]
+    return [_event(msgspec.json.encode(event), "the event")]
 
 
 def _attribute(header: str) -> str:
-    name = header.removeprefix(_PREFIX)
+    name = header.removeprefix(PREFIX)
     if not (name.isascii() and name.isalnum()) or name in ("data", "datacontenttype"):
         raise InvalidArgumentError(
             f"the header {header[:40]!r} is none of a CloudEvent: attributes are letters and digits, its data is the "
@@ -58,27 +56,12 @@ def _attribute(header: str) -> str:
     return name
 
 
-def _decoded(body: bytes, kind: Any, what: str = "the body") -> Any:
+def _event(text: bytes, what: str) -> tuple[bytes, str | None]:
+    """An event, and its routing key; InvalidArgumentError unless it is a CloudEvent."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"{what} is not what CloudEvents are in JSON: {error}") from None
-
-
-def _key(event: dict[str, msgspec.Raw], what: str) -> str | None:
-    for name in _NEEDED:
-        if not _text(event, name, what):
-            raise InvalidArgumentError(f"{what} is no CloudEvent: it has no {name}")
-    if (version := _text(event, "specversion", what)) != "1.0":
-        raise InvalidArgumentError(f"{what} is of CloudEvents {version!r:.40}: 1.0 is taken")
-    return _text(event, "partitionkey", what) or None
-
-
-def _text(event: dict[str, msgspec.Raw], name: str, what: str) -> str:
-    raw = event.get(name)
-    if raw is None:
-        return ""
-    value = _decoded(bytes(raw), Any, what)
-    if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} is no CloudEvent: its {name} is to be a string")
-    return value
+        fields = fields_of(text)
+    except NotJsonError as error:
+        raise InvalidArgumentError(f"{what} is {error}") from None
+    check(fields, what)
+    check_data(fields, what)
+    return text, key_from(fields, "partitionkey", what)

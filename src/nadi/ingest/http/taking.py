@@ -20,7 +20,7 @@ from nadi.client.control.controller import ControllerClient
 from nadi.client.control.security import Encoded, Security, split_uri
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.writer import NumberedEvent
-from nadi.controller.rest.intake import Sent
+from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.ingest.http.batch import Batch, batch_of
@@ -90,12 +90,12 @@ class HttpIntake:
         self._threads = ThreadPoolExecutor(INGEST_PARSED_AT_ONCE, "nadi ingest")
 
     async def events(self, stream: StreamName, sent: Sent) -> int:
-        return await self._write(stream, sent, batch_of)
+        return len(await self._write(stream, sent, batch_of))
 
-    async def logs(self, stream: StreamName, sent: Sent) -> int:
+    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
         from nadi.ingest.otlp.records import records_of  # few servers are sent any
 
-        return await self._write(stream, sent, records_of)
+        return (await self._write(stream, sent, records_of)).rejected
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -103,7 +103,7 @@ class HttpIntake:
         self._clients.clear()
         await asyncio.gather(*(client.manager.close() for client in clients), *self._closing)
 
-    async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], Batch]) -> int:
+    async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], Batch]) -> Batch:
         name = _name(sent)
 
         def work() -> tuple[Batch, list[NumberedEvent]]:
@@ -120,7 +120,7 @@ class HttpIntake:
                     await client.once.write(stream, name, events)
                 else:
                     await _stored(client, stream, batch)
-        return len(batch)
+        return batch
 
     @asynccontextmanager
     async def _client(self, authorization: str | None) -> AsyncIterator[_Client]:

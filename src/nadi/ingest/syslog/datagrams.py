@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from nadi.errors import NadiError
 from nadi.ingest.syslog.connections import plain
+from nadi.ingest.syslog.framing import packed
 from nadi.ingest.syslog.storing import Arrived, Storing
 from nadi.limits import SYSLOG_BATCH, SYSLOG_MESSAGE_BYTES, SYSLOG_QUEUE_BYTES, SYSLOG_SOCKET_BYTES
 from nadi.throttled_log import SeldomWarning
@@ -41,6 +42,7 @@ class Datagrams:
         self._lost = SeldomWarning(
             _log, "%d datagrams lost, the last from %s: messages come faster than they are stored"
         )
+        self._unreadable = SeldomWarning(_log, "%d datagrams refused, the last from %s: %s")
         self._writing = asyncio.create_task(self._write())
         asyncio.get_running_loop().add_reader(opened, self._read)
 
@@ -75,8 +77,12 @@ class Datagrams:
                 return False
             except OSError:  # of something that was sent before: it says nothing about what comes
                 continue
-            if message := data.rstrip(b"\r\n\0"):
-                self._take(message, plain(str(where[0])), now)
+            address = plain(str(where[0]))
+            if (reason := packed(data)) is not None:
+                self._storing.count.unreadable += 1
+                self._unreadable(address, reason)
+            elif message := data.rstrip(b"\r\n\0"):
+                self._take(message, address, now)
         return True
 
     def _take(self, message: bytes, address: str, now: datetime) -> None:

@@ -13,13 +13,41 @@ a length.
 from __future__ import annotations
 
 import re
+import zlib
 
-_COUNTED = re.compile(rb"[1-9][0-9]{0,8} <")
-_MAYBE_COUNTED = re.compile(rb"[1-9][0-9]{0,8} ?|")
+_COUNTED = re.compile(rb"[1-9][0-9]{0,8} (?:<|zx[\x01\x5e\x9c\xda])")
+_COUNTED_PACKED = re.compile(rb"[1-9][0-9]{0,8} (?=zx)")
+_MAYBE_COUNTED = re.compile(rb"[1-9][0-9]{0,8}(?: z?x?)?|")
 _LENGTH = re.compile(rb"([1-9][0-9]{0,8}) ")
 _LENGTH_CHARS = 10
 _END = re.compile(rb"[\n\0]")
 _TRAILERS = b"\r\n\0"
+_MAYBE_PACKED = (b"x", b"z", b"zx", b"\x16", b"\x1f")
+
+
+def packed(data: bytes) -> str | None:
+    """Return why bytes that begin so can't be syslog: they are compressed, or TLS. None of what may be.
+
+    >>> packed(zlib.compress(b"<13>started")) is None, packed(b"x^2 > y"), packed(b"<13>zx") is None
+    (False, None, True)
+    """
+    if data.startswith(b"\x16\x03"):
+        return "it begins with TLS: send it to --tls, or without encryption"
+    if data.startswith(b"\x1f\x8b") or _is_zlib(data.removeprefix(b"z")):
+        return "it is compressed (ziplevel or compression.mode in rsyslog): send it without"
+    return None
+
+
+def _is_zlib(data: bytes) -> bool:
+    if len(data) < 2 or data[0] != 0x78 or int.from_bytes(data[:2]) % 31:
+        return False
+    if data[:2] == b"x^" and data[:64].isascii():
+        return False
+    try:
+        zlib.decompressobj().decompress(data[:64], 1)
+    except zlib.error:
+        return False
+    return True
 
 
 class Framing:
@@ -39,10 +67,13 @@ class Framing:
         """The messages that are whole now, without their ends. None if it is `broken`, but for those before."""
         if self.broken is not None:
             return []
-        data = self._rest + data if self._rest else data
+        data, self._rest = self._rest + data if self._rest else data, b""
         if self._is_counted is None:
-            if _MAYBE_COUNTED.fullmatch(data):
+            if _MAYBE_COUNTED.fullmatch(data) or data in _MAYBE_PACKED:
                 self._rest = data
+                return []
+            self.broken = packed(data)
+            if self.broken is not None:
                 return []
             self._is_counted = _COUNTED.match(data) is not None
         found, at = self._counted(data) if self._is_counted else self._lines(data)
@@ -63,10 +94,13 @@ class Framing:
             if match is None:
                 if len(data) - at < _LENGTH_CHARS and data[at:].isdigit() and data[at : at + 1] != b"0":
                     break
-                self.broken = f"a message has no length before it, but {data[at : at + 20]!r}"
+                self.broken = f"a message has no length before it: it begins with {data[at : at + 1]!r}"
                 return found, len(data)
             size, start = int(match[1]), match.end()
             kept = min(size, self._most_bytes)
+            if data[start : start + 2] == b"zx" and (reason := packed(data[start : start + kept])) is not None:
+                self.broken = reason
+                return found, len(data)
             if len(data) < start + kept:
                 break
             found.append(data[start : start + kept])
@@ -87,6 +121,10 @@ class Framing:
                 self._skips_line, at = False, end.end()
                 continue
             end = _END.search(data, at, at + self._most_bytes + 1)
+            counted = _COUNTED_PACKED.match(data, at)  # rsyslog's packed messages are, also among lines
+            if counted is not None and (reason := packed(data[counted.end() :])) is not None:
+                self.broken = reason
+                return found, len(data)
             if end is not None:
                 found.append(data[at : end.start()])
                 at = end.end()

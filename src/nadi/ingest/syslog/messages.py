@@ -38,8 +38,14 @@ _ELEMENT = re.compile(rf'\[({_NAME})((?: {_NAME}="[^"\\]*(?:\\.[^"\\]*)*")*) ?\]
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _OLD = re.compile(rf"({_STAMP}|[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) ", re.ASCII)
-_HOST = re.compile(r"([^\s\[\]]{1,255}(?<!:)) ", re.ASCII)  # what ends with a colon is a tag
-_TAG = re.compile(r"([^\s:\[\]]{1,128})(?:\[([^\s\[\]]{1,128})\])?: ?", re.ASCII)
+# A name or an address, or several, of relays: what ends with a colon is a tag, and a time of day is text.
+_HOST = re.compile(r"(?!\d\d?:\d\d:)([\w.:%/@-]{1,255}(?<!:)) ", re.ASCII)
+# RFC 3164 has letters and digits; names of programs have a few marks too, and a number alone belongs to the text. What
+# goes on behind a colon as an address, a path or a time does is text.
+_TAG_CHARS = r"[\w.%/+()@-]"
+_TAG = re.compile(
+    rf"(?=[\d.%/+()@_-]*[A-Za-z])({_TAG_CHARS}{{1,128}})(?:\[([^\s\[\]]{{1,128}})\]:|:(?![\d:/\\])) ?", re.ASCII
+)
 _BOM = "\ufeff"
 _NONE = "-"
 
@@ -74,6 +80,8 @@ def _new(text: str, at: int, fields: dict[str, Any]) -> Message | None:
     at = found.end()
     if text.startswith(_NONE, at) and text[at + 1 : at + 2] in ("", " "):
         at += 2
+        if found[5] == _NONE and text.startswith(" ", at):
+            at += 1  # of rsyslog: its text of a local message begins with the space behind the tag, without id and data
     else:
         data, end = _data(text, at)
         if data and text[end : end + 1] in ("", " "):  # else it is damaged, and part of the text as it came

@@ -21,12 +21,14 @@ Arrived = tuple[bytes, str, datetime]  # a message, the address it is from, and 
 @dataclass(slots=True)
 class Count:
     """Since the start. messages, bytes_: given to the writer; stored: of these messages. lost: datagrams for which
-    there was no room here. refused: connections beyond the limits; broken: those ended for what came. cut: messages."""
+    there was no room here; unreadable: those that can't be syslog. refused: connections beyond the limits; broken:
+    those ended for what came. cut: messages."""
 
     messages: int = 0
     bytes_: int = 0
     stored: int = 0
     lost: int = 0
+    unreadable: int = 0
     refused: int = 0
     broken: int = 0
     cut: int = 0

@@ -99,6 +99,12 @@ def load_table(catalog: Catalog, identifier: str) -> Table | None:
             return None
 
 
+def table_of(properties: Mapping[str, str], identifier: str) -> Table | None:
+    """The table as it is now, from a catalog that is closed again; None if there is none of that name."""
+    with open_catalog(properties) as catalog:
+        return load_table(catalog, identifier)
+
+
 def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tuple[str, str]]) -> Table:
     """The table, made anew unless somebody was faster. fields: of the partitions, columns with their transforms."""
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError

@@ -14,7 +14,7 @@ from nadi.lake.table.attempts import commit_replace
 from nadi.lake.table.files import DataFiles
 from nadi.lake.table.pieces import pieces_of
 from nadi.lake.table.reaching import STORAGE, reaching
-from nadi.lake.table.reading import TableFiles, files_of
+from nadi.lake.table.reading import TableFiles, columns_named, files_of
 from nadi.lake.table.shapes import fitted
 from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_SMALL_FILE_BYTES
 
@@ -51,7 +51,7 @@ def join(
     `commit_append`."""
     made = DataFiles(table, attempt)
     try:
-        for batch in TableFiles.of(table).read(pieces_of(files), list(table.schema().column_names)):
+        for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
             made.write(fitted(batch, made.schema))
         new = made.close()
         with reaching(STORAGE):

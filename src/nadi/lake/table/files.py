@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.attempts import data_file_name
 from nadi.lake.table.partitions import Key, Partitions
 from nadi.lake.table.reaching import STORAGE, reaching
@@ -59,8 +60,15 @@ class DataFiles:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
+        for kind, column in zip(self.schema, batch.columns, strict=True):
+            if not kind.nullable and column.null_count:
+                raise LakeStoppedError(
+                    f"column {kind.name!r} of table {'.'.join(self._table.name())} was made one that must not be "
+                    "null, and an event lacks it: make it optional again. What lies before the table's cut is in it"
+                )
+        parts = list(self._partitions.of(batch))
         with reaching(STORAGE):
-            for key, some in self._partitions.of(batch):
+            for key, some in parts:
                 self._add(key, some)
             while self._pending_bytes > LAKE_PENDING_BYTES:
                 self._flush(max(self._open.values(), key=lambda one: one.pending_bytes))

@@ -7,7 +7,8 @@ distinct value, by PyIceberg.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.errors import InvalidArgumentError
+from nadi.lake.stopped import LakeStoppedError
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField
@@ -24,6 +26,7 @@ _FIELD = re.compile(r"\s*(?:([a-z]+)\(\s*(?:(\d{1,9})\s*,\s*)?([^(),]+?)\s*\)|([
 _PLAIN = ("identity", "year", "month", "day", "hour")
 _SIZED = ("bucket", "truncate")
 _US = 1_000_000
+_EXACT = Context(prec=76)
 Key = tuple[Any, ...]
 
 
@@ -57,6 +60,50 @@ def _wrong(part: str) -> InvalidArgumentError:
     )
 
 
+def check_columns(fields: Iterable[tuple[str, str]], rows: pa.Schema) -> None:
+    """InvalidArgumentError unless rows of that schema have these columns, and the transforms take them."""
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import assign_fresh_schema_ids
+    from pyiceberg.transforms import parse_transform
+
+    schema = assign_fresh_schema_ids(Catalog._convert_schema_if_needed(rows))
+    for name, transform in fields:
+        if name not in schema.column_names:
+            raise InvalidArgumentError(
+                f"partition names a column {name!r}, and the table will have {', '.join(rows.names)}"
+            )
+        kind = schema.find_type(name)
+        if not parse_transform(transform).can_transform(kind):
+            raise InvalidArgumentError(f"partition: column {name!r} is {kind}, and {transform} doesn't take that")
+
+
+def misplaced(fields: Iterable[tuple[str, str]], batch: pa.RecordBatch) -> dict[int, str]:
+    """The rows that have no partition, by their numbers, and why: `truncate` makes of the least numbers of a type ones
+    below them, which a table can't keep. Only of columns that are there.
+
+    >>> rows = pa.RecordBatch.from_pydict({"wh": pa.array([-(2**31), 0], pa.int32())})
+    >>> misplaced([("wh", "truncate[10]")], rows)
+    {0: 'wh: truncate[10] of -2147483648 is less than the least int32, so it has no partition'}
+    """
+    found: dict[int, str] = {}
+    for name, transform in fields:
+        if not transform.startswith("truncate") or (column := _column(batch, name)) is None:
+            continue
+        width = int(transform[len("truncate[") : -1])
+        if pa.types.is_integer(column.type):
+            least = -(1 << column.type.bit_width - 1)
+            limit = pa.scalar(-(-least // width) * width, column.type)
+        elif pa.types.is_decimal(column.type):
+            least = 1 - 10**column.type.precision
+            limit = pa.scalar(Decimal(-(-least // width) * width).scaleb(-column.type.scale, _EXACT), column.type)
+        else:
+            continue
+        for row in np.flatnonzero(pc.less(column, limit).fill_null(False).to_numpy(zero_copy_only=False)).tolist():
+            why = f"{transform} of {column[row].as_py()} is less than the least {column.type}, so it has no partition"
+            found.setdefault(row, f"{name}: {why}")
+    return found
+
+
 class Partitions:
     """The partitions of a table's rows, by the spec that it has now."""
 
@@ -74,7 +121,13 @@ class Partitions:
         codes = np.zeros(batch.num_rows, np.int64)
         columns = []
         for (field, name), kind in zip(self._fields, self._types, strict=True):
-            column = _transformed(field, kind, _column(batch, name)).dictionary_encode("encode")
+            try:
+                column = _transformed(field, kind, _column(batch, name)).dictionary_encode("encode")
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                raise LakeStoppedError(
+                    f"column {name!r} has a value that {field.transform}, by which the table is partitioned, can't "
+                    f"take: {error}. What lies before the table's cut is in it"
+                ) from error
             columns.append(column.dictionary)
             _, codes = np.unique(
                 codes * max(len(column.dictionary), 1) + column.indices.to_numpy(zero_copy_only=False),
@@ -91,11 +144,16 @@ class Partitions:
             yield key, batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    first, *rest = name.split(".")
-    column = batch.column(first)
-    for part in rest:
-        column = pc.struct_field(column, part)
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """The column of that name, or one within a struct, as Iceberg names it, where each name may have dots; or None."""
+    column, left = batch.to_struct_array(), name
+    while left:
+        names = [field.name for field in column.type] if pa.types.is_struct(column.type) else []
+        first = max((one for one in names if f"{left}.".startswith(f"{one}.")), key=len, default=None)
+        if first is None:
+            return None
+        column = pc.struct_field(column, [names.index(first)])
+        left = left[len(first) + 1 :]
     return column
 
 

@@ -57,7 +57,6 @@ def _ours(what: str, error: Exception, secrets: Collection[str]) -> NadiError | 
 
     again: tuple[type[BaseException], ...] = (
         OSError,
-        pa.ArrowException,
         exceptions.ServiceUnavailableError,
         exceptions.ServerError,
         exceptions.CommitStateUnknownException,
@@ -78,6 +77,10 @@ def _ours(what: str, error: Exception, secrets: Collection[str]) -> NadiError | 
     path = _in_hand(error)
     if path is not None:
         return damaged(path, error)
+    if isinstance(error, pa.ArrowException | OverflowError):
+        return LakeStoppedError(
+            f"a value can't be kept in the table, or read from it: {words}. What lies before the table's cut is in it"
+        )
     if isinstance(error, exceptions.ValidationError):
         return LakeStoppedError(f"{what} refuses it: {words}")
     return None

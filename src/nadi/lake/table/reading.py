@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nadi.lake.table.pieces import FilePiece, rows_of, whole
+from nadi.lake.table.pieces import FilePiece, Stretch, rows_of, whole
 from nadi.lake.table.reaching import STORAGE, reaching, wrong_file
 from nadi.limits import LAKE_READ_AHEAD
 
 if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -46,6 +45,35 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def columns_named(table: Table) -> list[str]:
+    """The names of its columns, without those within them."""
+    return [field.name for field in table.schema().fields]
+
+
+def has_one_name_each(metadata: TableMetadata) -> bool:
+    """Whether each column that the table has had since its first schema is there under the same name and type, and no
+    other had that name, so that reading its files by name gives the table's values. Not if a schema was forgotten, or
+    files may have names of their own."""
+    from pyiceberg.schema import Schema, sanitize_column_names
+
+    def columns(schema: Schema) -> dict[int, tuple[str, str]]:
+        fields = {name: schema.find_field(name) for name in schema.column_names}
+        return {
+            field.field_id: (name, str(field.field_type) if field.field_type.is_primitive else "")
+            for name, field in fields.items()
+        }
+
+    schema = metadata.schema()
+    if {one.schema_id for one in metadata.schemas} != set(range(len(metadata.schemas))):
+        return False
+    if metadata.name_mapping() is not None or sanitize_column_names(schema) != schema:
+        return False
+    if any(field.initial_default is not None for field in map(schema.find_field, schema.field_ids)):
+        return False
+    now = columns(schema)
+    return all(columns(one).items() <= now.items() for one in metadata.schemas)
+
+
 def files_of(table: Table, snapshot: int | None = None) -> list[FileScanTask]:
     """What a snapshot names, its newest if none is given."""
     with reaching(STORAGE):
@@ -56,13 +84,12 @@ def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa
     """A snapshot's rows of one segment of the stream, from an offset to another, in no order."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
-    names = table.schema().column_names
+    names = columns_named(table)
     of_segment = EqualTo("_segment_id", segment)
-    between = And(GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
-    wanted = And(of_segment, between)
+    wanted = And(of_segment, GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
     with reaching(STORAGE):
         files = list(table.scan(row_filter=wanted, snapshot_id=snapshot).plan_files())
-    batches = list(TableFiles.of(table).read(whole(files), names, wanted))
+    batches = list(TableFiles.of(table).read(whole(files), names, Stretch(segment, low, high)))
     if not batches:
         return columns_of(table).empty_table()
     return pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="permissive")
@@ -92,10 +119,10 @@ class TableFiles:
 
     @property
     def names(self) -> set[str]:
-        return set(self.metadata.schema().column_names)
+        return {field.name for field in self.metadata.schema().fields}
 
     def read(
-        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: BooleanExpression | None = None
+        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: Stretch | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these pieces, with these columns; those alone that are wanted, of whole files.
 

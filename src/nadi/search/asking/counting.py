@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_BUCKETS
 from nadi.search.analysis import ORDER, ORDER_BITS, name_of
-from nadi.search.fields import Field
+from nadi.search.fields import TIMES, Field, number_of
 
 if TYPE_CHECKING:
     from tantivy import Query, Searcher
@@ -36,13 +36,15 @@ def counted(
         return {"all": searcher.search(asked, 1).count}
     if not isinstance(limit, int) or not 0 < limit <= SEARCH_BUCKETS:
         raise InvalidArgumentError(f"a count has 1 to {SEARCH_BUCKETS:,} buckets, not {limit}")
-    found = next(((number, field) for number, field in enumerate(fields) if field.name == by), None)
+    found = None if by == CAME else number_of(fields, by)
     if found is None and by != CAME:
         raise InvalidArgumentError(f"the index has no field {by[:60]!r} to count by: {CAME} is when events came")
-    name, kind, unit = (ORDER, "date", _US << ORDER_BITS) if found is None else (name_of(found[0]), found[1].kind, _US)
+    name, kind, unit = ORDER, "date", _US << ORDER_BITS
+    if found is not None:
+        name, kind, unit = name_of(found), fields[found].kind, _US
     if kind in ("text", "facet"):
         raise InvalidArgumentError(f"{by} is a {kind}: counts are by keywords, bools, numbers and times")
-    if kind == "date" and interval_s is None:
+    if kind in TIMES and interval_s is None:
         raise InvalidArgumentError(f"{by} is a time: say by which interval it counts")
     if interval_s is None:
         return _by_value(searcher, asked, name, kind, limit)
@@ -62,14 +64,14 @@ def _by_value(searcher: Searcher, asked: Query, name: str, kind: str, limit: int
 
 
 def _by_interval(searcher: Searcher, asked: Query, name: str, kind: str, interval: float, unit: int) -> dict[Any, int]:
-    step = float(interval * unit) if kind == "date" else float(interval)
+    step = float(interval * unit) if kind in TIMES else float(interval)
     histogram = {"histogram": {"field": name, "interval": step, "min_doc_count": 1}}
     buckets = _buckets(searcher, asked, histogram, "take a longer interval")
     if len(buckets) > SEARCH_BUCKETS:
         raise InvalidArgumentError(
             f"the count has {len(buckets):,} buckets, and {SEARCH_BUCKETS:,} are the most: take a longer interval"
         )
-    if kind != "date":
+    if kind not in TIMES:
         return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
     counts: dict[Any, int] = {}
     for bucket in buckets:

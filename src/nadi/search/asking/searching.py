@@ -15,6 +15,7 @@ from cachetools import LRUCache
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked, several_texts
+from nadi.client.control.closing import Closing
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import check_cut
 from nadi.display import Displayed
@@ -80,7 +81,7 @@ class _Question:
 
 
 @checked()
-class Search:
+class Search(Closing):
     """Queries of one stream's index; `opened` makes one."""
 
     def __init__(
@@ -225,14 +226,14 @@ class Search:
         return _Question(
             bind(parsed.node, self.definition.fields),
             await self._cut(since if since is not None else parsed.since),
-            await self._cut(until if until is not None else parsed.until),
+            await self._cut(until if until is not None else parsed.until, end=True),
             found,
         )
 
-    async def _cut(self, given: StreamCut | str | None) -> StreamCut | None:
+    async def _cut(self, given: StreamCut | str | None, *, end: bool = False) -> StreamCut | None:
         if isinstance(given, str):
             check_text(given, "a place")
-            return await self._cuts.named(given)
+            return await self._cuts.named(given, end=end)
         check_cut(given, self._scope, self._stream)
         return given
 

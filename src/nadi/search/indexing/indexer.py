@@ -21,7 +21,7 @@ from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.arrivals import UNKNOWN, came_by
-from nadi.client.reading.read_ahead import following
+from nadi.client.segments.info import following
 from nadi.errors import (
     ClosedError,
     EpochGoneError,
@@ -264,9 +264,11 @@ class Indexer:
             reached = {reach.segment_id: reach.reached for reach in manifest.open}
             return all(reached.get(step.segment_id) == step.end for step in built.steps)
 
-        await self._changes.change(
-            lambda manifest: manifest.advanced(built.steps, shard, indexed=built.docs, unfit=len(built.unfit)), is_added
-        )
+        def added(manifest: Manifest) -> Manifest:
+            unfit = len(built.unfit)
+            return manifest.advanced(built.steps, shard, indexed=built.docs, unfit=unfit, having=built.having)
+
+        await self._changes.change(added, is_added)
         self._loose = None
         self._on_step("added")
         for one, step in zip(batch, built.steps, strict=True):

@@ -193,9 +193,9 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
         shard = None if built is None else await _stored(shards, built, name)
         unfit = [] if built is None else built.unfit
         await letters.write(unfit, lambda _: run)
-        docs = 0 if built is None else built.docs
+        docs, having = (0, []) if built is None else (built.docs, built.having)
         await changes.change(
-            lambda newest: newest.filled(span, shard, indexed=docs, unfit=len(unfit)),
+            lambda newest: newest.filled(span, shard, indexed=docs, unfit=len(unfit), having=having),
             lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
         )
     except OvertakenError:

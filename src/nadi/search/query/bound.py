@@ -13,7 +13,7 @@ from typing import TypeAlias
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_PREFIX_BYTES, SEARCH_QUERY_PARTS, SEARCH_TOKEN_BYTES
 from nadi.search.analysis import words_in
-from nadi.search.fields import NUMBERS, Field, Value, value_of
+from nadi.search.fields import RANGES, Field, Value, number_of, value_of
 from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
 
 
@@ -104,7 +104,6 @@ def _weight(leaf: Has | Follow | Close | Starts | Between) -> int:
 class _Binding:
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self._fields = fields
-        self._numbers = {field.name: number for number, field in enumerate(fields)}
         kinds = [field.kind for field in fields]
         usual = "text" if "text" in kinds else "keyword"
         self._usual = [number for number, kind in enumerate(kinds) if kind == usual]
@@ -130,11 +129,13 @@ class _Binding:
             if not self._usual:
                 raise InvalidArgumentError("the index has no text and no keyword: say which field, as name:value")
             return self._usual
-        if name not in self._numbers:
+        number = number_of(self._fields, name)
+        if number is None:
+            names = ", ".join(field.name for field in self._fields)
             raise InvalidArgumentError(
-                f"the index has no field {name[:60]!r}, only {', '.join(self._numbers)}; quote a text that has a colon"
+                f"the index has no field {name[:60]!r}, only {names}; quote a text that has a colon"
             )
-        return [self._numbers[name]]
+        return [number]
 
     def _leaf(self, number: int, node: Term | Phrase | Near | Prefix) -> Bound:
         field = self._fields[number]
@@ -153,8 +154,8 @@ class _Binding:
     def _range(self, node: Range) -> Bound:
         (number,) = self._about(node.field)
         field = self._fields[number]
-        if field.kind not in NUMBERS:
-            raise InvalidArgumentError(f"{field.name} is a {field.kind}: ranges are of {', '.join(NUMBERS)}")
+        if field.kind not in RANGES:
+            raise InvalidArgumentError(f"{field.name} is a {field.kind}: ranges are of {', '.join(RANGES)}")
         low, high = (None if text is None else self._value(field, text) for text in (node.low, node.high))
         return Between(number, low, high, node.with_low, node.with_high)
 

@@ -20,7 +20,6 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
     from tantivy import FieldType, Occur, Query
 
     schema = schema_of(fields)
-    types = {"long": FieldType.Integer, "date": FieldType.Integer, "double": FieldType.Float}
 
     def of(part: Bound) -> Query:
         match part:
@@ -47,7 +46,7 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
             case Between(number, None, None, _, _):
                 return Query.exists_query(name_of(number))
             case Between(number, low, high, with_low, with_high):
-                kind = types[fields[number].kind]
+                kind = FieldType.Float if fields[number].kind == "double" else FieldType.Integer
                 borders = (with_low or low is None, with_high or high is None)  # tantivy wants no bound to be included
                 return Query.range_query(schema, name_of(number), kind, low, high, *borders)
             case Has(number, value):

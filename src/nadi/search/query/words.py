@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
 from nadi.errors import InvalidArgumentError
+from nadi.limits import SEARCH_FIELD_CHARS
 
 Kind = Literal["word", "quoted", "sign"]
 _SIGNS = "()[]{}"
-_FIELD = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@-]*:")
+_FIELD = re.compile(r'(?=[^\W\d]|[@"])(?:[\w.@-]++|"[^"\\]*+")++:')  # a path, see `field_path`
+_MISSPELT = re.compile(r"(?=[^\W\d]|[@`])[\w@-]*(?:\.[\w@-]+)*(?:\\\.|\.?`)[\w.@\\`-]*:")  # one with \. or `
+_MARKED = re.compile(r'(?=[^\W\d]|@)[^\s:\\"()\[\]{}]+:')  # one with accents or vowel signs, if it has such
 _APART = re.compile(r"~([^\s()\[\]{}\"]*)")
 _COMPARE = re.compile(r"[<>]=?")
 
@@ -49,22 +53,37 @@ def words_of(text: str) -> list[Word]:
         if char in _SIGNS:
             found.append(Word("sign", char, at, glued))
             at += 1
-        elif char == '"':
-            word, at = _quoted(text, at, glued)
-            found.append(word)
-        elif ((match := _FIELD.match(text, at)) and not _is_after_field(found, glued)) or (
+        elif ((match := _FIELD.match(text, at, at + SEARCH_FIELD_CHARS + 1)) and not _is_after_field(found, glued)) or (
             _is_after_field(found, glued) and (match := _COMPARE.match(text, at))
         ):
             found.append(Word("sign", match[0], at, glued))
             at = match.end()
+        elif char == '"':
+            word, at = _quoted(text, at, glued)
+            found.append(word)
         elif char == "-" and not glued_to_word(found, glued) and at + 1 < len(text) and not text[at + 1].isspace():
             found.append(Word("sign", "-", at, glued))
             at += 1
         else:
+            if not _is_after_field(found, glued) and (match := _MISSPELT.match(text, at) or _with_marks(text, at)):
+                raise InvalidArgumentError(
+                    f"the field {match[0][:60]!r} at character {at + 1} can't be read: put a name that has a dot, or "
+                    'an accent apart from its letter, in quotes, as resource."service.name":shop; in a text write '
+                    "\\: for the colon"
+                )
             word, at = _word(text, at, glued)
             found.append(word)
         end = at
     return found
+
+
+def _with_marks(text: str, at: int) -> re.Match[str] | None:
+    """What would be a field's name, were the accents and vowel signs that stand alone in it letters."""
+    match = _MARKED.match(text, at)
+    if match is None:
+        return None
+    others = [char for char in match[0][:-1] if not char.isalnum() and char not in "_@-."]
+    return match if others and all(unicodedata.category(char)[0] == "M" for char in others) else None
 
 
 def glued_to_word(found: list[Word], glued: bool) -> bool:

@@ -24,7 +24,7 @@ from nadi.limits import SEARCH_REASON_CHARS, SEARCH_WRITER_BYTES
 from nadi.model.event import EventBlock
 from nadi.naming import segment_number
 from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, facet_of, name_of, prepared, schema_of
-from nadi.search.fields import Field, Format, UnfitError, reader_of
+from nadi.search.fields import TIMES, Field, Format, UnfitError, reader_of
 from nadi.search.shards.manifest import Shard, Span, Step
 from nadi.search.shards.packing import packed
 
@@ -71,11 +71,12 @@ class Unfit:
 
 @dataclass(slots=True)
 class Built:
-    """parts: of the shard's object, None if it would be empty."""
+    """having: how many events have each field; parts: of the shard's object, None if it would be empty."""
 
     steps: list[Step] = field(default_factory=list)
     unfit: list[Unfit] = field(default_factory=list)
     docs: int = 0
+    having: list[int] = field(default_factory=list)
     parts: list[memoryview] | None = None
 
     def shard(self, shard_id: str) -> Shard | None:
@@ -138,8 +139,8 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
     size = sum(one.end - one.start for one in stretches)
     index = prepared(Index(schema_of(fields), path=str(folder)))
     writer = index.writer(max(_LEAST_WRITER_BYTES, min(size * _PER_BYTE, SEARCH_WRITER_BYTES)), 1)
-    made = Built()
-    documents = _documents(form, fields)
+    made = Built(having=[0] * len(fields))
+    documents = _documents(form, fields, made.having)
     for stretch in stretches:
         micros = orders(stretch.came_ms, stretch.order) if stretch.micros is None else stretch.micros
         events = documents(stretch, (micros << ORDER_BITS) | (segment_number(stretch.segment_id) & _NUMBER_MASK))
@@ -156,8 +157,11 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
     return made
 
 
-def _documents(form: Format, fields: tuple[Field, ...]) -> Callable[[Stretch, _Numbers], Iterator[Document | Unfit]]:
-    """What makes a stretch's events what tantivy takes, given their orders."""
+def _documents(
+    form: Format, fields: tuple[Field, ...], having: list[int]
+) -> Callable[[Stretch, _Numbers], Iterator[Document | Unfit]]:
+    """What makes a stretch's events what tantivy takes, given their orders, and counts in `having` which fields they
+    have."""
     from tantivy import Document
 
     def add_facet(document: Document, name: str, value: str) -> None:
@@ -167,7 +171,7 @@ def _documents(form: Format, fields: tuple[Field, ...]) -> Callable[[Stretch, _N
         "text": Document.add_text,
         "keyword": Document.add_text,
         "long": Document.add_integer,
-        "date": Document.add_integer,
+        **dict.fromkeys(TIMES, Document.add_integer),
         "double": Document.add_float,
         "bool": Document.add_boolean,
         "facet": add_facet,
@@ -192,9 +196,13 @@ def _documents(form: Format, fields: tuple[Field, ...]) -> Callable[[Stretch, _N
                 add(SEGMENT, segment)
                 add(OFFSET, offset)
                 add(SIZE, end - offset)
+                last = -1
                 for number, value in values:
                     adder, name = adders[number]
                     adder(document, name, value)
+                    if number != last:  # values of one field follow each other
+                        having[number] += 1
+                        last = number
                 yield document
 
     return documents

@@ -26,6 +26,7 @@ nadi.search.shards.manifest.OvertakenError: another indexer was faster in segmen
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -106,8 +107,8 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
-    1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; gaps:
-    places where data was gone or damaged."""
+    1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; having: of
+    the former, how many have each field; gaps: places where data was gone or damaged."""
 
     generation: int = 0
     segments: dict[int, Reach] = {}
@@ -119,6 +120,7 @@ class Manifest(msgspec.Struct, frozen=True):
     unfit: int = 0
     gaps: int = 0
     lettering: list[Lettering] = []
+    having: list[int] = []
 
     @property
     def open(self) -> list[Reach]:
@@ -153,7 +155,14 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(shard.size_bytes for shard in self.shards)
 
     def advanced(
-        self, steps: Iterable[Step], shard: Shard | None, *, indexed: int = 0, unfit: int = 0, gaps: int = 0
+        self,
+        steps: Iterable[Step],
+        shard: Shard | None,
+        *,
+        indexed: int = 0,
+        unfit: int = 0,
+        gaps: int = 0,
+        having: Sequence[int] = (),
     ) -> Manifest:
         """With these steps done, and the shard of their events, if there is any to be found. OvertakenError."""
         segments = dict(self.segments)
@@ -171,6 +180,7 @@ class Manifest(msgspec.Struct, frozen=True):
             indexed=self.indexed + indexed,
             unfit=self.unfit + unfit,
             gaps=self.gaps + gaps,
+            having=sums(self.having, having),
         )
 
     def lettered(self, steps: Iterable[Step]) -> Manifest:
@@ -219,7 +229,9 @@ class Manifest(msgspec.Struct, frozen=True):
         made = self._with(segments, self.shards, [*self.past, *past])
         return replace(made, orders={**made.orders, **(orders or {})})
 
-    def filled(self, span: Span, shard: Shard | None, *, indexed: int, unfit: int) -> Manifest:
+    def filled(
+        self, span: Span, shard: Shard | None, *, indexed: int, unfit: int, having: Sequence[int] = ()
+    ) -> Manifest:
         """With a part of the past indexed. OvertakenError if it is already."""
         if span not in self.past:
             raise OvertakenError(f"another has indexed that part of segment {span[0]}")
@@ -228,7 +240,8 @@ class Manifest(msgspec.Struct, frozen=True):
         made = self._with(self.segments, shards, past)
         origin = self.letters_of(span)
         left = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
-        return replace(made, indexed=self.indexed + indexed, unfit=self.unfit + unfit, lettering=left)
+        counts = {"indexed": self.indexed + indexed, "unfit": self.unfit + unfit}
+        return replace(made, **counts, having=sums(self.having, having), lettering=left)
 
     def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
         """With one shard in place of others. OvertakenError if they aren't there any more."""
@@ -312,6 +325,11 @@ def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Nu
     least = orders.before + 1 + (offsets - orders.start) // _APART_BYTES
     found: Numbers = np.maximum.accumulate(np.maximum(micros, least))
     return found
+
+
+def sums(ones: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Of each place; the shorter has zeros at its end."""
+    return [one + other for one, other in zip_longest(ones, others, fillvalue=0)]
 
 
 def started(reaches: Iterable[Reach]) -> Manifest:

@@ -30,7 +30,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions, full_name
-from nadi.search.fields import check_format, fields_of
+from nadi.search.fields import by_field, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError, NoStandingQueriesError
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
@@ -56,9 +56,9 @@ _PAUSE_S = 0.05
 @dataclass(frozen=True, slots=True)
 class StandingStatus(Displayed):
     """How far a stream is matched. catching_up: queries that are still in the past; events, hits, unfit: so far, the
-    last those that didn't parse; gaps: places where data was gone or damaged; reached: all before it is matched, and
-    its hits are written; behind_bytes: from there to the tail, None where that can't be told; matchers: what those say
-    who said something lately."""
+    last those that didn't parse; having: how many events have each field, by its name; gaps: places where data was gone
+    or damaged; reached: all before it is matched, and its hits are written; behind_bytes: from there to the tail, None
+    where that can't be told; matchers: recent reports."""
 
     definition: QuerySet
     queries: int
@@ -66,6 +66,7 @@ class StandingStatus(Displayed):
     events: int
     hits: int
     unfit: int
+    having: dict[str, int]
     gaps: int
     reached: StreamCut
     behind_bytes: int | None
@@ -218,6 +219,7 @@ class StandingQueries:
             progress.events,
             progress.hits,
             progress.unfit,
+            by_field(found.fields, progress.having),
             progress.gaps,
             reached,
             await self._behind(reached),

@@ -54,17 +54,20 @@ def match(matcher: Matcher, form: Format, name: str, segment_id: int, blocks: Se
     """The hits of events of the segment with that name. Blocks; call it in a thread."""
     found: list[list[NumberedEvent]] = []
     events = unfit = 0
+    having = [0] * matcher.fields
     for block in blocks:
         for data, offset in zip(block.events(), block.offsets().tolist(), strict=True):
             events += 1
             try:
-                queries = matcher.matched(matcher.subject(data))
+                subject = matcher.subject(data)
             except UnfitError:
                 unfit += 1
                 continue
-            if queries:
+            for field in subject.found:
+                having[field] += 1
+            if queries := matcher.matched(subject):
                 found.append(_hits(queries, form, name, offset, data))
-    return Matched(segment_id, found, Counts(events, sum(map(len, found)), unfit))
+    return Matched(segment_id, found, Counts(events, sum(map(len, found)), unfit, having))
 
 
 def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: bytes) -> list[NumberedEvent]:

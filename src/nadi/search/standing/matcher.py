@@ -11,8 +11,8 @@ from contextlib import aclosing, suppress
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import following, what_became_of
 from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.segments.info import following, what_became_of
 from nadi.errors import (
     ClosedError,
     DamagedDataError,

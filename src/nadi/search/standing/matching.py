@@ -80,6 +80,11 @@ class Matcher:
                 costs.asked[anchor] += 1
 
     @property
+    def fields(self) -> int:
+        """How many there are."""
+        return len(self._fields)
+
+    @property
     def unanchored(self) -> int:
         """How many are asked about each event."""
         return len(self._always)

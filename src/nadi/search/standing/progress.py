@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from nadi.errors import ConflictError
 from nadi.model.frontier import may_begin
 from nadi.model.segments import SegmentRange
-from nadi.search.shards.manifest import OvertakenError, Reach, cut_of
+from nadi.search.shards.manifest import OvertakenError, Reach, cut_of, sums
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -65,9 +65,11 @@ class Counts(NamedTuple):
     events: int = 0
     hits: int = 0
     unfit: int = 0
+    having: Sequence[int] = ()
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(*(one + two for one, two in zip(self, other, strict=True)))
+        events, hits, unfit = self.events + other.events, self.hits + other.hits, self.unfit + other.unfit
+        return Counts(events, hits, unfit, sums(self.having, other.having))
 
 
 NO_COUNTS = Counts()
@@ -81,7 +83,8 @@ class Progress(msgspec.Struct, frozen=True):
     """version: of the queries, it grows. adding: groups that are being added, and a beat that grows meanwhile. led:
     those that are in the past. groups: those that joined, and the first version with them. held: those of them whose
     past isn't done. removed: queries, and the first version without them. events, hits, unfit: so far, the
-    last those that didn't parse; gaps: places where data was gone or damaged."""
+    last those that didn't parse; gaps: places where data was gone or damaged; having: how many events have each
+    field."""
 
     version: int = 0
     places: dict[int, Place] = {}
@@ -94,6 +97,7 @@ class Progress(msgspec.Struct, frozen=True):
     hits: int = 0
     unfit: int = 0
     gaps: int = 0
+    having: list[int] = []
 
     @property
     def followed(self) -> list[Place]:
@@ -150,6 +154,7 @@ class Progress(msgspec.Struct, frozen=True):
             hits=self.hits + counts.hits,
             unfit=self.unfit + counts.unfit,
             gaps=self.gaps + gaps,
+            having=sums(self.having, counts.having),
         )
 
     def jumped(self, segment_id: int, start: int, to: int) -> Progress:

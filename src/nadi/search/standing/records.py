@@ -17,7 +17,7 @@ import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import what_became_of
+from nadi.client.segments.info import what_became_of
 from nadi.client.tables.table import ABSENT, ANY_VERSION, value_or_none
 from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import AlreadyExistsError, ConditionFailedError, ProtocolError, StreamRemadeError

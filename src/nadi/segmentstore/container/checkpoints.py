@@ -136,8 +136,8 @@ class Checkpoints:
     async def _commit(self, checkpoint: Checkpoint) -> None:
         metadata = self._opened.metadata
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
-        moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
-        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
+        times = [(record.id, stored) for record, stored in checkpoint.times]
+        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, times
         if self._parts.may_be_sealed:
             await self._parts.unseal()
         while True:

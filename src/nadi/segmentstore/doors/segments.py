@@ -16,7 +16,7 @@ from nadi.errors import (
     StreamSealedError,
     TruncatedError,
 )
-from nadi.limits import MOMENTS_AT_ONCE
+from nadi.limits import EVENT_TIME_MAX, EVENT_TIME_MIN, MOMENTS_AT_ONCE, TIMES_INDEXED_AT_ONCE
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
@@ -25,7 +25,7 @@ from nadi.segmentstore.state.records import Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
-from nadi.wire.moments import packed_moments
+from nadi.wire.moments import ARRIVAL, NO_TIMES, check_clock, is_earliest, packed_moments, stretches_in
 
 Answer = Callable[[Any, FrameBuilder], wire.Command]
 
@@ -128,8 +128,13 @@ def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Comman
 
 def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, Kind.STREAM)
-    offset = time_index.locate(frame.state.metadata, record, command.at_ms, frame.now_ms)
-    sealed = time_index.sealed_before(record, command.at_ms)
+    if command.clock == ARRIVAL:
+        offset = time_index.locate(frame.state.metadata, record, command.at, frame.now_ms)
+        sealed = time_index.sealed_before(record, command.at)
+    else:
+        check_clock(command.clock)
+        offset = time_index.locate_event(frame.state.metadata, record, command.clock, command.at)
+        sealed = record.sealed and offset == record.length
     return wire.MomentLocated(command.request_id, command.segment, offset, sealed)
 
 
@@ -145,6 +150,38 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
         record.appended_ms,
         record.start_offset,
     )
+
+
+def _index_times(command: wire.IndexTimes, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.STREAM)
+    check_clock(command.clock)
+    if command.clock == ARRIVAL or is_earliest(command.clock):
+        raise InvalidArgumentError(f"times of events are added by a LATEST clock, not by {command.clock}")
+    until = time_index.indexed_to(frame.state.metadata, record, command.clock)
+    if command.stretches and command.start == until:
+        stretches = _stretches(command, record)
+        frame.emit(time_index.indexed(frame.state.metadata, record, command.clock, stretches), record)
+        until = stretches[-1][0]
+    return wire.TimesIndexed(command.request_id, command.segment, until)
+
+
+def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[int, int, int]]:
+    """Those of the command; InvalidArgumentError if they can't be ones of the segment."""
+    try:
+        stretches = stretches_in(command.stretches)
+    except ValueError as error:
+        raise InvalidArgumentError(f"times for the index of {record.name} can't be read: {error}") from None
+    if len(stretches) > TIMES_INDEXED_AT_ONCE:
+        raise InvalidArgumentError(f"{len(stretches):,} stretches at once are too many for the index of {record.name}")
+    before = command.start
+    for end, earliest, latest in stretches:
+        are_times = EVENT_TIME_MIN <= earliest <= latest <= EVENT_TIME_MAX or (earliest, latest) == NO_TIMES
+        if not (before < end <= record.length and are_times):
+            raise InvalidArgumentError(
+                f"no events from offset {before:,} to {end:,} of {record.name} have times from {earliest} to {latest}"
+            )
+        before = end
+    return stretches
 
 
 # --- merges ------------------------------------------------------------------------------------------
@@ -242,6 +279,7 @@ ANSWERS: dict[type[wire.Command], Answer] = {
     wire.TruncateSegment: _truncate,
     wire.LocateMoment: _locate_moment,
     wire.ListMoments: _list_moments,
+    wire.IndexTimes: _index_times,
     wire.MergeSegments: _merge,
     wire.MergeSegmentsBatch: _merge_batch,
 }

@@ -127,10 +127,10 @@ async def _take_back(rest: _Rest, log: StoppedLog, chunks: ChunkStore, described
 def _write(metadata: Metadata, state: StateMachine) -> None:
     checkpoint = state.checkpoint()
     entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
-    moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
+    times = [(record.id, stored) for record, stored in checkpoint.times]
     while True:
         try:
-            metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments)
+            metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, times)
         except lmdb.MapFullError:
             metadata.grow()
         else:
@@ -191,7 +191,7 @@ class _Rest:
             case op.Delete():
                 self._unknown.pop(operation.segment, None)
                 return self.state.by_id(operation.segment) is not None
-            case op.Seal() | op.Attributes() | op.Policy():
+            case op.Seal() | op.Attributes() | op.Policy() | op.TimesIndexed():
                 return self.state.by_id(operation.segment) is not None
         return True
 

@@ -54,7 +54,7 @@ class LogTells:
                     merged.add(operation.target)  # how long it was before is no longer known
                 case op.TableUpdate():
                     self._speak_of(operation.segment, is_table=True)
-                case op.Seal() | op.Truncate() | op.Delete() | op.Attributes() | op.Policy():
+                case op.Seal() | op.Truncate() | op.Delete() | op.Attributes() | op.Policy() | op.TimesIndexed():
                     self._speak_of(operation.segment)
                 case op.ChunkPlanned():
                     self.no_use.add(operation.chunk)

@@ -36,9 +36,10 @@ from nadi.segmentstore.state.commit import Commit
 from nadi.segmentstore.state.extent_rows import EVERYWHERE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.state.stored import derived, encode_state, freed, record_changes
+from nadi.segmentstore.state.stored import derived, encode_state, freed, record_changes, time_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.wire.moments import ARRIVAL, INDEXED
 
 
 async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -> list[str]:
@@ -159,6 +160,7 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
             lost.append(f"{missing:,} records of {meaning} are gone; nothing shows which ones")
     if not found.totals or found.may_be_stale or found.totals["entries"][0] > len(records["entries"]):
         lost.append(_ENTRIES_TELL)
+    _forget_event_times(records)
     names = {key: name.decode(errors="replace") for name, key in records["names"].items()}
     for table, rows in derived(records).items():
         records[table] |= rows
@@ -256,8 +258,16 @@ def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:
 _MEANING = {
     "attributes": "segments' attributes, writers' numbers among them,",
     "entries": "tables' entries",
-    "moments": "the time index",
+    "times": "the time index",
 }
+
+
+def _forget_event_times(records: Records) -> None:
+    """With an entry gone, a cut could miss events: clients make that part of the time index again from the events."""
+    for key in [key for key in records["times"] if time_of(key)[0] != ARRIVAL]:
+        del records["times"][key]
+    for key in [key for key in records["attributes"] if key[8:].startswith(INDEXED)]:
+        del records["attributes"][key]
 
 
 def _write(new: Path, container: int, records: Records) -> None:

@@ -15,7 +15,7 @@ import struct
 import msgspec
 from crc32c import crc32c
 
-TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "moments")
+TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "times")
 COUNTED = TABLES[1:]  # `state` holds the totals
 STATE_KEY, TOTALS_KEY = b"state", b"totals"
 CRC_BYTES = 4

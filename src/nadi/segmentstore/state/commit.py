@@ -108,11 +108,17 @@ class Commit:
         return (bytes(cursor.key()), bytes(cursor.value()), after) if found else (b"", b"", after)
 
     def delete_range(
-        self, table: str, prefix: bytes, most: int | None = None, ends: Callable[[bytes], bool] = lambda value: False
+        self,
+        table: str,
+        prefix: bytes,
+        most: int | None = None,
+        ends: Callable[[bytes], bool] = lambda value: False,
+        start: bytes = b"",
     ) -> None:
-        """Delete the keys that start with `prefix`: at most so many, and none from one on whose value `ends` it."""
+        """Delete the keys from `start` on that start with `prefix`: at most so many, and none from one on whose value
+        `ends` it."""
         cursor = self._cursors[table]
-        cursor.set_range(prefix)
+        cursor.set_range(max(prefix, start))
         while most is None or most > 0:
             key, raw = bytes(cursor.key()), bytes(cursor.value())
             if not key.startswith(prefix) or ends(raw):  # at the table's end the key is empty

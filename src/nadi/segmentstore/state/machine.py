@@ -19,7 +19,7 @@ from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.held_runs import HeldRuns
 from nadi.segmentstore.state.metadata import Metadata, Overlay
 from nadi.segmentstore.state.record_cache import RecordCache
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
 
@@ -35,7 +35,7 @@ class Checkpoint:
     extents: list[tuple[int, ChangedExtents, int]] = field(default_factory=list)  # with `stored_length`
     attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # as `changes` has them
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
-    moments: list[tuple[SegmentRecord, dict[int, int], int]] = field(default_factory=list)  # with the start offset
+    times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
 
 class StateMachine:
@@ -181,6 +181,10 @@ class StateMachine:
             case op.Policy():
                 record = self.must(operation.segment)
                 record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
+                self.mark(record)
+            case op.TimesIndexed():
+                record = self.must(operation.segment)
+                time_index.apply_indexed(record, operation)
                 self.mark(record)
             case op.TableUpdate():
                 self._update_table(operation)
@@ -344,8 +348,8 @@ class StateMachine:
             checkpoint.changes += record_changes(record)
             if record.overlay:
                 checkpoint.entries.append((record, dict(record.overlay)))
-            if record.moments or record.start_offset:
-                checkpoint.moments.append((record, dict(record.moments), record.start_offset))
+            if not record.times.is_stored or record.start_offset:
+                checkpoint.times.append((record, record.times.to_store(record.start_offset)))
             if record.changed_extents:
                 checkpoint.extents.append((record.id, record.changed_extents, record.stored_length))
                 record.changed_extents, record.stored_length = {}, record.length
@@ -370,9 +374,8 @@ class StateMachine:
             for key, value in written.items():
                 if record.overlay.get(key) == value:
                     del record.overlay[key]
-        for record, entered, _ in checkpoint.moments:
-            for moment_ms in entered:
-                record.moments.pop(moment_ms, None)  # unless trimmed meanwhile
+        for record, times in checkpoint.times:
+            record.times.stored(times)
         self.record_cache.written(checkpoint.deleted)
 
     def not_written(self, checkpoint: Checkpoint) -> None:
@@ -383,6 +386,8 @@ class StateMachine:
                 record.changed_extents = changed | record.changed_extents
         for record, changed_attributes in checkpoint.attributes:
             record.changed_attributes |= changed_attributes
+        for record, _ in checkpoint.times:
+            record.times.not_stored()
         self.record_cache.not_written()
 
 

@@ -37,7 +37,7 @@ from nadi.segmentstore.state.checked import (
 from nadi.segmentstore.state.commit import Changes, Commit, is_checked, merge
 from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.file.upgrade import upgrade
-from nadi.segmentstore.state.records import FrameRef, SegmentRecord
+from nadi.segmentstore.state.records import FrameRef, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import (
     EXTENT,
     HEAD_BYTES,
@@ -49,6 +49,8 @@ from nadi.segmentstore.state.stored import (
     bounded_key,
     decode_record,
     decode_state,
+    time_key,
+    time_of,
     unpack_chunk,
     unpack_entry,
 )
@@ -188,14 +190,14 @@ class Metadata:
         deleted: Mapping[int, str] = MappingProxyType({}),
         extents: Iterable[tuple[int, ChangedExtents, int]] = (),
         entries: Iterable[tuple[int, Overlay]] = (),
-        moments: Iterable[tuple[int, Mapping[int, int], int]] = (),
+        times: Iterable[tuple[int, StoredTimes]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
         """Write everything in one transaction; blocking.
 
         deleted: names by id of segments that are removed completely. extents: by segment, and
         from where on none are stored; entries: by segment.
-        moments: by segment, with its start offset. rest: see `Commit`.
+        times: by segment. rest: see `Commit`.
         MapFullError: nothing was written; `grow`, then try again.
         """
         with self._env.begin(write=True) as txn:
@@ -211,11 +213,8 @@ class Metadata:
                 extent_rows.put_extents(commit, self._whole, segment, changed, stored)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
-            for segment, added, start_offset in moments:
-                for moment_ms, offset in added.items():
-                    commit.put("moments", PAIR.pack(segment, moment_ms), ID.pack(offset))
-                if start_offset:
-                    self._trim_moments(commit, ID.pack(segment), start_offset)
+            for segment, added in times:
+                self._put_times(txn, commit, segment, added)
             noted = commit.finish()
         self._totals = noted.totals
         merge(self.changes, noted.changes)
@@ -245,7 +244,7 @@ class Metadata:
         owner = txn.get(name, db=self._tables["names"])
         if owner is not None and self._whole("names", name, owner) == prefix:  # else another's by now
             commit.delete("names", name)
-        for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "moments"):
+        for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "times"):
             commit.delete_range(table, prefix)
 
     def _put_entries(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, overlay: Overlay) -> None:
@@ -260,11 +259,25 @@ class Metadata:
                 commit.put("entries", place, I64.pack(version) + ID.pack(len(key)) + key + value)
                 commit.put("positions", prefix + I64.pack(version), key)
 
-    def _trim_moments(self, commit: Commit, prefix: bytes, start_offset: int) -> None:
-        """Delete entries up to the start offset, not too many at once: the rest goes later."""
-        commit.delete_range(
-            "moments", prefix, TIME_INDEX_TRIM_ENTRIES, lambda raw: ID.unpack_from(raw)[0] > start_offset
-        )
+    def _put_times(self, txn: lmdb.Transaction, commit: Commit, segment: int, times: StoredTimes) -> None:
+        for clock, time in times.cut.items():
+            commit.delete_range("times", time_key(segment, clock), start=time_key(segment, clock, time))
+        for clock, entries in times.entries.items():
+            for time, offset in entries.items():
+                commit.put("times", time_key(segment, clock, time), ID.pack(offset))
+        if not times.start_offset:
+            return
+        cursor = txn.cursor(self._tables["times"])
+        clock = 0
+        while cursor.set_range(time_key(segment, clock)) and (key := bytes(cursor.key())).startswith(ID.pack(segment)):
+            clock, _ = time_of(key)
+            commit.delete_range(  # not too many at once: the rest goes later
+                "times",
+                time_key(segment, clock),
+                TIME_INDEX_TRIM_ENTRIES,
+                lambda raw: ID.unpack_from(raw)[0] > times.start_offset,
+            )
+            clock += 1
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -345,20 +358,23 @@ class Metadata:
             if not EXTENT.unpack_from(value)[1]:
                 yield *PAIR.unpack(key), EXTENT.unpack_from(value)[0], unpack_chunk(value)[0]
 
-    def moment(self, segment: int, at_ms: int) -> int | None:
-        """The offset of the segment's last entry in its time index at or before that moment."""
-        prefix = ID.pack(segment)
-        with self._env.begin(db=self._tables["moments"]) as txn:
+    def last_time(self, segment: int, clock: int, time: int) -> tuple[int, int] | None:
+        """The last entry of a clock in the segment's time index at or before that time: its time, and an offset."""
+        with self._env.begin(db=self._tables["times"]) as txn:
             cursor = txn.cursor()
-            found = cursor.set_range(PAIR.pack(segment, at_ms + 1))
-            if (cursor.prev() if found else cursor.last()) and (key := bytes(cursor.key())).startswith(prefix):
-                return int(ID.unpack(self._whole("moments", key, bytes(cursor.value())))[0])
+            found = cursor.set_range(time_key(segment, clock, time))
+            if found and cursor.key() != time_key(segment, clock, time):
+                found = cursor.prev()
+            elif not found:
+                found = cursor.last()
+            if found and (key := bytes(cursor.key())).startswith(time_key(segment, clock)):
+                return time_of(key)[1], ID.unpack(self._whole("times", key, bytes(cursor.value())))[0]
             return None
 
-    def moments(self, segment: int, since_ms: int = 0) -> Iterator[tuple[int, int]]:
-        """The entries of a segment's time index from that moment on, in order."""
-        for key, raw in self._scan("moments", ID.pack(segment), PAIR.pack(segment, since_ms)):
-            yield PAIR.unpack(key)[1], ID.unpack(raw)[0]
+    def times(self, segment: int, clock: int, since: int) -> Iterator[tuple[int, int]]:
+        """The entries of a clock in the segment's time index from that time on, in order."""
+        for key, raw in self._scan("times", time_key(segment, clock), time_key(segment, clock, since)):
+            yield time_of(key)[1], ID.unpack(raw)[0]
 
     def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:
         """(version, value) of a table's key."""

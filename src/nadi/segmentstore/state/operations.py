@@ -91,6 +91,17 @@ class Policy(Operation, frozen=True, tag="P"):
     target_rate: int
 
 
+class TimesIndexed(Operation, frozen=True, tag="t"):
+    """Entries of a segment's time index, (time, offset); see `time_index`."""
+
+    segment: int
+    clock: int  # an even one
+    until: int  # up to where the segment is in the index now
+    latest: list[tuple[int, int]]
+    earliest: list[tuple[int, int]]
+    cut: int  # the entries of the odd clock from that time on were taken away before
+
+
 class TableUpdate(Operation, frozen=True, tag="K"):
     """Entries in order: (key, version, value); a removal has value None and the position it took."""
 
@@ -137,6 +148,7 @@ AnyOperation = (
     | Merge
     | Attributes
     | Policy
+    | TimesIndexed
     | TableUpdate
     | ChunkPlanned
     | ChunkStored
@@ -157,6 +169,8 @@ def most_bytes(operation: AnyOperation) -> int:
             return 64 + 4 * len(operation.name)
         case Attributes():
             return 64 + sum(16 + len(key) for key in operation.values)
+        case TimesIndexed():
+            return 64 + 19 * (len(operation.latest) + len(operation.earliest))
         case ChunkPlanned() | ChunkStored():
             return 64 + 4 * len(operation.chunk)
         case ChunksDropped() | ChunksDeleted():

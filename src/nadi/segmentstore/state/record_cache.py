@@ -138,6 +138,6 @@ class RecordCache:
         if excess > 0 and self._idle:
             for record in list(islice(self._idle.values(), excess)):
                 assert not record.overlay, "a clean record's entries are all on disk"
-                assert not record.moments, "and so is its time index"
+                assert record.times.is_stored, "and so is its time index"
                 del self._idle[record.id], self._by_id[record.id]
                 del self._by_name[record.name]

@@ -7,6 +7,7 @@ Moving bytes to tier 2, merging and compacting only exchange extents; no byte ch
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
@@ -69,6 +70,62 @@ class Extent(msgspec.Struct, eq=False, gc=False):
 _OFFSET = attrgetter("offset")
 
 
+_NO_CUT = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTimes:
+    """What a checkpoint writes of a segment's time index: by clock, entries, and the time from which on those before
+    are deleted first; entries up to the start offset are of no use."""
+
+    entries: Mapping[int, Mapping[int, int]]
+    cut: Mapping[int, int]
+    start_offset: int
+
+
+@dataclass(slots=True)
+class Times:
+    """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order.
+
+    cut: by clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way.
+    """
+
+    entries: dict[int, dict[int, int]] = field(default_factory=dict)
+    cut: dict[int, int] = field(default_factory=dict)
+    cutting: dict[int, int] = field(default_factory=dict)
+
+    def of(self, clock: int) -> dict[int, int]:
+        return self.entries.setdefault(clock, {})
+
+    def valid_to(self, clock: int) -> int:
+        """The last time of which an entry on disk counts."""
+        return min(self.cut.get(clock, _NO_CUT), self.cutting.get(clock, _NO_CUT)) - 1
+
+    @property
+    def is_stored(self) -> bool:
+        return not any(self.entries.values()) and not self.cut
+
+    def to_store(self, start_offset: int) -> StoredTimes:
+        """What a checkpoint writes; `stored` or `not_stored` follows."""
+        self.cutting, self.cut = self.cut, {}
+        return StoredTimes(
+            {clock: dict(entries) for clock, entries in self.entries.items() if entries}, self.cutting, start_offset
+        )
+
+    def stored(self, times: StoredTimes) -> None:
+        self.cutting = {}
+        for clock, written in times.entries.items():
+            entries = self.entries[clock]
+            for time, offset in written.items():
+                if entries.get(time) == offset:  # else it was trimmed or taken away meanwhile
+                    del entries[time]
+
+    def not_stored(self) -> None:
+        for clock, time in self.cutting.items():
+            self.cut[clock] = min(time, self.cut.get(clock, time))
+        self.cutting = {}
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)  # those who wait refer to it weakly
 class SegmentRecord:
     """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
@@ -101,7 +158,7 @@ class SegmentRecord:
     attributes: dict[bytes, int] = field(default_factory=dict)
     attributes_loaded: bool = True
     overlay: dict[bytes, tuple[int, bytes | None]] = field(default_factory=dict)  # entries since the last checkpoint
-    moments: dict[int, int] = field(default_factory=dict)  # entries of its time index since the last checkpoint
+    times: Times = field(default_factory=Times)  # entries of its time index since the last checkpoint
     changed_attributes: set[bytes] = field(default_factory=set)
     changed_extents: dict[int, Extent | None] = field(default_factory=dict)  # by offset; None: gone
     waiters: Waiters = field(default_factory=Waiters)  # at its tail

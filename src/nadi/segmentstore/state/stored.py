@@ -18,6 +18,8 @@ HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 ID = struct.Struct(">Q")
 PAIR = struct.Struct(">QQ")
 I64 = struct.Struct(">q")
+_TIME_KEY = struct.Struct(">QQQ")
+_EARLIEST = -(1 << 63)
 EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position and whether it continues an event
 CONTINUES = 1 << 63  # in the position; earlier versions never set it
 Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
@@ -52,6 +54,17 @@ class StoredSegment(msgspec.Struct, array_like=True, gc=False):
     appended_ms: int = 0  # from here on 0 in records of earlier versions, which had no time index
     entered_ms: int = 0
     entered_offset: int = 0
+
+
+def time_key(segment: int, clock: int, time: int | None = None) -> bytes:
+    """The key of an entry in the time index, or what those of a clock begin with; they lie in the order of times."""
+    return PAIR.pack(segment, clock) if time is None else _TIME_KEY.pack(segment, clock, time - _EARLIEST)
+
+
+def time_of(key: bytes) -> tuple[int, int]:
+    """The clock and time of an entry's key."""
+    _, clock, time = _TIME_KEY.unpack(key)
+    return clock, time + _EARLIEST
 
 
 _encode = msgspec.msgpack.Encoder().encode

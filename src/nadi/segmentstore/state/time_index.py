@@ -1,6 +1,7 @@
-"""The time index of a stream segment: how long it was at which moment, so that it can be read from any moment on.
+"""The time index of a stream segment, from times to offsets, so that it can be read from any time on.
 
-An entry (moment, offset) says that all bytes before `offset` were appended before that moment. `note` makes an entry
+It has clocks. The clock ARRIVAL is the server's: an entry (moment, offset) says that all bytes before `offset` were
+appended before that moment. `note` makes an entry
 at the start of bytes that arrive together, a run of appends or a merge, if the last entry is old enough and enough was
 added since (`TIME_INDEX_*` in `limits`); its moment is the first at which it could have been made. The same operations
 call it live and in replay, so both make the same index. A new entry stays with the record until a checkpoint stores it.
@@ -18,18 +19,30 @@ the latest earlier moment in its segment. The offset that `locate` returns for a
 - is a boundary between events, as appends and merges consist of whole events.
 
 For a moment in the future it is the segment's current end.
+
+Every other clock tells a time that the events have themselves: whoever can read them adds its entries, stretch by
+stretch from the segment's start (`indexed`), and up to where that was done is an attribute of the segment. An even
+clock, LATEST, has entries (time, offset) that say: all events before `offset` have earlier times. The odd one behind
+it, EARLIEST, has entries that say: an event of that time ends at `offset`, and all behind it have later times. So an
+event that comes late takes away those entries of EARLIEST that are not earlier, and `locate_event` finds either end of
+the events of any time, however disordered they are: none too few, and too many by a stretch at most. Events without
+such a time are in none of the stretches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.operations import TimesIndexed
 from nadi.segmentstore.state.records import Kind, SegmentRecord
+from nadi.wire.moments import ARRIVAL, indexed_attribute, is_earliest
 
-Entry = tuple[int, int]  # moment, offset
+Entry = tuple[int, int]  # time, offset
 _STREAM = int(Kind.STREAM)
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 
 
 def note(record: SegmentRecord, at_ms: int) -> None:
@@ -41,7 +54,7 @@ def note(record: SegmentRecord, at_ms: int) -> None:
     if record.length > record.entered_offset:
         due_ms = _due_ms(record)
         if at_ms >= due_ms:
-            record.moments[max(due_ms, record.appended_ms + 1)] = record.length
+            record.times.of(ARRIVAL)[max(due_ms, record.appended_ms + 1)] = record.length
             record.entered_ms, record.entered_offset = at_ms, record.length
     record.appended_ms = at_ms
 
@@ -54,8 +67,9 @@ def _due_ms(record: SegmentRecord) -> int:
 
 def trim(record: SegmentRecord) -> None:
     """Forget the entries up to the start offset, which has moved. Later checkpoints remove those on disk."""
-    for moment in [moment for moment, offset in record.moments.items() if offset <= record.start_offset]:
-        del record.moments[moment]
+    for entries in record.times.entries.values():
+        for time in [time for time, offset in entries.items() if offset <= record.start_offset]:
+            del entries[time]
 
 
 def sealed_before(record: SegmentRecord, at_ms: int) -> bool:
@@ -67,14 +81,77 @@ def locate(metadata: Metadata, record: SegmentRecord, at_ms: int, now_ms: int) -
     """Return the offset for a moment; see above."""
     if at_ms > record.appended_ms and (at_ms >= _due_ms(record) or at_ms > now_ms or sealed_before(record, at_ms)):
         return record.length  # where the next bytes make an entry, or no more will come
-    found: int | None = None
-    for moment, offset in record.moments.items():  # in order, and later than all those on disk
-        if moment > at_ms:
+    found = _last(metadata, record, ARRIVAL, at_ms) if at_ms > 0 else None
+    return max(record.start_offset, found[1] if found is not None else 0)
+
+
+def _last(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> Entry | None:
+    """The clock's last entry at or before that time."""
+    found: Entry | None = None
+    for entry in record.times.of(clock).items():  # in order, and later than all those on disk
+        if entry[0] > time:
             break
-        found = offset
-    if found is None and at_ms > 0:
-        found = metadata.moment(record.id, at_ms)
+        found = entry
+    return found or metadata.last_time(record.id, clock, min(time, record.times.valid_to(clock)))
+
+
+# --- times of events ---------------------------------------------------------------------------------------
+
+
+def indexed_to(metadata: Metadata, record: SegmentRecord, clock: int) -> int:
+    """Up to which offset the events' times are in the index."""
+    attribute = indexed_attribute(clock)
+    found = record.attributes.get(attribute)
+    if found is None and not record.attributes_loaded:
+        found = metadata.attribute(record.id, attribute)
     return max(record.start_offset, found or 0)
+
+
+def indexed(
+    metadata: Metadata, record: SegmentRecord, clock: int, stretches: Sequence[tuple[int, int, int]]
+) -> TimesIndexed:
+    """What becomes of the index with the next stretches: of each the end, and the earliest and latest time in it."""
+    last = _last(metadata, record, clock, _LATEST)
+    latest, earliest = dict[int, int](), dict[int, int]()
+    top = last[0] if last is not None else _EARLIEST
+    cut = _LATEST
+    for end, first_time, last_time in stretches:
+        if first_time > last_time:  # none of its events has a time
+            continue
+        top = max(top, last_time + 1)
+        latest[top] = end
+        while earliest and next(reversed(earliest)) >= first_time:
+            earliest.popitem()
+        earliest[first_time] = end
+        cut = min(cut, first_time)
+    return TimesIndexed(record.id, clock, stretches[-1][0], list(latest.items()), list(earliest.items()), cut)
+
+
+def apply_indexed(record: SegmentRecord, operation: TimesIndexed) -> None:
+    times, earliest = record.times, operation.clock + 1
+    times.of(operation.clock).update(operation.latest)
+    entries = times.of(earliest)
+    while entries and next(reversed(entries)) >= operation.cut:
+        entries.popitem()
+    times.cut[earliest] = min(operation.cut, times.cut.get(earliest, operation.cut))
+    entries.update(operation.earliest)
+    attribute = indexed_attribute(operation.clock)
+    record.attributes[attribute] = operation.until
+    record.changed_attributes.add(attribute)
+
+
+def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> int:
+    """LATEST: an offset that no event of that time or later lies before. EARLIEST: one that no earlier event lies
+    behind; the segment's end, if what is there is not all in the index."""
+    if is_earliest(clock):
+        if indexed_to(metadata, record, clock - 1) < record.length:
+            return record.length
+        time = max(time - 1, _EARLIEST)
+    found = _last(metadata, record, clock, time)
+    return min(max(record.start_offset, found[1] if found is not None else 0), record.length)
+
+
+# --- entries of ARRIVAL ------------------------------------------------------------------------------------
 
 
 def entries(metadata: Metadata, record: SegmentRecord, start: int, end: int, most: int) -> tuple[list[Entry], bool]:
@@ -85,9 +162,10 @@ def entries(metadata: Metadata, record: SegmentRecord, start: int, end: int, mos
     low, high = 0, record.appended_ms + 1  # the first is before those that are wanted, as offsets grow with moments
     while high - low > 1:
         middle = (low + high) // 2
-        found = metadata.moment(record.id, middle)
+        on_disk = metadata.last_time(record.id, ARRIVAL, middle)
+        found = on_disk[1] if on_disk is not None else None
         low, high = (low, middle) if found is not None and found > start else (middle, high)
-    later = chain(metadata.moments(record.id, low), record.moments.items())
+    later = chain(metadata.times(record.id, ARRIVAL, low), record.times.of(ARRIVAL).items())
     taken: list[Entry] = []
     for moment, offset in later:
         if offset <= start or (taken and moment <= taken[-1][0]):  # or a checkpoint has just stored it

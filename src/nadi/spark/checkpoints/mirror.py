@@ -1,8 +1,10 @@
 """The checkpoint folder of a query, mirrored before each batch's tasks run.
 
-Spark asks the source for a batch's tasks after the batch is in its offset log. All that the batch before it made is on
-disk then, state included, and nothing of this one is in the sink. So a mirror of that moment is a checkpoint to go on
-from: the batch runs again with the same ends, and the sink writes it once.
+Once a batch is in its offset log, Spark tells the source that the batch before it is committed. All that the one before
+made is on disk then, state included, and nothing of this one is in the sink. So a mirror of that moment is a checkpoint
+to go on from: the batch runs again with the same ends, and the sink writes it once. Spark does so for batches without
+rows too, of which it asks the source for no tasks. Only the first batch of a start, if it was in the offset log before,
+is run without it: that one is mirrored when the query starts.
 
 The byte stream `checkpoint-<name>` has records of what changed, the table entry says which of its bytes count. That is
 changed by compare-and-set, and the bytes are appended at a known place: a second query with that name fails. A query
@@ -12,9 +14,11 @@ that is started begins with a record of the whole folder, as does one whose reco
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +33,17 @@ from nadi.spark.checkpoints.log import apply, encode
 TABLE = "spark-checkpoints"
 _READ_BYTES = 8 * MIB
 
+_OFFSET_LINE = re.compile(r"(?:[^{:]*:)?(\{.*\})")
+
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """What is kept under a name. batch: the last one planned; start, end: of the bytes that count."""
+    """What is kept under a name. batch: the last one planned; planned: the checksum of its offsets, as Spark has them
+    in its log; start, end: of the bytes that count."""
 
     name: str
     query_id: str
     batch: int
+    planned: str
     files: int
     size_bytes: int
     time_ms: int
@@ -56,17 +64,27 @@ class CheckpointMirror:
         self._table = manager.table(scope, TABLE)
         self._known: dict[str, tuple[int, int]] = {}  # by path: size and time of change
         self._writer: ByteStreamWriter | None = None
+        self.is_own = False  # the folder is this query's, as far as it tells
         self._start = 0
         self._version = ABSENT
 
+    async def begin(self) -> None:
+        """Mirror a batch that was planned just before the query was killed; InvalidArgumentError if the folder is not a
+        query's, ConflictError as `keep`."""
+        query_id, batch = self._query_id(), self._last_batch()
+        held = await value_or_none(self._table, self._name.encode())
+        if held is not None and self._checked(held.value, query_id, batch).batch < batch:
+            await self.keep()
+
     async def keep(self, end: Mapping[str, Any] | None = None) -> None:
         """Mirror what has changed; ConflictError if another query has the name, or the folder is older than its
-        mirror. end: where the latest batch ends, InvalidArgumentError if the folder has another one."""
+        mirror. end: where one of the latest two batches ends, InvalidArgumentError if the folder has others."""
         query_id, batch = self._query_id(), self._last_batch()
-        if self._writer is None and end is not None:
+        if not self.is_own and end is not None:
             self._check_own(batch, end)
         writer = self._writer or await self._open(query_id, batch)
         now = self._files()
+        self._check_has_state(now)
         size = sum(one for one, _ in now.values())
         if size > SPARK_MIRRORED_BYTES:
             raise InvalidArgumentError(
@@ -83,7 +101,8 @@ class CheckpointMirror:
             await writer.write(encode(came, went))
             await writer.flush()
             at = round(time.time() * 1000)
-            kept = Mirrored(self._name, query_id, batch, len(now), size, at, self._start, writer.tell())
+            planned = self._planned(batch)
+            kept = Mirrored(self._name, query_id, batch, planned, len(now), size, at, self._start, writer.tell())
             try:
                 self._version = await self._table.put(self._name.encode(), msgspec.json.encode(kept), self._version)
             except ConditionFailedError as error:
@@ -100,17 +119,27 @@ class CheckpointMirror:
         await self._table.create()
         held = await self._table.get(self._name.encode())
         if held is not None:
-            kept = msgspec.json.decode(held.value, type=Mirrored)
-            if kept.query_id != query_id or kept.batch > batch:
-                raise ConflictError(
-                    f"the mirror {self._name!r} has batch {kept.batch} of query {kept.query_id}, and {self._folder} is "
-                    f"at batch {batch} of query {query_id}: restore it with `nadi spark checkpoint restore`, or give "
-                    "another 'mirror_name'"
-                )
+            self._checked(held.value, query_id, batch)
             self._version = held.version
         await self._manager.create_stream(self._scope, stream_of(self._name))
         self._writer = await self._manager.create_byte_writer(self._scope, stream_of(self._name))
         return self._writer
+
+    def _checked(self, value: bytes, query_id: str, batch: int) -> Mirrored:
+        """What is kept under the name, unless the folder was left behind by it: it may have gone on elsewhere."""
+        kept = msgspec.json.decode(value, type=Mirrored)
+        if kept.query_id != query_id or kept.batch > batch or kept.planned != self._planned(kept.batch):
+            is_other = "another " if kept.query_id == query_id and kept.batch <= batch else ""
+            raise ConflictError(
+                f"the mirror {self._name!r} has {is_other}batch {kept.batch} of query {kept.query_id}, and "
+                f"{self._folder} is at batch {batch} of query {query_id}: restore it with "
+                "`nadi spark checkpoint restore`, or give another 'mirror_name'"
+            )
+        return kept
+
+    def _planned(self, batch: int) -> str:
+        log = self._folder / "offsets" / str(batch)
+        return sha256(log.read_bytes()).hexdigest() if log.exists() else ""
 
     def _query_id(self) -> str:
         try:
@@ -122,12 +151,29 @@ class CheckpointMirror:
             ) from error
 
     def _check_own(self, batch: int, end: Mapping[str, Any]) -> None:
-        """Spark has written the batch's offsets, one source's to a line."""
-        text = (self._folder / "offsets" / str(batch)).read_text() if batch >= 0 else ""
-        if not any(json.loads(line) == end for line in text.splitlines() if line.startswith("{")):
+        """Spark has written the batches' offsets, one source's to a line; in version 2 of its log, which queries with
+        named sources have, the source's name and a colon are before it."""
+        logs = [self._folder / "offsets" / str(number) for number in (batch - 1, batch)]
+        lines = [line for log in logs if log.exists() for line in log.read_text().splitlines()]
+        ends = [found[1] for line in lines if (found := _OFFSET_LINE.fullmatch(line))]
+        if not any(json.loads(one) == end for one in ends):
             raise InvalidArgumentError(
                 f"the option 'mirror_checkpoint' is {str(self._folder)!r}, which is another query's checkpoint: its "
                 f"batch {batch} ends elsewhere than this query's latest one. Give it this query's checkpointLocation"
+            )
+        self.is_own = True
+
+    def _check_has_state(self, files: Iterable[str]) -> None:
+        """The driver writes what describes an operator's state, and the tasks write the state."""
+        parts = [path.split("/") for path in files]
+        parts_of_state = [path for path in parts if path[0] == "state" and len(path) > 2]
+        described = {path[1] for path in parts_of_state if path[2] == "_metadata"}
+        has_state = {path[1] for path in parts_of_state if path[2].isdigit()}
+        if described - has_state and any(path[0] == "commits" for path in parts):
+            raise InvalidArgumentError(
+                f"the option 'mirror_checkpoint': {self._folder} has nothing of the state that the query's tasks have "
+                "written, so that the query could not be restored. They run on machines that don't share the folder: "
+                "keep the checkpoint on a file system that they share"
             )
 
     def _last_batch(self) -> int:

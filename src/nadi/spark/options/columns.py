@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from nadi.errors import InvalidArgumentError
 from nadi.naming import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL, USUAL_UNIT, VALUE
 
-TYPES = {  # of all columns there are, as Spark writes them
+TYPES = {  # of all columns there are, in Spark's words; to it, "timestamp" may be one without a zone
     "event": "binary",
     "scope": "string",
     "stream": "string",
@@ -16,8 +16,8 @@ TYPES = {  # of all columns there are, as Spark writes them
     "offset": "long",
     "position_before": "string",
     "position": "string",
-    "append_time": "timestamp",
-    "event_time": "timestamp",
+    "append_time": "timestamp_ltz",
+    "event_time": "timestamp_ltz",
 }
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",

@@ -68,6 +68,8 @@ def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, st
         if option.key in found:
             both = " and ".join(repr(other) for other in (option.name, *option.also))
             raise InvalidArgumentError(f"the options {both} mean the same: give one of them")
+        if not value:
+            raise InvalidArgumentError(f"the option {name!r} is empty: give it a value, or leave it out")
         found[option.key] = value
     return found
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import msgspec
 
-from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
+from nadi.client.places.moments import BY_EVENT_TIME, HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
+from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee
 from nadi.model.streamcut import StreamCut
 from nadi.naming import USUAL, USUAL_UNIT, check_name, is_number
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
@@ -21,7 +24,7 @@ from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.value_format import value_options_of
-from nadi.spark.options.values import flag, needed, number
+from nadi.spark.options.values import delivery_of, flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
@@ -31,6 +34,8 @@ _OF_EVENTS = (  # which a read of metadata has none of
     *("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys", "direct", "on_damage", "ordered"),
     *("max_partitions", "min_partition_bytes"),
 )
+_EVENT_TIMES = {"start": "startingEventTime", "end": "endingEventTime"}
+_MS = re.compile(r"-?\d{5,18}")
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
 
@@ -44,7 +49,8 @@ class ReadOptions(Where):
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. output: scope and name of the stream that it writes.
     handover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
-    mirror: a name, and the checkpoint folder kept under it. skip_truncated: a streaming query continues after truncated
+    mirror: a name, and the checkpoint folder kept under it. delivery: at most once, the group's position is behind a
+    batch before its events are handed out. skip_truncated: a streaming query continues after truncated
     events. on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is
     read instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether
     one task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in
@@ -68,6 +74,7 @@ class ReadOptions(Where):
     handover: str | None = None
     replay_of: str | None = None
     mirror: tuple[str, str] | None = None
+    delivery: Guarantee = EXACTLY_ONCE
     direct: str = AUTO
     columns: tuple[str, ...] = USUAL
     event_time_unit: str = USUAL_UNIT
@@ -127,6 +134,7 @@ class ReadOptions(Where):
             handover=_query_name(options, "handover", several),
             replay_of=_query_name(options, "replay_of", several),
             mirror=_mirror(options),
+            delivery=_delivery(options),
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
@@ -178,7 +186,7 @@ def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
         return None
     if text not in METADATA_SCHEMAS:
         raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA_SCHEMAS)}")
-    for other in (*_OF_EVENTS, *_TIMESTAMPS.values()):
+    for other in (*_OF_EVENTS, *_TIMESTAMPS.values(), *_EVENT_TIMES.values()):
         if other.lower() in options and format_ is Format.NADI:
             raise InvalidArgumentError(f"the options 'metadata' and {other!r} exclude each other")
     return text
@@ -212,7 +220,7 @@ def _starts_at_group(options: Mapping[str, str]) -> bool:
         raise InvalidArgumentError(f"the option 'startAt' is {text[:40]!r}: it must be last-committed")
     if "groupid" not in options:
         raise InvalidArgumentError("the option 'startAt' needs 'groupId': its group knows what was committed")
-    for other in ("start", "start_stream_cut", "slice", _TIMESTAMPS["start"]):
+    for other in ("start", "start_stream_cut", "slice", _TIMESTAMPS["start"], _EVENT_TIMES["start"]):
         if other.lower() in options:
             raise InvalidArgumentError(f"the options 'startAt' and {other!r} exclude each other")
     return True
@@ -252,11 +260,29 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     return check_name("mirror", name), folder
 
 
+def _delivery(options: Mapping[str, str]) -> Guarantee:
+    delivery = delivery_of(options)
+    if delivery == AT_LEAST_ONCE:
+        raise InvalidArgumentError(
+            "the option 'delivery' of a read is exactly-once, where each event is in one batch, or at-most-once, where "
+            "no batch is read again: at-least-once is chosen by what writes"
+        )
+    if delivery == AT_MOST_ONCE:
+        if "groupid" not in options:
+            raise InvalidArgumentError(
+                "the option 'delivery' as at-most-once needs 'groupId': its position is kept there"
+            )
+        for other in ("output", "handover", "replay_of"):
+            if other in options:
+                raise InvalidArgumentError(f"the options 'delivery' as at-most-once and {other!r} exclude each other")
+    return delivery
+
+
 def _slice_name(options: Mapping[str, str]) -> str | None:
     name = options.get("slice")
     if name is None:
         return None
-    for other in ("start", "end", "start_stream_cut", "end_stream_cut", *_TIMESTAMPS.values()):
+    for other in ("start", "end", "start_stream_cut", "end_stream_cut", *_TIMESTAMPS.values(), *_EVENT_TIMES.values()):
         if other.lower() in options:
             raise InvalidArgumentError(f"the options 'slice' and {other!r} exclude each other")
     return check_name("slice", name)
@@ -309,12 +335,28 @@ def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> P
             if other in options:
                 raise InvalidArgumentError(f"the options {timestamp!r} and {other!r} exclude each other")
         return _moment(timestamp, options[timestamp.lower()])
+    by_event_time = _EVENT_TIMES[name]
+    if by_event_time.lower() in options:
+        for other in (name, long_name):
+            if other in options:
+                raise InvalidArgumentError(f"the options {by_event_time!r} and {other!r} exclude each other")
+        return _event_place(by_event_time, options[by_event_time.lower()])
     text = options.get(name)
     if text is None:
         return _cut(options, long_name, scope, stream)
     if long_name in options:
         raise InvalidArgumentError(f"the options {name!r} and {long_name!r} exclude each other")
     return text.lower() if text.lower() in (HEAD, TAIL) else text
+
+
+def _event_place(name: str, text: str) -> str:
+    """A time of events, as a place: ISO 8601, a date, or ms since 1970."""
+    try:
+        time = datetime.fromtimestamp(int(text) / 1000, UTC).isoformat() if _MS.fullmatch(text) else text
+        event_moment(place := f"{BY_EVENT_TIME}{time}")
+    except (InvalidArgumentError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"the option {name!r}: {error}; or give milliseconds since 1970") from None
+    return place
 
 
 def _moment(name: str, text: str) -> int:

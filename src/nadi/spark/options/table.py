@@ -90,6 +90,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("end", _READS, "where to end: `head`, `tail`, a bookmark, a cut's text or, in a batch, a time"),
     Option("startingTimestamp", _READS, "the time to start at: ISO 8601 with a zone, or ms since 1970"),
     Option("endingTimestamp", _BATCH, "the time to end at: ISO 8601 with a zone, or ms since 1970"),
+    Option("startingEventTime", _READS, "the events' own time to start at, likewise, or a date"),
+    Option("endingEventTime", _READS, "the events' own time to end before, as of the query's start"),
     Option("slice", _READS, "a named slice, instead of a start and an end"),
     Option("routing_keys", _READS, "JSON list of keys: only segments that can hold one of them are read", "all"),
     _pravegas(
@@ -198,12 +200,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "txnVersion", _BATCH_WRITE, "the number of the write, as a batch's id; one up to the last is not written again"
     ),
-    _pravegas(
-        "exactly_once",
-        _WRITES,
-        "`false` writes without transactions: readable at once, but twice after a failure",
-        "true",
+    Option(
+        "delivery",
+        _WRITES | _STREAMING,
+        "`exactly-once`; `at-most-once`: what may have begun is not repeated (a read needs `groupId`, `write` "
+        "`txnAppId`); `at-least-once`: writes without transactions, readable at once, but twice after a failure",
+        "exactly-once",
     ),
+    _pravegas("exactly_once", _WRITES, "`false` is `delivery` as `at-least-once`", "true"),
     _pravegas(
         "transaction_timeout_ms",
         _WRITES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nadi.errors import InvalidArgumentError
+from nadi.model.delivery import EXACTLY_ONCE, Guarantee, check_delivery
 from nadi.naming import is_number
 
 
@@ -22,6 +23,14 @@ def needed(options: Mapping[str, str], name: str, shown: str = "") -> str:
         shown = shown or name
         raise InvalidArgumentError(f"the option {shown!r} is missing: say .option({shown!r}, ...)")
     return value
+
+
+def delivery_of(options: Mapping[str, str]) -> Guarantee:
+    """The option `delivery`; exactly-once if it is not given."""
+    try:
+        return check_delivery(options.get("delivery", EXACTLY_ONCE).lower())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"the option 'delivery': {error}") from None
 
 
 def number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

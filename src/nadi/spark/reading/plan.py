@@ -28,12 +28,15 @@ async def with_slice(manager: StreamManager, options: ReadOptions) -> ReadOption
     return replace(options, start=found.start, end=found.end, slice_name=None)
 
 
-async def resolve(manager: StreamManager, options: ReadOptions, cut: StreamCut | str | int) -> StreamCut:
-    """The cut that an option means now; InvalidStreamCutError unless it is one of the stream."""
+async def resolve(
+    manager: StreamManager, options: ReadOptions, cut: StreamCut | str | int, *, end: bool = False
+) -> StreamCut:
+    """The cut that an option means now; InvalidStreamCutError unless it is one of the stream. end: it is where the read
+    ends."""
     if isinstance(cut, int):
         return await manager.cuts(options.scope, options.stream).at(cut)
     if isinstance(cut, str):
-        return await manager.cuts(options.scope, options.stream).named(cut)
+        return await manager.cuts(options.scope, options.stream).named(cut, end=end)
     check_cut(cut, options.scope, options.stream)
     await check_boundary(stores_of(manager), cut)
     return cut
@@ -63,7 +66,7 @@ async def start_of(manager: StreamManager, options: ReadOptions) -> StreamCut:
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
     if options.end is not None:
-        end = await resolve(manager, options, options.end)
+        end = await resolve(manager, options, options.end, end=True)
         await manager.cuts(options.scope, options.stream).segments_between(start, end)
     return start
 
@@ -72,7 +75,7 @@ async def batch_slices(manager: StreamManager, options: ReadOptions) -> list[Seg
     """Everything between the two cuts of the options (default: head and tail), as far as it is requested."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
-    end = await resolve(manager, options, TAIL if options.end is None else options.end)
+    end = await resolve(manager, options, TAIL if options.end is None else options.end, end=True)
     slices = await cuts.slices_between(manager.cuts(options.scope, options.stream), start, end)
     return await narrowed(manager, options, slices)
 

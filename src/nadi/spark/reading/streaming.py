@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,16 +20,18 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.scan.divided import divided
 from nadi.client.scan.positions import with_positions
+from nadi.client.segments.info import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
+from nadi.model.delivery import AT_MOST_ONCE
 from nadi.naming import parse_segment_name
 from nadi.spark.checkpoints.mirror import CheckpointMirror
 from nadi.spark.connections import Client, batch_of_task, client_of
+from nadi.spark.intents import Claims
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.query.notes import BatchNotes
+from nadi.spark.reading.query.notes import TABLE, BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
 from nadi.spark.reading.rows import read_pieces
@@ -41,8 +44,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._streams: QueryStreams | None = None  # beside the driver only
+        self._run = uuid4().hex
         self._mirror: CheckpointMirror | None = None
-        self._committed: Offsets | None = None  # by Spark, and not yet in the mirror
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         return StreamReader, (self._options,)
@@ -52,6 +55,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client.run(streams.begin()).to_json(is_one=self._options.several is None)
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark asks for it when it starts a query, before all batches: of one without rows that it planned before, it
+        asks for nothing else."""
+        client, _ = self._begun()
+        if self._mirror is not None:
+            client.run(self._mirror.begin())
         admission = self._options.admission
         if admission.max_bytes is not None:
             return ReadMaxBytes(admission.max_bytes)
@@ -81,21 +89,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, streams = self._begun()
         ending = Offsets.from_json(end)
-        begin = client.run(streams.begin_of(Offsets.from_json(start), ending))
+        claim = None
+        if self._options.delivery == AT_MOST_ONCE:
+            begin, batch = client.run(streams.hand_out(Offsets.from_json(start), ending))
+            claim = batch, self._run
+        else:
+            begin = client.run(streams.begin_of(Offsets.from_json(start), ending))
         planned = client.run(self._planned(streams, begin, ending))
+        for one in planned:
+            one.claim = claim
         if self._options.output is not None:
             planned[0].borders = (begin.to_json(is_one=self._options.several is None), end)
-        if self._options.mirror is not None:
-            self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
+        if self._mirror is not None and not self._mirror.is_own:
             client.run(self._mirror.keep(end))
-            if self._committed is not None:
-                client.run(streams.commit(self._committed))
-                self._committed = None
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
         options = self._options
+        if partition.claim is not None:
+            client = client_of(options.controller)
+            claims = Claims(client.manager, options.scope, TABLE, f"group {options.group_id}")
+            if not client.run(claims.task(*partition.claim)):
+                return  # an attempt before this one may have handed them out
         batch = batch_of_task()
         if partition.borders is not None and batch is not None:
             client = client_of(options.controller)
@@ -113,13 +129,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise QueryTruncatedError(f"{scope}/{stream}", gap, skips=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the query's group, if it has one. Spark keeps the offsets. With a mirror, only once that has them, too:
-        a query that is restored may run the batch before them again."""
+        """Move the query's group, if it has one. Spark keeps the offsets, and has the next batch's by now: with a
+        mirror, that has them first."""
         client, streams = self._begun()
-        if self._options.mirror is not None:
-            self._committed = Offsets.from_json(end)
-        else:
-            client.run(streams.commit(Offsets.from_json(end)))
+        if self._mirror is not None:
+            client.run(self._mirror.keep(end))
+        client.run(streams.commit(Offsets.from_json(end)))
 
     async def _planned(self, streams: QueryStreams, start: Offsets, end: Offsets) -> list[PiecesPartition]:
         manager, options = client_of(self._options.controller).manager, self._options
@@ -132,6 +147,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = client_of(self._options.controller)
         if self._streams is None:
             self._streams = QueryStreams(client.manager, self._options)
+            if self._options.mirror is not None:
+                self._mirror = CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
         return client, self._streams
 
 

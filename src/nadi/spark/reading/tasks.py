@@ -12,7 +12,10 @@ from nadi.spark.options.read import ReadOptions
 
 
 class PiecesPartition(InputPartition):
-    """What one task reads. borders: the offsets of its batch, if this task is to note them."""
+    """What one task reads. borders: the offsets of its batch, if this task is to note them. claim: the number of the
+    batch and of the query's run, if only the first attempt at this task may read."""
+
+    claim: tuple[int, str] | None = None
 
     def __init__(self, pieces: tuple[Piece, ...], borders: tuple[dict[str, Any], dict[str, Any]] | None = None) -> None:
         super().__init__(pieces)

@@ -6,9 +6,10 @@ long one once it is handed to the driver, so that it outlives a driver's restart
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -17,11 +18,15 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from nadi.client.aio import Transaction
 from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError
+from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
+from nadi.naming import VALUE
 from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
-from nadi.spark.intents import SinkRecord, abort_all, application, commit_all
+from nadi.spark.intents import TABLE, Claims, SinkRecord, abort_all, application, commit_all
+from nadi.spark.options.columns import TYPES
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.modes import BatchPlan, drop_former
 
+_logger = logging.getLogger(__name__)
 _WRITING_LEASE_MS = 60_000
 
 
@@ -42,28 +47,43 @@ class Columns:
 
     @classmethod
     def of(cls, schema: StructType, options: WriteOptions) -> Columns:
-        """Find the columns; InvalidArgumentError unless they exist and have the right types."""
+        """Find the columns by their names, in upper or lower case. InvalidArgumentError unless they exist and have the
+        right types, and for any other column but those of nadi's own reads, which aren't written."""
         names = schema.fieldNames()
-        if options.event_column not in names:
+        event = _position(names, options.event_column)
+        if event is None:
             raise InvalidArgumentError(
                 f"the rows have no column {options.event_column!r} to be written as events, only {', '.join(names)}: "
                 f"make one{'' if options.value else ' (binary or string)'}, or name one with event_attribute_name"
             )
-        event = names.index(options.event_column)
         kind = schema.fields[event].dataType
         if options.value is None and not isinstance(kind, BinaryType | StringType):
             raise InvalidArgumentError(
                 f"the column {options.event_column!r} is {kind.simpleString()}: cast it to binary or string"
             )
         key_name = options.routing_key_column or "routing_key"
-        if key_name not in names:
-            if options.routing_key_column is not None:
-                raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
-            return cls(event, None)
-        key = names.index(key_name)
-        if not isinstance(schema.fields[key].dataType, StringType):
+        key = _position(names, key_name)
+        if key is None and options.routing_key_column is not None:
+            raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
+        if key is not None and not isinstance(schema.fields[key].dataType, StringType):
             raise InvalidArgumentError(f"the routing key column {key_name!r} must be a string: cast it")
+        for at, name in enumerate(names):
+            if at not in (event, key) and name.lower() not in (*TYPES, VALUE) and not options.takes_other_columns:
+                raise InvalidArgumentError(
+                    f"the column {name!r} has no effect: an event is {options.event_column!r}, and its routing key "
+                    f"{key_name!r}. Leave it out, or put it into the event, as with to_json(struct(*))"
+                )
         return cls(event, key)
+
+
+def _position(names: Sequence[str], wanted: str) -> int | None:
+    """Where a column is; InvalidArgumentError if several have that name, in upper or lower case."""
+    alike = [at for at, name in enumerate(names) if name.lower() == wanted.lower()]
+    if len(alike) > 1:
+        raise InvalidArgumentError(
+            f"the columns {', '.join(names[at] for at in alike)} could each be {wanted!r}: keep one"
+        )
+    return alike[0] if alike else None
 
 
 def write_rows(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -86,10 +106,14 @@ def write_rows(options: WriteOptions, columns: Columns, batches: Iterator[pa.Rec
     return Written(txn.txn_id if txn else None, query_id)
 
 
-def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again."""
+def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch], run: str) -> Written:
+    """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again. At most
+    once, only if neither another run has begun this batch nor another attempt this task: then the rows are left out."""
     begin_task()
     client = client_of(options.controller)
+    if options.delivery == AT_MOST_ONCE and not client.run(_is_first(client, options, run)):
+        _logger.warning("a task's rows are left out of %s: they may be written already", options.stream)
+        return Written(None, None)
     writer = client.run(client.event_writer(options.scope, options.stream))
     try:
         for events, keys in _events(options, columns, batches):
@@ -99,6 +123,17 @@ def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.Reco
         client.forget_event_writer(options.scope, options.stream)  # its stream may have been deleted
         raise
     return Written(None, None)
+
+
+async def _is_first(client: Client, options: WriteOptions, run: str) -> bool:
+    if options.application is not None:
+        name, number = application(options.application[0]), options.application[1]
+    else:
+        batch = batch_of_task()
+        assert batch is not None, "a task of a streaming query has its id"
+        name, number = batch
+    claims = Claims(client.manager, options.scope, TABLE, f"{name}/{options.stream}")
+    return await claims.batch(number, run) and await claims.task(number, run)
 
 
 def _events(
@@ -148,10 +183,12 @@ class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._columns = Columns.of(schema, options)
+        self._run = uuid4().hex  # of the query: made beside the driver
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        write = write_rows if self._options.exactly_once else write_now
-        return write(self._options, self._columns, iterator)
+        if self._options.delivery == EXACTLY_ONCE:
+            return write_rows(self._options, self._columns, iterator)
+        return write_now(self._options, self._columns, iterator, self._run)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -169,7 +206,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
         written = _transactions(messages)
-        if options.application is not None:
+        if options.application is not None and options.delivery == EXACTLY_ONCE:
             name, version = options.application
             if not self._plan.skips:
                 record = SinkRecord(client.manager, options, application(name), skips=True)
@@ -204,7 +241,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def _record(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkRecord | None, Client]:
         client = client_of(self._options.controller)
         for message in messages:
-            if isinstance(message, Written) and self._options.exactly_once:
+            if isinstance(message, Written) and self._options.delivery == EXACTLY_ONCE:
                 assert message.query_id, "a task of a streaming query has its id"
                 return SinkRecord(client.manager, self._options, message.query_id), client
         return None, client

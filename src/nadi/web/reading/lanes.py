@@ -26,6 +26,7 @@ from nadi.model.framing import HEADER_BYTES
 from nadi.naming import segment_name
 from nadi.web.reading.times import AppendTimes
 from nadi.wire import commands as wire
+from nadi.wire.moments import ARRIVAL
 
 _ODD_CLOCKS_MS = 5_000  # between those of servers: a segment may have events of before it was made
 
@@ -94,7 +95,7 @@ class _Lane:
     async def pass_over(self, until_ms: int, patience_s: float) -> None:
         """Leave out what came before then: from the time index's place for it on, as long as that takes no longer."""
         with suppress(NotFoundError):
-            asked = wire.LocateMoment(0, self._segment, until_ms, "")
+            asked = wire.LocateMoment(0, self._segment, until_ms, ARRIVAL, "")
             found = await self._lanes.stores.ask(asked, wire.MomentLocated)
             held = self.events[-1].offset if self.events else -1
             if found.offset > max(self._reached, held):

@@ -49,15 +49,20 @@ async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, N
             yield batch
 
 
-async def first_events(manager: StreamManager, what: Playing, most: int) -> Batch:
-    """The first events of the stretch, at once."""
+async def first_events(manager: StreamManager, what: Playing, most: int, *, last: bool = False) -> Batch:
+    """The first events of the stretch, or its last ones, at once."""
+    if last:
+        cuts = manager.cuts(what.start.scope, what.start.stream)
+        what = replace(what, start=await cuts.latest(what.start, await cuts.before(what.end, most)))
     what = await _whole(manager, what)
     async with _opened(manager, what) as lanes:
         found: list[Came] = []
         next_ms, size = await lanes.next_ms(), 0
-        while next_ms is not None and len(found) < most and size < PAGE_BATCH_BYTES:
+        while next_ms is not None and (last or (len(found) < most and size < PAGE_BATCH_BYTES)):
             found.append(await lanes.take())
             size += len(found[-1].data)
+            while last and len(found) > 1 and size > PAGE_BATCH_BYTES:
+                size -= len(found.pop(0).data)
             next_ms = await lanes.next_ms()
         at_ms = found[-1].at_ms if found else what.from_ms or 0
         return Batch(at_ms, _seen(found), next=next_ms)

@@ -7,16 +7,18 @@ from nadi.wire.fields import I64, Blob, Bool, Entries, Str, Uuid
 
 
 class LocateMoment(OfSegment, frozen=True):
-    """Where a stream segment stood at a moment, in ms since 1970; see `segmentstore.state.time_index`."""
+    """Where a stream segment stood at a time of a clock; see `segmentstore.state.time_index`. That of ARRIVAL is in ms
+    since 1970."""
 
     code = 10_001
-    at_ms: I64
+    at: I64
+    clock: I64
     token: Str
 
 
 class MomentLocated(OfSegment, frozen=True):
-    """No event before `offset` was appended at that moment or later. is_sealed: the segment was sealed before it,
-    so that it has no such event at all."""
+    """No event before `offset` is of that time or later; of an EARLIEST clock, none from there on is of an earlier one.
+    is_sealed: the segment was sealed before it, so that all its events lie before `offset`, now and ever."""
 
     code = 10_002
     offset: I64
@@ -142,3 +144,21 @@ class EventSizesListed(OfSegment, frozen=True):
     sizes: Blob
     reached: I64
     checked: I64
+
+
+class IndexTimes(OfSegment, frozen=True):
+    """Add times of events to a stream segment's time index: of stretches that begin at `start`, as in `wire.moments`;
+    without any, only ask. clock: a LATEST one."""
+
+    code = 10_015
+    clock: I64
+    start: I64
+    stretches: Blob
+    token: Str
+
+
+class TimesIndexed(OfSegment, frozen=True):
+    """until: up to where the segment's events are in the index now. If `start` was another place, nothing was added."""
+
+    code = 10_016
+    until: I64

@@ -196,20 +196,22 @@ class Tags(_message.Message):
     def __init__(self, tag: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StreamConfig(_message.Message):
-    __slots__ = ("streamInfo", "scalingPolicy", "retentionPolicy", "tags", "timestampAggregationTimeout", "rolloverSizeBytes")
+    __slots__ = ("streamInfo", "scalingPolicy", "retentionPolicy", "tags", "timestampAggregationTimeout", "rolloverSizeBytes", "eventTime")
     STREAMINFO_FIELD_NUMBER: _ClassVar[int]
     SCALINGPOLICY_FIELD_NUMBER: _ClassVar[int]
     RETENTIONPOLICY_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMPAGGREGATIONTIMEOUT_FIELD_NUMBER: _ClassVar[int]
     ROLLOVERSIZEBYTES_FIELD_NUMBER: _ClassVar[int]
+    EVENTTIME_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     scalingPolicy: ScalingPolicy
     retentionPolicy: RetentionPolicy
     tags: Tags
     timestampAggregationTimeout: int
     rolloverSizeBytes: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., scalingPolicy: _Optional[_Union[ScalingPolicy, _Mapping]] = ..., retentionPolicy: _Optional[_Union[RetentionPolicy, _Mapping]] = ..., tags: _Optional[_Union[Tags, _Mapping]] = ..., timestampAggregationTimeout: _Optional[int] = ..., rolloverSizeBytes: _Optional[int] = ...) -> None: ...
+    eventTime: str
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., scalingPolicy: _Optional[_Union[ScalingPolicy, _Mapping]] = ..., retentionPolicy: _Optional[_Union[RetentionPolicy, _Mapping]] = ..., tags: _Optional[_Union[Tags, _Mapping]] = ..., timestampAggregationTimeout: _Optional[int] = ..., rolloverSizeBytes: _Optional[int] = ..., eventTime: _Optional[str] = ...) -> None: ...
 
 class CreateStreamStatus(_message.Message):
     __slots__ = ("status",)
@@ -344,12 +346,14 @@ class GetEpochSegmentsRequest(_message.Message):
     def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetSegmentsRequest(_message.Message):
-    __slots__ = ("streamInfo", "timestamp")
+    __slots__ = ("streamInfo", "timestamp", "clock")
     STREAMINFO_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     timestamp: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    clock: int
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., timestamp: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class SegmentsAtTime(_message.Message):
     __slots__ = ("segments", "delegationToken")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18nadi/wire/rpc/logs.proto\x12\tnadi.logs\"9\n\x07Request\x12.\n\rresource_logs\x18\x01 \x03(\x0b\x32\x17.nadi.logs.ResourceLogs\"a\n\x0cResourceLogs\x12\'\n\x08resource\x18\x01 \x01(\x0b\x32\x15.nadi.logs.Attributes\x12(\n\nscope_logs\x18\x02 \x03(\x0b\x32\x14.nadi.logs.ScopeLogs\"1\n\nAttributes\x12#\n\nattributes\x18\x01 \x03(\x0b\x32\x0f.nadi.logs.Pair\"W\n\tScopeLogs\x12\"\n\x05scope\x18\x01 \x01(\x0b\x32\x13.nadi.logs.LogScope\x12&\n\x0blog_records\x18\x02 \x03(\x0b\x32\x11.nadi.logs.Record\"N\n\x08LogScope\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\nattributes\x18\x03 \x03(\x0b\x32\x0f.nadi.logs.Pair\"\xfc\x01\n\x06Record\x12\x16\n\x0etime_unix_nano\x18\x01 \x01(\x06\x12\x17\n\x0fseverity_number\x18\x02 \x01(\x05\x12\x15\n\rseverity_text\x18\x03 \x01(\t\x12\x1e\n\x04\x62ody\x18\x05 \x01(\x0b\x32\x10.nadi.logs.Value\x12#\n\nattributes\x18\x06 \x03(\x0b\x32\x0f.nadi.logs.Pair\x12\r\n\x05\x66lags\x18\x08 \x01(\x07\x12\x10\n\x08trace_id\x18\t \x01(\x0c\x12\x0f\n\x07span_id\x18\n \x01(\x0c\x12\x1f\n\x17observed_time_unix_nano\x18\x0b \x01(\x06\x12\x12\n\nevent_name\x18\x0c \x01(\t\"4\n\x04Pair\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.nadi.logs.Value\"\xd6\x01\n\x05Value\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x13\n\tint_value\x18\x03 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00\x12(\n\x0b\x61rray_value\x18\x05 \x01(\x0b\x32\x11.nadi.logs.ValuesH\x00\x12(\n\x0ckvlist_value\x18\x06 \x01(\x0b\x32\x10.nadi.logs.PairsH\x00\x12\x15\n\x0b\x62ytes_value\x18\x07 \x01(\x0cH\x00\x42\x07\n\x05value\"*\n\x06Values\x12 \n\x06values\x18\x01 \x03(\x0b\x32\x10.nadi.logs.Value\"(\n\x05Pairs\x12\x1f\n\x06values\x18\x01 \x03(\x0b\x32\x0f.nadi.logs.Pairb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18nadi/wire/rpc/logs.proto\x12\tnadi.logs\"9\n\x07Request\x12.\n\rresource_logs\x18\x01 \x03(\x0b\x32\x17.nadi.logs.ResourceLogs\"7\n\x08Response\x12+\n\x0fpartial_success\x18\x01 \x01(\x0b\x32\x12.nadi.logs.Partial\">\n\x07Partial\x12\x1c\n\x14rejected_log_records\x18\x01 \x01(\x03\x12\x15\n\rerror_message\x18\x02 \x01(\t\"a\n\x0cResourceLogs\x12\'\n\x08resource\x18\x01 \x01(\x0b\x32\x15.nadi.logs.Attributes\x12(\n\nscope_logs\x18\x02 \x03(\x0b\x32\x14.nadi.logs.ScopeLogs\"1\n\nAttributes\x12#\n\nattributes\x18\x01 \x03(\x0b\x32\x0f.nadi.logs.Pair\"W\n\tScopeLogs\x12\"\n\x05scope\x18\x01 \x01(\x0b\x32\x13.nadi.logs.LogScope\x12&\n\x0blog_records\x18\x02 \x03(\x0b\x32\x11.nadi.logs.Record\"N\n\x08LogScope\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\nattributes\x18\x03 \x03(\x0b\x32\x0f.nadi.logs.Pair\"\xfc\x01\n\x06Record\x12\x16\n\x0etime_unix_nano\x18\x01 \x01(\x06\x12\x17\n\x0fseverity_number\x18\x02 \x01(\x05\x12\x15\n\rseverity_text\x18\x03 \x01(\t\x12\x1e\n\x04\x62ody\x18\x05 \x01(\x0b\x32\x10.nadi.logs.Value\x12#\n\nattributes\x18\x06 \x03(\x0b\x32\x0f.nadi.logs.Pair\x12\r\n\x05\x66lags\x18\x08 \x01(\x07\x12\x10\n\x08trace_id\x18\t \x01(\x0c\x12\x0f\n\x07span_id\x18\n \x01(\x0c\x12\x1f\n\x17observed_time_unix_nano\x18\x0b \x01(\x06\x12\x12\n\nevent_name\x18\x0c \x01(\t\"4\n\x04Pair\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.nadi.logs.Value\"\xd6\x01\n\x05Value\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x13\n\tint_value\x18\x03 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00\x12(\n\x0b\x61rray_value\x18\x05 \x01(\x0b\x32\x11.nadi.logs.ValuesH\x00\x12(\n\x0ckvlist_value\x18\x06 \x01(\x0b\x32\x10.nadi.logs.PairsH\x00\x12\x15\n\x0b\x62ytes_value\x18\x07 \x01(\x0cH\x00\x42\x07\n\x05value\"*\n\x06Values\x12 \n\x06values\x18\x01 \x03(\x0b\x32\x10.nadi.logs.Value\"(\n\x05Pairs\x12\x1f\n\x06values\x18\x01 \x03(\x0b\x32\x0f.nadi.logs.Pairb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,22 +33,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REQUEST']._serialized_start=39
   _globals['_REQUEST']._serialized_end=96
-  _globals['_RESOURCELOGS']._serialized_start=98
-  _globals['_RESOURCELOGS']._serialized_end=195
-  _globals['_ATTRIBUTES']._serialized_start=197
-  _globals['_ATTRIBUTES']._serialized_end=246
-  _globals['_SCOPELOGS']._serialized_start=248
-  _globals['_SCOPELOGS']._serialized_end=335
-  _globals['_LOGSCOPE']._serialized_start=337
-  _globals['_LOGSCOPE']._serialized_end=415
-  _globals['_RECORD']._serialized_start=418
-  _globals['_RECORD']._serialized_end=670
-  _globals['_PAIR']._serialized_start=672
-  _globals['_PAIR']._serialized_end=724
-  _globals['_VALUE']._serialized_start=727
-  _globals['_VALUE']._serialized_end=941
-  _globals['_VALUES']._serialized_start=943
-  _globals['_VALUES']._serialized_end=985
-  _globals['_PAIRS']._serialized_start=987
-  _globals['_PAIRS']._serialized_end=1027
+  _globals['_RESPONSE']._serialized_start=98
+  _globals['_RESPONSE']._serialized_end=153
+  _globals['_PARTIAL']._serialized_start=155
+  _globals['_PARTIAL']._serialized_end=217
+  _globals['_RESOURCELOGS']._serialized_start=219
+  _globals['_RESOURCELOGS']._serialized_end=316
+  _globals['_ATTRIBUTES']._serialized_start=318
+  _globals['_ATTRIBUTES']._serialized_end=367
+  _globals['_SCOPELOGS']._serialized_start=369
+  _globals['_SCOPELOGS']._serialized_end=456
+  _globals['_LOGSCOPE']._serialized_start=458
+  _globals['_LOGSCOPE']._serialized_end=536
+  _globals['_RECORD']._serialized_start=539
+  _globals['_RECORD']._serialized_end=791
+  _globals['_PAIR']._serialized_start=793
+  _globals['_PAIR']._serialized_end=845
+  _globals['_VALUE']._serialized_start=848
+  _globals['_VALUE']._serialized_end=1062
+  _globals['_VALUES']._serialized_start=1064
+  _globals['_VALUES']._serialized_end=1106
+  _globals['_PAIRS']._serialized_start=1108
+  _globals['_PAIRS']._serialized_end=1148
 # @@protoc_insertion_point(module_scope)

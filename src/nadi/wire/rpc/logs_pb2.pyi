@@ -12,6 +12,20 @@ class Request(_message.Message):
     resource_logs: _containers.RepeatedCompositeFieldContainer[ResourceLogs]
     def __init__(self, resource_logs: _Optional[_Iterable[_Union[ResourceLogs, _Mapping]]] = ...) -> None: ...
 
+class Response(_message.Message):
+    __slots__ = ("partial_success",)
+    PARTIAL_SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    partial_success: Partial
+    def __init__(self, partial_success: _Optional[_Union[Partial, _Mapping]] = ...) -> None: ...
+
+class Partial(_message.Message):
+    __slots__ = ("rejected_log_records", "error_message")
+    REJECTED_LOG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    rejected_log_records: int
+    error_message: str
+    def __init__(self, rejected_log_records: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
 class ResourceLogs(_message.Message):
     __slots__ = ("resource", "scope_logs")
     RESOURCE_FIELD_NUMBER: _ClassVar[int]

@@ -15,11 +15,11 @@ from nadi.controller.rest.intake import LOGS_PATH, Intake, taken
 from nadi.controller.rest.replies import reply
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import ConflictError, InvalidArgumentError, StreamSealedError, UnavailableError
+from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.naming import check_name
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
-CLOUD_EVENT, CLOUD_EVENTS = "application/cloudevents+json", "application/cloudevents-batch+json"
 PROTOBUF = "application/x-protobuf"
 STREAM_HEADER = "nadi-stream"
 _TEXT = {"type": "string", "minLength": 1}
@@ -51,14 +51,14 @@ def _sealed_is_a_conflict() -> Iterator[None]:
     STREAM + "/events",
     on_stream(Act.WRITE),
     Written,
-    takes=("application/octet-stream", "application/json", NDJSON, ARROW, CLOUD_EVENT, CLOUD_EVENTS),
+    takes=("application/octet-stream", "application/json", NDJSON, ARROW, STRUCTURED, BATCH),
     codes={
         409: "The stream is sealed, or the Idempotency-Key was used for other data.",
-        413: "The body is too large, or has too many events.",
+        413: "The body is too large, as it is sent or once it is unpacked.",
         415: "The body is packed by something else than gzip.",
     },
     query=(
-        Parameter("key", "The routing key of all events.", _TEXT),
+        Parameter("key", "The routing key of all events.", {"type": "string"}),
         Parameter("key-field", "The field of each JSON line that is its routing key.", _TEXT),
     ),
 )
@@ -94,19 +94,27 @@ def _needs_of_logs(call: Call) -> Need:
     codes={
         404: "There is no such stream.",
         409: "The stream is sealed.",
-        413: "The body is too large, or has too many records.",
+        413: "The body is too large, as it is sent or once it is unpacked.",
         415: "The body is neither JSON nor protobuf, or is packed by something else than gzip.",
     },
     query=(Parameter("stream", "Where they go, as scope/stream; or the header Nadi-Stream.", _TEXT),),
 )
 async def write_logs(call: Call) -> Response:
-    """Write OpenTelemetry's log records, as OTLP over HTTP sends them."""
+    """Write OpenTelemetry's log records, as OTLP over HTTP sends them; the answer says which were rejected."""
+    from nadi.wire.rpc import logs_pb2  # few servers are sent any
+
     async with taken(call.request, call.api.data_places, grows=True) as sent:
         with _sealed_is_a_conflict():
-            await _intake(call).logs(_stream_of_logs(call), sent)
+            rejected = await _intake(call).logs(_stream_of_logs(call), sent)
     if sent.media == PROTOBUF:
-        return Response(b"", media_type=PROTOBUF)  # a whole ExportLogsServiceResponse: nothing was refused
-    return reply({})
+        response = logs_pb2.Response()
+        if rejected is not None:
+            response.partial_success.rejected_log_records = rejected.records
+            response.partial_success.error_message = rejected.problem
+        return Response(response.SerializeToString(), media_type=PROTOBUF)
+    if rejected is None:
+        return reply({})
+    return reply({"partialSuccess": {"rejectedLogRecords": str(rejected.records), "errorMessage": rejected.problem}})
 
 
 ENDPOINTS = (write_events, write_logs)

@@ -24,6 +24,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.wire import commands as wire
+from nadi.wire.moments import ARRIVAL
 
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ async def waited_s(stores: SegmentStores, cut: StreamCut) -> float | None:
 
     async def waiting_at(at_ms: int) -> list[tuple[int, int]]:
         names = [segment_name(cut.scope, cut.stream, segment) for segment, _ in suspects]
-        asked = (stores.ask(wire.LocateMoment(0, name, max(at_ms, 0), ""), wire.MomentLocated) for name in names)
+        asked = (
+            stores.ask(wire.LocateMoment(0, name, max(at_ms, 0), ARRIVAL, ""), wire.MomentLocated) for name in names
+        )
         found = await asyncio.gather(*asked)
         return [one for one, reply in zip(suspects, found, strict=True) if reply.offset > one[1]]
 

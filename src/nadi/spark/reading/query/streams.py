@@ -48,12 +48,13 @@ class QueryStreams:
         self._names: list[str] = []
         self._looked_at: float | None = None
         group_id = options.group_id
-        self._group = QueryGroup(manager, options.scope, group_id) if group_id is not None else None
+        self._group = QueryGroup(manager, options.scope, group_id, options.delivery) if group_id is not None else None
         self._lag = Lag(manager)
         self._handover = _handover_of(manager, options)
         self._handed_over_to: StreamCut | None = None
         self._at: Offsets | None = None  # where the latest batch ends
         self._began: Offsets | None = None  # what Spark was told as the start of a new query
+        self._handed: tuple[Offsets, Offsets, int] | None = None  # the latest batch's end, its start, and its number
         self._minimum = Minimum(options.admission)
         self._turn = 0
         self._is_closed = False  # streams that appear are none of this query's
@@ -146,6 +147,18 @@ class QueryStreams:
         names = [name for name, one in end.streams.items() if start.streams.get(name, one) != one]
         return [piece for pieces in (await _each(names, read)).values() for piece in pieces]
 
+    async def hand_out(self, start: Offsets, end: Offsets) -> tuple[Offsets, int]:
+        """Put the query's group behind a batch before any of its events is handed out. Return where the batch begins
+        now, at its end if it was handed out by an earlier run of the query, and a number that rises with each batch.
+
+        ConflictError if another run has gone on with the group.
+        """
+        assert self._group is not None, "at most once needs it"
+        if self._handed is None or self._handed[0] != end:
+            await self._group.take(start)
+            self._handed = end, *await self._group.hand_out(start, end)
+        return self._handed[1:]
+
     async def commit(self, end: Offsets) -> None:
         """Spark needs nothing any more that lies before `end`."""
         if self._group is not None:
@@ -224,7 +237,7 @@ class QueryStreams:
             view = StreamView(self._manager, options.scope, name, options.on_damage)
             progress = Progress(view, skip_truncated=options.skip_truncated)
             if options.end is not None:
-                await progress.limit_to(END, await plan.resolve(self._manager, options, options.end))
+                await progress.limit_to(END, await plan.resolve(self._manager, options, options.end, end=True))
             self._progress[name] = progress
         return progress
 

@@ -9,6 +9,7 @@ import { Lost, Refused } from "./problems.js";
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 60, 300, 1000];
 const BEFORE_MS = 20000; // that one sees of what came before it is live
 const AT_ONCE = 200; // events of one answer, at most
+const LAST = 10; // events that one sees of a stream to which nothing came lately
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
 
 // from: as in source.js; goesOn(): whether more may come behind the end of the whole stream.
@@ -131,7 +132,8 @@ export function playback(from, goesOn, signal) {
     async function first() {
       try {
         const ms = Math.round(Math.max(serverNow() - BEFORE_MS, since ?? 0));
-        const batch = await from.first(new URLSearchParams({ from: ms, most: AT_ONCE }), over);
+        let batch = await from.first(new URLSearchParams({ from: ms, most: AT_ONCE }), over);
+        if (!batch.events.length && since === null) batch = await from.first(new URLSearchParams({ which: "last", most: LAST }), over);
         batch.events = batch.events.filter(isNew);
         if (over.aborted) return;
         keep(batch.events);

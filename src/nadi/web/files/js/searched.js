@@ -71,7 +71,7 @@ function level(behind, past) {
 
 // The fields that one may ask for, each with its kind.
 export function fieldChips(fields, onField) {
-  return fields.slice(0, 30).map((one) => el("button.tag", { type: "button", title: `${one.kind}: add it to the query`, onclick: () => onField(one.name) }, one.name));
+  return fields.slice(0, 30).map((one) => el("button.tag", { type: "button", title: `${one.kind}, in ${one.events} events: add it to the query`, onclick: () => onField(one.name) }, one.name));
 }
 
 export function standingPanel(scope, onQuery) {

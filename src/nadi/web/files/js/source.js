@@ -5,7 +5,7 @@ import { ask, listen } from "./api.js";
 
 export function overHttp(data) {
   return {
-    first: (query, signal) => ask(`${data}/events?${query}`, signal), // a batch with the first events of a stretch
+    first: (query, signal) => ask(`${data}/events?${query}`, signal), // a batch with the first events of a stretch, or its last
     play: (query, on, signal) => listen(`${data}/play?${query}`, on, signal),
     tail: (on, signal) => listen(`${data}/tail`, on, signal),
   };

@@ -1,0 +1,227 @@
+"""The index of events' own times, kept up by whoever asks for a cut by them.
+
+The store has the index (`segmentstore.state.time_index`), but doesn't read events. So a client that looks for a time
+first reads those of each segment that aren't in the index yet, and adds for each stretch of them where it ends and its
+earliest and latest time. Several may do so at once: the store takes what begins where the index ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from nadi.client.reading.damage import SKIP
+from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.segments.info import segment_info
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.values.columns import MISFITS, array_of
+from nadi.client.values.types import COUNTED, SECONDS
+from nadi.errors import DamagedDataError, PermissionDeniedError, SegmentNotFoundError, TruncatedError
+from nadi.limits import KIB, TIMES_INDEXED_AT_ONCE
+from nadi.model.event import EventBlock
+from nadi.model.event_time import EventTime
+from nadi.model.field_path import parse_path
+from nadi.model.json_events import NotJsonError, value_in, with_whole_characters
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+from nadi.wire.moments import NO_TIMES, Numbers, clock_of, packed_stretches
+
+log = logging.getLogger("nadi.client")
+
+Times = Callable[[Sequence[bytes]], pa.Array]  # of events, in microseconds since 1970; null where one has none
+
+_AT_ONCE = 4  # segments
+_SENT_STRETCHES = TIMES_INDEXED_AT_ONCE // 4
+_STRETCH_BYTES = 64 * KIB
+_LOOK_BYTES = 2 * _STRETCH_BYTES  # a stretch goes on to the end of an event
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NotJsonError)
+
+
+async def index_times(
+    stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]
+) -> None:
+    """Bring the index of these segments up to what they have now, as far as one may read it and write to it: what isn't
+    in the index makes cuts less close, not wrong."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+    times, clock = times_of(event_time), clock_of(str(event_time))
+
+    async def one(segment_id: int) -> None:
+        async with turns:
+            try:
+                await _Segment(stores, segment_name(scope, stream, segment_id), clock, times).index()
+            except (PermissionDeniedError, SegmentNotFoundError, TruncatedError) as error:
+                log.debug("event times of segment %d of %s/%s aren't indexed: %s", segment_id, scope, stream, error)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for segment_id in ids:
+                group.create_task(one(segment_id))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def nearer(
+    stores: SegmentStores, cut: StreamCut, event_time: EventTime, time_us: int, *, end: bool = False
+) -> StreamCut:
+    """The cut of a time that the index has, led over those events of the stretch where it stands that it needn't have:
+    earlier ones behind it; or, if it is an end, later ones before it."""
+    times = times_of(event_time)
+
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(segment_id: int, offset: int) -> int:
+        if offset < 0:
+            return offset
+        async with turns:
+            try:
+                return await led(segment_name(cut.scope, cut.stream, segment_id), offset)
+            except DamagedDataError:  # it stays as far from the time as it is
+                return offset
+
+    async def led(name: str, offset: int) -> int:
+        info = await segment_info(stores, name)
+        start, stop = offset, min(offset + _LOOK_BYTES, info.write_offset)
+        if end:
+            start, stop = max(offset - _LOOK_BYTES, info.start_offset), offset
+            if start > info.start_offset:
+                start = (await stores.ask(wire.LocateOffset(0, name, start, ""), wire.OffsetLocated)).offset
+        elif stop < info.write_offset:
+            stop = (await stores.ask(wire.LocateOffset(0, name, stop, ""), wire.OffsetLocated)).offset
+        near = offset
+        async with aclosing(read_segment_range(stores, name, start, stop, SKIP)) as blocks:
+            async for block in blocks:
+                found = np.asarray((await asyncio.to_thread(times, block.events())).fill_null(NO_TIMES[end]))
+                if end:
+                    early = np.flatnonzero(found < time_us)
+                    if len(early):
+                        near = int(_ends(block)[early[-1]])
+                elif (late := np.flatnonzero(found >= time_us)).size:
+                    return int(block.offsets()[late[0]])
+                else:
+                    near = block.offset + block.size_bytes
+        return near
+
+    near = await asyncio.gather(*(one(segment, offset) for segment, offset in cut.positions.items()))
+    return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, near, strict=True)))
+
+
+class _Segment:
+    def __init__(self, stores: SegmentStores, name: str, clock: int, times: Times) -> None:
+        self._stores, self._name, self._clock, self._times = stores, name, clock, times
+
+    async def index(self) -> None:
+        until = await self._add(0, [])
+        end = (await segment_info(self._stores, self._name)).write_offset
+        reached = -1
+        while reached < until < end:  # what is damaged up to the end isn't in the index until more comes
+            reached, until = until, await self._index(until, end)
+
+    async def _index(self, start: int, end: int) -> int:
+        """Read from where the index ends; return up to where it goes then."""
+        until, found = start, list[tuple[Numbers, Numbers, Numbers]]()
+        async with aclosing(read_segment_range(self._stores, self._name, start, end, SKIP)) as blocks:
+            async for block in blocks:
+                found.append(await asyncio.to_thread(_stretches, block, self._times))
+                if sum(len(ends) for ends, _, _ in found) >= _SENT_STRETCHES:
+                    sent, found = found, []
+                    expected = int(sent[-1][0][-1])
+                    until = await self._add(until, sent)
+                    if until != expected:
+                        return until  # another client is at it
+        return await self._add(until, found)
+
+    async def _add(self, start: int, found: Sequence[tuple[Numbers, Numbers, Numbers]]) -> int:
+        """Add stretches to the index that begin at `start`; return where it ends, which is elsewhere if they came
+        too late."""
+        packed = b"".join(packed_stretches(*part) for part in found)
+        request = wire.IndexTimes(0, self._name, self._clock, start, packed, "")
+        return (await self._stores.ask(request, wire.TimesIndexed)).until
+
+
+def _stretches(block: EventBlock, times: Times) -> tuple[Numbers, Numbers, Numbers]:
+    """Where each stretch of a block ends, and the earliest and latest time in it."""
+    found = times(block.events())
+    earliest, latest = (np.asarray(found.fill_null(none), np.int64) for none in NO_TIMES)
+    ends = _ends(block)
+    first, firsts, at = 0, list[int](), block.offset
+    while first < len(ends):
+        firsts.append(first)
+        last = min(int(np.searchsorted(ends, at + _STRETCH_BYTES)), len(ends) - 1)
+        first, at = last + 1, int(ends[last])
+    return (
+        ends[[*(first - 1 for first in firsts[1:]), -1]],
+        np.minimum.reduceat(earliest, firsts),
+        np.maximum.reduceat(latest, firsts),
+    )
+
+
+def _ends(block: EventBlock) -> Numbers:
+    """Where each event ends in the segment."""
+    return np.append(block.starts[1:], block.size_bytes) + block.offset
+
+
+# --- what the time of an event is ------------------------------------------------------------------------------
+
+
+def times_of(event_time: EventTime) -> Times:
+    """What reads events' times."""
+    kind = SECONDS if event_time.unit == "s" else COUNTED[event_time.unit]
+    read = _reader(event_time)
+
+    def one(value: Any) -> int | None:
+        try:
+            return array_of([value], kind, _no_fields).cast(pa.int64())[0].as_py()  # type: ignore[no-any-return]
+        except MISFITS:
+            return None  # whatever it is, it is no time
+
+    def times(events: Sequence[bytes]) -> pa.Array:
+        values = read(events)
+        try:
+            return array_of(values, kind, _no_fields).cast(pa.int64())
+        except MISFITS:
+            return pa.array(map(one, values), pa.int64())
+
+    return times
+
+
+def _no_fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
+    raise AssertionError("a time has no fields")
+
+
+def _reader(event_time: EventTime) -> Callable[[Sequence[bytes]], list[Any]]:
+    """What takes the field out of events: None where there is none."""
+    path, is_json = parse_path(event_time.path), event_time.format == "json"
+    form = msgspec.json if is_json else msgspec.msgpack
+    decode: Callable[[Any], Any] = form.Decoder().decode
+    member = msgspec.defstruct("Member", [("time", Any, None)], rename={"time": path.name or ""}, gc=False)
+    decode_member = form.Decoder(member).decode
+
+    def one(event: bytes) -> Any:
+        if path.name is not None:
+            with suppress(*_DECODE_ERRORS):
+                return decode_member(event).time
+        try:  # of nothing but the field, for what is beside it may be too large for Python
+            if not is_json:
+                return path.find(decode(event))
+            value = value_in(event, path)
+            return decode(with_whole_characters(bytes(value))) if isinstance(value, msgspec.Raw) else value
+        except _DECODE_ERRORS:
+            return None
+
+    def read(events: Sequence[bytes]) -> list[Any]:
+        if path.name is not None:
+            try:
+                return [decode_member(event).time for event in events]
+            except _DECODE_ERRORS:
+                pass  # one of them is another thing than an object, or has half of a pair
+        return list(map(one, events))
+
+    return read

@@ -1,0 +1,211 @@
+"""Arrow columns of whatever type as columns of plain ones: the one place that says what becomes of a type.
+
+Arrow has several forms for the same values: views of texts, bytes and lists, dictionaries, runs. What is written to a
+stream has the `ordinary` form alone, and no reader needs to know the others, in which few bytes may stand for many.
+`plain` is what a column is in a scan and in Spark, with nulls everywhere, and `cast` makes it that.
+
+>>> ordinary(pa.array(["hall", "hall", None]).dictionary_encode()).type
+DataType(string)
+>>> cast(pa.array([-1], pa.timestamp("ns")), pa.timestamp("us")).cast(pa.int64()).to_pylist()
+[-1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+from nadi.errors import InvalidArgumentError
+from nadi.naming import PER_SECOND
+
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_AS_EVENT = "read the bytes, as 'event'"
+
+
+# --- the ordinary form ----------------------------------------------------------------------------------
+
+
+def ordinary_type(kind: pa.DataType) -> pa.DataType:
+    """The type that has the same values in Arrow's ordinary form."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return ordinary_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = ordinary_type(kind.storage_type)
+        return kind if storage == kind.storage_type else storage
+    if types.is_struct(kind):
+        return pa.struct([_ordinary_field(kind.field(number)) for number in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_ordinary_field(kind.key_field), _ordinary_field(kind.item_field), kind.keys_sorted)
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_ordinary_field(kind.value_field), kind.list_size)
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
+        return pa.large_list(_ordinary_field(kind.value_field))
+    return pa.list_(_ordinary_field(kind.value_field)) if types.is_list(kind) or types.is_list_view(kind) else kind
+
+
+def _ordinary_field(field: pa.Field) -> pa.Field:
+    return field.with_type(ordinary_type(field.type))
+
+
+def ordinary_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema whose columns have the same values in Arrow's ordinary form."""
+    return pa.schema([_ordinary_field(field) for field in schema], schema.metadata)
+
+
+def ordinary(column: pa.Array) -> pa.Array:
+    """The same values in the type that `ordinary_type` says."""
+    types, kind = pa.types, column.type
+    wanted = ordinary_type(kind)
+    if wanted == kind:
+        return column
+    if types.is_dictionary(kind):
+        return ordinary(column.dictionary).take(column.indices)
+    if types.is_run_end_encoded(kind):
+        rows = np.arange(column.offset, column.offset + len(column))
+        return ordinary(column.values).take(pa.array(np.searchsorted(column.run_ends.to_numpy(), rows, side="right")))
+    if isinstance(kind, pa.BaseExtensionType):
+        return ordinary(column.storage)
+    return column.cast(wanted) if not types.is_nested(kind) else _within(column, wanted, ordinary)
+
+
+def _within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """A column of structs, maps or lists in the type `wanted`, whose parts are what `convert` makes of the column's."""
+    types, kind = pa.types, column.type
+    mask = column.is_null() if column.null_count else None
+    if types.is_struct(kind):
+        parts = [convert(part) for part in column.flatten()]
+        return pa.StructArray.from_arrays(parts, fields=_fields(wanted), mask=mask)
+    if types.is_map(kind):
+        borders, start, end = _borders(column)
+        keys, items = (convert(part.slice(start, end - start)) for part in (column.keys, column.items))
+        return pa.MapArray.from_arrays(borders.cast(pa.int32()), keys, items, type=wanted, mask=mask)
+    if types.is_list(kind) or types.is_large_list(kind):
+        borders, start, end = _borders(column)
+        values = convert(column.values.slice(start, end - start))
+    elif types.is_fixed_size_list(kind):
+        size = kind.list_size
+        values = convert(column.values.slice(column.offset * size, len(column) * size))
+        if types.is_fixed_size_list(wanted):
+            return pa.FixedSizeListArray.from_arrays(values, type=wanted, mask=mask)
+        borders = pa.array(np.arange(len(column) + 1) * size)
+    else:  # views: pyarrow 26 makes an array of them that has too few offsets
+        borders, places = _places(column)
+        values = convert(column.values).take(places)
+    if types.is_large_list(wanted):
+        return pa.LargeListArray.from_arrays(borders.cast(pa.int64()), values, type=wanted, mask=mask)
+    return pa.ListArray.from_arrays(borders.cast(pa.int32()), values, type=wanted, mask=mask)
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _borders(column: pa.Array) -> tuple[pa.Array, int, int]:
+    """Where each list begins among the values of all of them, and where these begin and end."""
+    offsets: _Numbers = column.offsets.to_numpy().astype(np.int64)
+    start, end = int(offsets[0]), int(offsets[-1])
+    return pa.array(offsets - start), start, end
+
+
+def _places(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Of a column of list views: where each begins among the values of all, and where those are."""
+    is_there = column.is_valid().to_numpy(zero_copy_only=False)
+    sizes: _Numbers = np.where(is_there, column.sizes.to_numpy(), 0).astype(np.int64)
+    ends = np.append(0, np.cumsum(sizes))
+    shifts = column.offsets.to_numpy().astype(np.int64) - ends[:-1]
+    return pa.array(ends), pa.array(np.arange(ends[-1]) + np.repeat(shifts, sizes))
+
+
+# --- what a scan and Spark have -------------------------------------------------------------------------
+
+
+def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> pa.DataType:
+    """The type of a column of these values in a scan, which Spark has too; InvalidArgumentError if there is none.
+
+    path: where the values are, for the error; instead: what to do then.
+    """
+    types = pa.types
+    kind = ordinary_type(kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.bool_() if kind == pa.bool8() else plain(kind.storage_type, path, instead)
+    if types.is_struct(kind) and kind.num_fields:
+        names = [field.name for field in _fields(kind)]
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"{path} has two fields of one name, of {', '.join(names)}: rename one")
+        return pa.struct([(field.name, plain(field.type, f"{path}.{field.name}", instead)) for field in _fields(kind)])
+    if types.is_map(kind):
+        item = plain(kind.item_type, f"{path}.value", instead)
+        return pa.map_(plain(kind.key_type, f"{path}.key", instead), item)
+    if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element", instead)))
+    found = _plain_leaf(kind)
+    if found is None:
+        raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: {instead}")
+    return found
+
+
+def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_decimal(kind):
+        fits = kind.precision <= 38 and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if fits else pa.string()
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_unsigned_integer(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}[kind.bit_width]
+    if types.is_signed_integer(kind) or types.is_boolean(kind):
+        return kind
+    if types.is_floating(kind):
+        return pa.float64() if kind.bit_width == 64 else pa.float32()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    texts = (types.is_string, types.is_large_string, types.is_null, types.is_time)
+    return pa.string() if any(test(kind) for test in texts) else None
+
+
+def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The column in another type that has its values; of times only what is smaller than its unit is lost."""
+    types, kind = pa.types, column.type
+    if kind == wanted:
+        return column
+    if isinstance(kind, pa.BaseExtensionType):
+        return cast(column.storage, wanted)
+    ordinary_column = ordinary(column)
+    if ordinary_column is not column:
+        return cast(ordinary_column, wanted)
+    if types.is_struct(kind) and types.is_struct(wanted):
+        parts = zip(column.flatten(), _fields(wanted), strict=True)
+        mask = column.is_null() if column.null_count else None
+        converted = [cast(part, field.type) for part, field in parts]
+        return pa.StructArray.from_arrays(converted, fields=_fields(wanted), mask=mask)
+    if types.is_map(kind) and types.is_map(wanted):
+        kinds = iter((wanted.key_type, wanted.item_type))
+        return _within(column, wanted, lambda part: cast(part, next(kinds)))
+    if types.is_list(wanted) and types.is_nested(kind):
+        return _within(column, wanted, lambda part: cast(part, wanted.value_type))
+    if types.is_timestamp(kind) and types.is_timestamp(wanted):
+        return floored(column, wanted)
+    return compute.cast(column, options=compute.CastOptions(wanted, allow_time_truncate=True))
+
+
+def floored(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Timestamps in another unit, rounded towards the past where it is a coarser one: Arrow rounds towards 1970."""
+    per = PER_SECOND[column.type.unit] // PER_SECOND[wanted.unit]
+    if per <= 1:
+        return compute.cast(column, wanted)
+    whole = column.cast(pa.int64()).fill_null(0).to_numpy() // per
+    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return pa.array(whole, mask=mask).cast(wanted)

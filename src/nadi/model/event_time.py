@@ -1,0 +1,45 @@
+"""Where events have their own time: a field of theirs, as a stream's configuration names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from nadi.errors import InvalidArgumentError
+from nadi.model.field_path import parse_path
+from nadi.naming import PER_SECOND
+
+TimeFormat = Literal["json", "msgpack"]
+TIME_FORMATS: tuple[TimeFormat, ...] = get_args(TimeFormat)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """The field that has an event's time: a text in ISO 8601, or a number of `unit` since 1970.
+
+    path: of the field (`nadi.model.field_path`). unit: s, ms, us or ns. format: what the events are.
+    InvalidArgumentError.
+
+    >>> str(EventTime("meta.read_at", "ms"))
+    'json ms meta.read_at'
+    """
+
+    path: str
+    unit: str = "s"
+    format: TimeFormat = "json"
+
+    def __post_init__(self) -> None:
+        parse_path(self.path, "the field of the event time")
+        for what, given, known in (("unit", self.unit, (*PER_SECOND,)), ("format", self.format, TIME_FORMATS)):
+            if given not in known:
+                raise InvalidArgumentError(f"the {what} of an event time is {', '.join(known)}, not {given!r}")
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.unit} {self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> EventTime:
+        """Return what `str` made a text of; InvalidArgumentError."""
+        form, _, rest = text.partition(" ")
+        unit, _, path = rest.partition(" ")
+        return cls(path, unit, form)  # type: ignore[arg-type]

@@ -1,0 +1,122 @@
+"""Empty text is not a path, a name, a position or a query: it is what an unset variable of a shell becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import nadi
+from nadi.cli.app import app
+from nadi.client import StreamManager
+from nadi.errors import InvalidArgumentError, InvalidNameError
+from nadi.standalone import Server
+from nadi.standalone.security import ServerSecurity
+from nadi.testing import RestartableServer
+from tests.cli.test_streams import Shell
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("ingest", "home", "app", ""), "files"),
+        (("ingest", "home", "app", "x.log", ""), "files"),
+        (("ingest", "home", "app", "x.log", "--name", ""), "--name"),
+        (("up", "--data", ""), "--data"),
+        (("up", "--data="), "--data"),
+        (("up", "--store", ""), "--store"),
+        (("check", ""), "data"),
+        (("repair", ""), "data"),
+        (("migrate", "--data", "", "--to", "s3://bucket/nadi"), "--data"),
+        (("passwd", "", "ann"), "file"),
+        (("export", "home", "meters", ""), "file"),
+        (("import", "", "home", "meters"), "file"),
+        (("read", "home", "meters", "--from", ""), "--from"),
+        (("read", "home", ""), "stream"),
+        (("bookmark", "create", "home", "meters", ""), "name"),
+        (("stream", "truncate", "home", "meters", "--at", ""), "--at"),
+        (("stream", "create", "home", "meters", "--tag", ""), "--tag"),
+        (("sql", ""), "query"),
+        (("read-split", ""), "SPLIT"),
+        (("write", "home", "meters", "--delimiter", ""), "--delimiter"),
+        (("write", "home", "meters", "--key-separator", ""), "--key-separator"),
+        (("search", "create", "home", "meters", "--fields", "a:text", "--index", ""), "--index"),
+        (("spark", "checkpoint", "restore", "home", "counts", ""), "folder"),
+    ],
+)
+def test_commands_given_empty_text_refuse_it(
+    command: tuple[str, ...], names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+    assert result.exit_code == 2, result.output
+    assert "it is empty" in result.output
+    assert names in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_commands_take_empty_text_where_it_means_something(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path) as server:
+        shell = Shell(server.controller_uri)
+        shell.run("scope", "create", "home")
+        shell.run("stream", "create", "home", "meters")
+        shell.run("write", "home", "meters", "--key", "", stdin=b"one\n")
+        shell.run("bookmark", "create", "home", "meters", "noted", "--note", "")
+        shell.run("table", "create", "home", "t")
+        shell.run("table", "put", "home", "t", "key", "")
+        assert shell.run("table", "get", "home", "t", "key").output == "\n"
+
+
+def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for start in (nadi.embedded, Server, RestartableServer):
+        with pytest.raises(InvalidArgumentError, match="the data folder is empty"):
+            start("")
+    with pytest.raises(InvalidArgumentError, match="the TLS certificate is empty"):
+        nadi.embedded("data", security=ServerSecurity(tls_certificate="", tls_key="key.pem"))
+    with pytest.raises(InvalidArgumentError, match="the trust store is empty"):
+        StreamManager("tls://127.0.0.1:1", trust_store="")
+    assert not [path for path in tmp_path.iterdir() if path.name != "data"]
+
+
+def test_positions_given_as_empty_text_are_refused(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        with manager.create_writer("home", "meters") as writer:
+            writer.write_event(b"one", "k")
+        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+            manager.cuts("home", "meters").named("")
+        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+            nadi.scan(manager, "home", "meters", start="")
+        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+            nadi.scan(manager, "home", "meters", end="")
+
+
+@pytest.mark.parametrize("name", ["-2d", "-5min", "-x", "head", "TAIL", "Earliest", "latest", "unbounded"])
+def test_a_bookmark_or_slice_cannot_have_a_name_that_means_another_position(
+    name: str, server: nadi.standalone.EmbeddedServer
+) -> None:
+    with StreamManager(server.controller_uri) as manager:
+        cuts = manager.cuts("named", "meters")
+        marks, slices = manager.bookmarks("named"), manager.slices("named")
+        with pytest.raises(InvalidArgumentError, match="another name"):
+            marks.create(name, cuts.tail())
+        with pytest.raises(InvalidArgumentError, match="another name"):
+            slices.create(name, cuts.head(), cuts.tail())
+        marks.create(f"a{name}", cuts.tail())
+        with pytest.raises(InvalidArgumentError, match="another name"):
+            marks.rename(f"a{name}", name)
+        with pytest.raises(InvalidNameError):
+            marks.create("", cuts.tail())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    with nadi.embedded(tmp_path_factory.mktemp("data")) as server:
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("named")
+            manager.create_stream("named", "meters")
+        yield server

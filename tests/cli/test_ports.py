@@ -1,0 +1,82 @@
+"""The ports of `nadi up`: those that follow from --port, and what it says of one that is taken."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from nadi.client import StreamManager
+from tests.support.ports import free_port
+
+
+@contextmanager
+def up(*options: object) -> Iterator[dict[str, str]]:
+    """A server, as a process; its addresses by their names in what it prints."""
+    command = [sys.executable, "-m", "nadi", "up", *map(str, options)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        lines = list(iter(process.stdout.readline, "Press Ctrl-C to stop.\n"))
+        yield dict(re.findall(r"^  (controller|REST|segment store|of each) +(.*)$", "".join(lines), re.M))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def taken_port(stack: ExitStack, port: int = 0) -> int:
+    return int(stack.enter_context(socket.create_server(("127.0.0.1", port))).getsockname()[1])
+
+
+def test_up_port_given_others_are_the_next_free_ones(tmp_path: Path) -> None:
+    port = free_port(count=8)
+    with ExitStack() as stack:
+        taken_port(stack, port + 1)
+        one = stack.enter_context(up("--data", tmp_path / "one", "--port", port))
+        assert one == {
+            "controller": f"tcp://127.0.0.1:{port}",
+            "REST": f"http://127.0.0.1:{port + 2}",
+            "segment store": f"127.0.0.1:{port + 3}",
+        }
+        other = stack.enter_context(up("--data", tmp_path / "other", "--port", port + 4, "--rest-port", port + 5))
+        assert other["REST"] == f"http://127.0.0.1:{port + 5}"
+        assert other["segment store"] == f"127.0.0.1:{port + 6}"
+        for addresses in (one, other):
+            with StreamManager(addresses["controller"]) as manager:
+                manager.create_scope("sc")
+                manager.create_stream("sc", "st")
+                with manager.create_writer("sc", "st") as writer:
+                    writer.write_event(b"12 Wh")
+
+
+def test_up_workers_port_given_each_worker_has_next_ones(tmp_path: Path) -> None:
+    port = free_port(count=5)
+    with up("--data", tmp_path, "--port", port, "--workers", 1) as addresses:
+        assert addresses["REST"] == f"http://127.0.0.1:{port + 1}"
+        assert addresses["of each"].startswith(f"REST ports {port + 2} to {port + 2}")
+
+
+@pytest.mark.parametrize("option", ["--port", "--rest-port", "--store-port"])
+def test_up_port_taken_error_names_its_option(option: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        port = taken_port(stack)
+        others = [] if option == "--port" else ["--port", "0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "nadi", "up", "--data", str(tmp_path), *others, option, str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    hint = "" if option == "--port" else "; `nadi up --port N` chooses it next to N"
+    assert done.stderr == (
+        f"error: can't listen on 127.0.0.1:{port} ([Errno 98] Address already in use): stop what uses it, or give "
+        f"another port as {option}{hint}\n"
+    )
+    assert done.returncode == 1

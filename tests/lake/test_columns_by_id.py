@@ -1,0 +1,137 @@
+"""Another engine changes the columns of a lake's table, or writes to it: all readers go by the ids of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from pyiceberg.types import DoubleType, LongType, StringType
+
+import nadi
+import nadi.lake
+from nadi.lake import LakeStoppedError
+
+from .world import a_lake, catch_up, in_table, table_of
+
+FIELDS = "a int, f float, b string, s struct<x:int,y:string>, l array<struct<p:int>>, m map<string,struct<v:int>>"
+EVENTS = (
+    b'{"a": 1, "f": 1.5, "b": "old", "s": {"x": 1, "y": "y"}, "l": [{"p": 1}, null], "m": {"k": {"v": 1}}}',
+    b'{"a": 2, "l": [], "m": {}}',
+    b'{"a": 3, "s": {"x": null}}',
+)
+Change = Callable[[Any], Any]
+
+
+def again(table: Any, *path: str) -> None:
+    table.update_schema(allow_incompatible_changes=True).delete_column(path).commit()
+    table.update_schema().add_column(path, StringType()).commit()
+
+
+CHANGES: dict[str, Change] = {
+    "renamed": lambda table: table.update_schema().rename_column("b", "c").commit(),
+    "dropped": lambda table: table.update_schema(allow_incompatible_changes=True).delete_column("b").commit(),
+    "again": lambda table: again(table, "b"),
+    "grown": lambda table: (
+        table.update_schema().update_column("a", LongType()).update_column("f", DoubleType()).commit()
+    ),
+    "first": lambda table: table.update_schema().move_first("l").commit(),
+    "renamed within": lambda table: (
+        table.update_schema().rename_column("s.x", "xx").rename_column("l.element.p", "pp").commit()
+    ),
+    "again within": lambda table: again(table, "s", "y"),
+    "renamed in a map": lambda table: table.update_schema().rename_column("m.value.v", "vv").commit(),
+}
+
+
+def write(manager: nadi.StreamManager, scope: str, *events: bytes) -> None:
+    with manager.create_writer(scope, "meters") as writer:
+        for event in events:
+            writer.write_event(event, "k")
+
+
+def a_table(manager: nadi.StreamManager, scope: str, folder: Path, **options: Any) -> Any:
+    """A lake whose table has the events."""
+    for stream in ("meters", "dead"):
+        manager.create_stream(scope, stream)
+    write(manager, scope, *EVENTS)
+    lake = a_lake(manager, scope, folder, **{"value_schema": FIELDS, "partition": ""} | options)
+    catch_up(manager, lake)
+    return lake
+
+
+def rows(found: Any, names: list[str]) -> list[Any]:
+    return sorted(pa.table(found).select(names).to_pylist(), key=repr)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_union_has_the_rows_that_the_changed_table_has(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path, change: str
+) -> None:
+    lake = a_table(manager, scope, tmp_path)
+    before = in_table(lake)
+    CHANGES[change](table_of(lake))
+    write(manager, scope, b'{"a": 4, "f": 2.5, "b": "new", "s": {"x": 4}}')
+    united = nadi.lake.union(manager, scope, "meters")
+    catch_up(manager, lake)  # which adds the events' own fields where the table has none of their names
+    now = in_table(lake)
+    found = pa.table(united)
+    names = [name for name in now.column_names if not name.startswith("_")]
+    plain = [
+        name for name in names if name not in ("l", "m")
+    ]  # PyIceberg reads null lists and maps of structs as empty
+    assert rows(found, plain) == rows(now, plain)
+    first = [table.filter(pa.compute.field("a") == 1) for table in (found, now)]
+    assert rows(first[0], names) == rows(first[1], names)
+    assert rows(found, ["a"]) == [{"a": number} for number in range(1, 5)]
+    parts = [batch for split in united.splits(3) for batch in split.batches()]
+    assert rows(pa.Table.from_batches(parts), names) == rows(found, names)
+    assert polars.DataFrame(united).height == duckdb.table("united").aggregate("count(*)").fetchall()[0][0] == 4
+    is_there = found["l"].is_valid().to_pylist()
+    assert sorted(zip(found["a"].to_pylist(), is_there, strict=True)) == [(1, True), (2, True), (3, False), (4, False)]
+    texts = {row["a"]: row.get("b") for row in found.to_pylist()}
+    assert texts[4] == "new"
+    assert texts[1] == ("old" if "b" in before.column_names and change not in ("renamed", "dropped", "again") else None)
+
+
+def test_a_table_without_the_columns_that_say_where_rows_lie_or_with_needed_ones_is_refused(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    lake = a_table(manager, scope, tmp_path)
+    table_of(lake).update_schema().rename_column("_offset", "place").commit()
+    write(manager, scope, b'{"a": 4}')
+    for use in (
+        lambda: catch_up(manager, lake),
+        lambda: nadi.lake.union(manager, scope, "meters"),
+        lambda: nadi.lake.rebuild(manager, scope, lake.name, "again"),
+    ):
+        with pytest.raises(LakeStoppedError, match="no column '_offset' any more"):
+            use()
+    table_of(lake).update_schema().rename_column("place", "_offset").commit()
+    catch_up(manager, lake)
+    assert len(in_table(lake)) == 4
+    changed = table_of(lake).update_schema(allow_incompatible_changes=True)
+    changed.update_column("b", required=True).add_column("more", LongType(), required=True).commit()
+    write(manager, scope, b'{"a": 5}')
+    with pytest.raises(LakeStoppedError, match=r"'more' of table .* must not be null"):
+        catch_up(manager, lake)
+
+
+def test_rows_that_another_engine_appends_overwrites_and_deletes_stay_beside_those_of_the_stream(
+    manager: nadi.StreamManager, scope: str, tmp_path: Path
+) -> None:
+    lake = a_table(manager, scope, tmp_path, partition="b")
+    cut = manager.stream_info(scope, "meters").tail
+    table_of(lake).append(pa.table({"a": pa.array([8, 9], pa.int32()), "b": ["theirs", "theirs"]}))
+    table_of(lake).delete("a = 2")
+    table_of(lake).overwrite(pa.table({"a": pa.array([7], pa.int32()), "b": ["theirs"]}), "a = 8")
+    write(manager, scope, b'{"a": 4}')
+    catch_up(manager, lake)
+    for at, expected in ((None, [1, 3, 4, 7, 9]), (cut, [1, 3, 7, 9])):
+        assert sorted(pa.table(nadi.lake.union(manager, scope, "meters", at=at))["a"].to_pylist()) == expected
+    with pytest.raises(LakeStoppedError, match="have no place in a stream"):
+        nadi.lake.rebuild(manager, scope, lake.name, "again")

@@ -1,0 +1,147 @@
+"""The columns of rows that are written: found in upper and lower case, and refused where they mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from nadi.errors import InvalidArgumentError
+from nadi.spark.options.table import Format, Use
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.sink import Columns
+from tests.support.spark import with_settings
+
+from .conftest import World
+
+_HOME = {"controller": "tcp://127.0.0.1:9090", "scope": "home", "stream": "s"}
+
+
+def columns_of(ddl: str, **options: str) -> Columns:
+    schema = StructType()
+    for name, kind in (column.split(" ") for column in ddl.split(", ")):
+        schema.add(name, kind)
+    return Columns.of(schema, WriteOptions.from_spark({**_HOME, **options}))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "expected"),
+    [
+        ("event binary, routing_key string", {}, Columns(0, 1)),
+        ("Routing_Key string, event string", {}, Columns(1, 0)),
+        ("EVENT binary, ROUTING_KEY string", {}, Columns(0, 1)),
+        ("Event binary, Who string", {"routing_key_attribute_name": "WHO"}, Columns(0, 1)),
+        ("w string, TEXT string", {"event_attribute_name": "text", "routing_key_attribute_name": "W"}, Columns(1, 0)),
+        ("event binary, scope string, stream string, segment_id long, offset long", {}, Columns(0, None)),
+        ("position string, append_time timestamp, Event_Time timestamp, Position_Before string, event binary", {},
+         Columns(4, None)),
+        ("event binary, text string", {"event_attribute_name": "text"}, Columns(1, None)),
+    ],
+)  # fmt: skip
+def test_sink_columns_in_any_case_are_found(ddl: str, options: dict[str, str], expected: Columns) -> None:
+    assert columns_of(ddl, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "named"),
+    [
+        ("event binary, routingkey string", {}, "'routingkey' has no effect.*'routing_key'"),
+        ("event binary, key string", {}, "'key' has no effect"),
+        ("event binary, partition integer", {}, "'partition' has no effect"),
+        ("event binary, who string, routing_key string", {"routing_key_attribute_name": "who"}, "'routing_key' has no"),
+        ("event binary, Event string", {}, "event, Event could each be 'event'"),
+        ("event binary, routing_key string, Routing_Key string", {}, "routing_key, Routing_Key could each be"),
+        ("event binary, Key string, KEY string", {"routing_key_attribute_name": "key"}, "Key, KEY could each be 'key'"),
+        ("event binary, event binary", {}, "event, event could each be 'event'"),
+        ("text string", {}, "no column 'event'"),
+        ("event binary", {"routing_key_attribute_name": "who"}, "no column 'who' for the routing key"),
+        ("Event integer", {}, "'event' is int"),
+        ("event binary, Routing_Key long", {}, "'routing_key' must be a string"),
+    ],
+)
+def test_sink_columns_without_effect_are_refused(ddl: str, options: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=named):
+        columns_of(ddl, **options)
+
+
+def test_sink_columns_of_a_program_made_for_pravegas_connector_are_passed_over() -> None:
+    schema = StructType().add("event", "string").add("routing_key", "string").add("sensor", "long")
+    options = WriteOptions.from_spark(_HOME, Use.WRITE, Format.PRAVEGA)
+    assert Columns.of(schema, options) == Columns(0, 1)
+
+
+def segments(world: World, stream: str) -> dict[bytes, int]:
+    end = world.manager.stream_info("home", stream).tail
+    return {event.data: event.segment_id for event in world.manager.read_events("home", stream, end=end)}
+
+
+def stream_of(world: World, folder: Path, rows: DataFrame) -> DataFrame:
+    """The rows as a stream, from a file."""
+    rows.write.parquet(str(folder / "rows"))
+    streaming: DataFrame = world.spark.readStream.schema(rows.schema).parquet(str(folder / "rows"))
+    return streaming
+
+
+def write_stream(world: World, stream: str, folder: Path, rows: DataFrame) -> None:
+    writer = rows.writeStream.format("nadi").options(**world.options(stream))
+    query = writer.option("checkpointLocation", str(folder / stream)).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+@pytest.mark.parametrize("is_case_sensitive", ["false", "true"])
+def test_sink_rows_with_keys_in_any_case_go_where_their_keys_hash(
+    world: World, tmp_path: Path, is_case_sensitive: str
+) -> None:
+    with with_settings(world.spark, {"spark.sql.caseSensitive": is_case_sensitive}):
+        found = []
+        rows = world.spark.range(40).selectExpr("cast(id as string) AS Event", "cast(id as string) AS Routing_Key")
+        for way in ("plain", "batch", "query"):
+            stream = f"{way}-{is_case_sensitive}"
+            world.manager.create_stream("home", stream, 4)
+            if way == "plain":
+                with world.manager.create_writer("home", stream) as writer:
+                    for number in range(40):
+                        writer.write_event(b"%d" % number, f"{number}")
+            elif way == "batch":
+                rows.write.format("nadi").options(**world.options(stream)).mode("append").save()
+            else:
+                write_stream(world, stream, tmp_path, stream_of(world, tmp_path, rows))
+            found.append(segments(world, stream))
+        assert len(set(found[0].values())) == 4
+        assert found == found[:1] * 3
+
+
+def test_sink_rows_with_columns_that_mean_nothing_are_refused(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "refused")
+    rows = world.spark.range(3).selectExpr("cast(id as string) AS event", "'k' AS routingkey")
+    said = "the column 'routingkey' has no effect"
+    with pytest.raises(PySparkException, match=said):
+        rows.write.format("nadi").options(**world.options("refused")).mode("append").save()
+    with pytest.raises(PySparkException, match=said):
+        write_stream(world, "refused", tmp_path, stream_of(world, tmp_path, rows))
+    with with_settings(world.spark, {"spark.sql.caseSensitive": "true"}):
+        rows = world.spark.range(3).selectExpr(
+            "cast(id as string) AS event", "'k' AS routing_key", "'k' AS Routing_Key"
+        )
+        with pytest.raises(PySparkException, match="routing_key, Routing_Key could each be 'routing_key'"):
+            rows.write.format("nadi").options(**world.options("refused")).mode("append").save()
+    assert segments(world, "refused") == {}
+
+
+def test_sink_rows_as_they_were_read_are_a_copy(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "original")
+    every = "event,scope,stream,segment_id,offset,position_before,position,append_time,event_time"
+    with world.manager.create_writer("home", "original") as writer:
+        writer.write_batch([b"%d" % number for number in range(20)], ["k"] * 20)
+    for copy, columns in (("copy-1", None), ("copy-2", every)):
+        world.manager.create_stream("home", copy)
+        options = {} if columns is None else {"columns": columns}
+        rows = world.read("original", **options)
+        rows.write.format("nadi").options(**world.options(copy)).mode("append").save()
+        assert sorted(segments(world, copy)) == sorted(segments(world, "original"))
+    world.manager.create_stream("home", "copy-3")
+    write_stream(world, "copy-3", tmp_path, world.read_stream("original", columns=every))
+    assert sorted(segments(world, "copy-3")) == sorted(segments(world, "original"))
