@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
 from nadi.controller.state.history import History, first_epoch
-from nadi.controller.state.records import WriterMark
+from nadi.controller.state.records import Step, WriterMark
+from nadi.controller.time import watermarks as making
 from nadi.controller.time.watermarks import judge
 from nadi.model.watermark import SegmentPosition, Watermark
 
@@ -54,9 +55,9 @@ class Model:
     def __init__(self) -> None:
         self.events: list[int] = []
         self.times = [0] * WRITERS
-        self.marks = {str(w): WriterMark(0, {0: 0}) for w in range(WRITERS)}
-        self.under_way: dict[int, tuple[int, int]] = {}  # by writer: (when it arrives, time)
-        self.waiting: dict[int, tuple[int, int]] = {}  # (how long it will take, time)
+        self.marks = {str(w): WriterMark(0, {0: 0}, steps=((0, {0: 0}),)) for w in range(WRITERS)}
+        self.under_way: dict[int, tuple[int, list[Step]]] = {}  # by writer: (when it arrives, steps)
+        self.waiting: dict[int, tuple[int, list[Step]]] = {}  # (how long it will take, steps)
         self.watermarks: list[Watermark] = []
 
     def run(self, scene: Scene) -> None:
@@ -66,16 +67,20 @@ class Model:
                 self.times[writer] += more
                 self.events.append(self.times[writer])
             elif writer in self.under_way:
-                self.waiting[writer] = (delay, self.times[writer])
+                self.waiting[writer] = (delay, [*self.waiting.get(writer, (0, []))[1], self.step(writer)])
             else:
-                self.under_way[writer] = (now + delay, self.times[writer])
+                self.under_way[writer] = (now + delay, [self.step(writer)])
             if now % PERIOD == 0:
                 self.round(now)
 
+    def step(self, writer: int) -> Step:
+        return self.times[writer], {0: len(self.events)}
+
     def arrive(self, now: int) -> None:
-        for writer, (at, time) in list(self.under_way.items()):
+        for writer, (at, steps) in list(self.under_way.items()):
             if at <= now:
-                self.marks[str(writer)] = WriterMark(time, {0: len(self.events)})
+                before = self.marks[str(writer)].steps
+                self.marks[str(writer)] = WriterMark(steps[-1][0], {0: len(self.events)}, steps=(*before, *steps))
                 del self.under_way[writer]
                 if writer in self.waiting:
                     delay, later = self.waiting.pop(writer)
@@ -83,10 +88,10 @@ class Model:
 
     def round(self, now: int) -> None:
         previous = self.watermarks[-1] if self.watermarks else None
-        verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, waited_ms={})
+        with patch.object(making, "_STEP_BYTES", 1):
+            verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, waited_ms={})
         assert not verdict.dropped
-        if verdict.watermark is not None:
-            self.watermarks.append(verdict.watermark)
+        self.watermarks += verdict.watermarks
 
     async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
         """In place of `watermarks`: an entry's place is its number."""

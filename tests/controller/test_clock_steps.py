@@ -231,4 +231,4 @@ async def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured(st
         clock.jump(59_000)
         assert await rounds() == first
         clock.jump(1_000)
-        assert len(await rounds()) == 2 * len(first)
+        assert len(await rounds()) > len(first)

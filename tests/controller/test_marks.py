@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import WriterMark
 from nadi.errors import StreamNotFoundError
+from nadi.limits import NOTED_STEPS_MAX
 from nadi.naming import segment_id, transaction_segment_name
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire
@@ -26,9 +28,20 @@ REMOVED = pb.RemoveWriterResponse
 NAME = StreamName("home", "meters")
 
 
-async def note(call: Call, time: int, position: dict[int, int], writer: str = "w") -> int:
+def mark(time: int, position: dict[int, int]) -> WriterMark:
+    return WriterMark(time, position, steps=((time, position),))
+
+
+async def note(
+    call: Call,
+    time: int,
+    position: dict[int, int],
+    writer: str = "w",
+    steps: Sequence[tuple[int, dict[int, int]]] = (),
+) -> int:
     cut = pb.StreamCut(streamInfo=METERS, cut=position)
-    request = pb.TimestampFromWriter(writer=writer, position=cut, timestamp=time)
+    told = [pb.TimestampFromWriter.Step(timestamp=at, cut=place) for at, place in steps]
+    request = pb.TimestampFromWriter(writer=writer, position=cut, timestamp=time, steps=told)
     return int((await call("noteTimestampFromWriter", request)).result)
 
 
@@ -51,12 +64,35 @@ def test_time_and_position_of_a_writer_only_move_on(tmp_path: Path) -> None:
         assert await note(call, 7, {0: 11, 5: 4}) == NOTED.INVALID_POSITION
         assert await note(call, 1, {0: 1}, "other") == NOTED.SUCCESS
         assert await note(call, 7, {0: 11}) == NOTED.SUCCESS
-        assert await marks(server) == {"w": WriterMark(7, {0: 11}), "other": WriterMark(1, {0: 1})}
+        steps = (-5, {0: 10, 1: 0}), (-5, {0: 10, 1: 3}), (7, {0: 11})
+        other = WriterMark(1, {0: 1}, steps=((1, {0: 1}),))
+        assert await marks(server) == {"w": WriterMark(7, {0: 11}, steps=steps), "other": other}
         missing = pb.StreamCut(streamInfo=pb.StreamInfo(scope="home", stream="none"))
         request = pb.TimestampFromWriter(writer="w", position=missing)
         assert await code_of(call("noteTimestampFromWriter", request)) is grpc.StatusCode.NOT_FOUND
         for writer in ("", "w" * 256):
             assert await code_of(note(call, 1, {}, writer)) is grpc.StatusCode.INVALID_ARGUMENT
+
+    over_server(tmp_path, test)
+
+
+def test_steps_are_kept_in_order_and_wrong_ones_are_refused(tmp_path: Path) -> None:
+    async def test(call: Call, server: Server) -> None:
+        await prepare(call)
+        assert await note(call, 9, {0: 90}, steps=[(-(1 << 63) + 1, {})]) == NOTED.SUCCESS  # it knows none
+        assert (await marks(server))["w"].steps == ()
+        steps = [(9, {0: 90}), (10, {0: 95, 1: 2})]
+        assert await note(call, 12, {0: 120, 1: 2}, steps=steps) == NOTED.SUCCESS
+        assert (await marks(server))["w"] == WriterMark(12, {0: 120, 1: 2}, steps=tuple(steps))
+        for wrong in ([(14, {0: 121}), (13, {0: 122})], [(16, {0: 121})], [(13, {0: 121})] * (NOTED_STEPS_MAX + 1)):
+            assert await code_of(note(call, 15, {0: 130, 1: 2}, steps=wrong)) is grpc.StatusCode.INVALID_ARGUMENT
+        assert await note(call, 15, {0: 130, 1: 2}, steps=[(13, {7: 1})]) == NOTED.INVALID_POSITION
+        assert (await marks(server))["w"].time == 12
+        for time in range(15, 15 + 3 * NOTED_STEPS_MAX):
+            assert await note(call, time, {0: 1_000 + time}) == NOTED.SUCCESS
+        kept = (await marks(server))["w"].steps
+        assert len(kept) <= 2 * NOTED_STEPS_MAX
+        assert kept[-1] == (14 + 3 * NOTED_STEPS_MAX, {0: 1_014 + 3 * NOTED_STEPS_MAX})
 
     over_server(tmp_path, test)
 
@@ -69,7 +105,7 @@ def test_a_removed_writer_may_come_back(tmp_path: Path) -> None:
         assert await remove(call, "w", "none") == REMOVED.STREAM_DOES_NOT_EXIST
         await note(call, 5, {0: 1})
         assert await remove(call, "w") == REMOVED.SUCCESS
-        assert (await marks(server))["w"] == WriterMark(5, {0: 1}, alive=False)
+        assert (await marks(server))["w"] == WriterMark(5, {0: 1}, alive=False, steps=((5, {0: 1}),))
         assert await note(call, 4, {0: 1}) == NOTED.INVALID_TIME
         assert await note(call, 6, {0: 1}) == NOTED.SUCCESS
         assert (await marks(server))["w"].alive
@@ -110,10 +146,10 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
 
         await commit("a", 50, {0: 10, 1: 1})
         await commit("b", None, {0: 5})
-        assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+        assert await stored() == {"a": mark(50, {0: 10, 1: 1})}
         await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
         await commit("", 99, {0: 1})
-        assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+        assert await stored() == {"a": mark(50, {0: 10, 1: 1})}
         begun = await controller.create_transaction(STREAM, 600_000)
         store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
         await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
@@ -123,7 +159,7 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
             return "c" in await stored()
 
         await until(rolled)
-        assert (await stored())["c"] == WriterMark(60, {segment_id(0, 2): 7, segment_id(1, 2): 0})
+        assert (await stored())["c"] == mark(60, {segment_id(0, 2): 7, segment_id(1, 2): 0})
 
 
 async def test_a_mark_noted_while_its_stream_is_deleted_leaves_nothing_behind() -> None:

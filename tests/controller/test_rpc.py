@@ -306,7 +306,7 @@ def test_whatever_is_asked_has_an_answer(seed: int) -> None:
 
     async def test(call: Call, store: FakeStore) -> None:
         random = Random(seed)
-        for _ in range(20):
+        for _ in range(40):
             await call("createScope", pb.ScopeInfo(scope="home"))  # where it was deleted
             await call("createStream", config())
             for rpc in random.sample(sorted(METHODS), len(METHODS)):

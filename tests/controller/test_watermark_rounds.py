@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config
+from nadi.controller.state.records import Config, Step
 from nadi.controller.time.mark_stream import MarkStream
-from nadi.limits import WATERMARK_PERIOD_S
+from nadi.limits import NOTED_STEPS_MAX, WATERMARK_PERIOD_S, WATERMARKS_A_ROUND
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import REVISION_MARK, segment_id
 from nadi.wire import commands as wire
@@ -27,7 +28,11 @@ def whole(lower: int, upper: int, offset: int) -> Watermark:
 
 
 async def stored(controller: Controller, store: FakeStore, segment: str = MARK) -> list[Watermark]:
-    """All watermarks that are still there."""
+    """All watermarks that are still there, without their floors."""
+    return [replace(watermark, floor={}) for watermark in await whole_entries(controller, store, segment)]
+
+
+async def whole_entries(controller: Controller, store: FakeStore, segment: str = MARK) -> list[Watermark]:
     data = store.segments[segment]
     entries = MarkStream(controller._flow.segments, segment).entries(data.start, len(data.data))
     return [entry.watermark async for entry in entries]
@@ -58,6 +63,32 @@ async def test_marks_become_watermarks_every_period() -> None:
         await clock.advance(int(WATERMARK_PERIOD_S * 1000))
         assert await stored(controller, store) == [whole(10, 50, 70), whole(20, 50, 80), whole(30, 50, 90)]
         assert store.segments[MARK].attributes[REVISION_MARK] == len(store.data(MARK)) // 3
+
+
+async def test_steps_become_watermarks_of_their_own_and_are_forgotten() -> None:
+    async with with_stream(1) as (controller, store, _):
+        steps: list[Step] = [(time, {0: 1_000 * time}) for time in range(1, 51)]
+        await controller.note_time(STREAM, "a", 50, {0: 50_100}, steps)
+        await controller.watermarks.round()
+        made = await whole_entries(controller, store)
+        assert [one.lower for one in made] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]  # 4 KiB and more between them
+        assert [one.positions() for one in made[:-1]] == [one.floor for one in made[:-1]]
+        assert made[-1] == Watermark(50, 50, (SegmentPosition(0, 0.0, 1.0, 50_100),), {0: 50_000})
+        marks = await controller.metadata.marks(STREAM).get("a", fresh=True)
+        assert marks is not None
+        assert marks.value.steps == ((50, {0: 50_000}),)
+
+
+async def test_watermarks_are_made_at_once_of_many_steps() -> None:
+    async with with_stream(1) as (controller, store, _):
+        for first in (0, NOTED_STEPS_MAX):
+            steps: list[Step] = [(first + time, {0: 8192 * (first + time)}) for time in range(1, NOTED_STEPS_MAX + 1)]
+            await controller.note_time(STREAM, "a", steps[-1][0], steps[-1][1], steps)
+        made = await whole_entries(controller, store)
+        assert made[-1].lower == 2 * NOTED_STEPS_MAX
+        assert len(made) == WATERMARKS_A_ROUND
+        await controller.note_time(STREAM, "a", steps[-1][0] + 1, {0: 1 << 30})
+        assert len(await whole_entries(controller, store)) == len(made)
 
 
 async def test_a_stream_is_struck_off_when_no_writer_is_heeded_and_comes_back_with_a_mark() -> None:

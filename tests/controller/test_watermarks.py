@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.records import WriterMark
@@ -56,26 +59,28 @@ def at(lower: int, upper: int, offset: int) -> Watermark:
 
 def test_the_slowest_writer_gives_the_lower_bound_and_the_furthest_the_cut() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30}, alive=False)}
-    assert look(marks) == Verdict(at(10, 50, 70), (), ())
+    assert look(marks) == Verdict((at(10, 50, 70),), (), ())
 
 
 def test_a_writer_that_stands_still_is_dropped_at_once_by_default() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30})}
-    assert look(marks, at(10, 50, 70)) == Verdict(at(50, 50, 70), ("a",), ())
-    assert look({"a": marks["a"]}, at(10, 50, 70)) == Verdict(None, ("a",), ())
+    assert look(marks, at(10, 50, 70)) == Verdict((at(50, 50, 70),), ("a",), ())
+    assert look({"a": marks["a"]}, at(10, 50, 70)) == Verdict((), ("a",), ())
 
 
 def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
     previous = at(10, 50, 70)
-    assert look(marks, previous, timeout_ms=100) == Verdict(None, (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == Verdict(None, (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == Verdict(at(50, 50, 80), ("a",), ())
+    assert look(marks, previous, timeout_ms=100) == Verdict((), (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == Verdict((), (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == Verdict((at(50, 50, 80),), ("a",), ())
 
 
 def test_a_removed_writer_is_waited_for_no_longer() -> None:
     marks = {"a": WriterMark(10, {0: 70}, alive=False), "b": WriterMark(50, {0: 80})}
-    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == Verdict(at(50, 50, 80), ("a",), ())
+    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == Verdict(
+        (at(50, 50, 80),), ("a",), ()
+    )
 
 
 def test_keys_that_no_position_has_are_taken_at_their_segments_begin() -> None:
@@ -135,16 +140,18 @@ def test_whatever_happens_watermarks_only_move_on(
                 epoch_seen[which] = max(epoch_seen[which], history.newest - size % 2)
                 seen = history.epoch(epoch_seen[which])
                 position = {s.id: lengths.get(s.id, 0) for s in seen if whole or (s.id + number) % 3}
-                marks[writer] = WriterMark(number + (held.time if held else 0), position)
+                time = number + (held.time if held else 0)
+                steps = (*held.steps[-3:], (time, position)) if held else ((time, position),)
+                marks[writer] = WriterMark(time, position, steps=steps)
                 since.pop(writer, None)
             case "remove" if writer in marks:
                 held = marks[writer]
-                marks[writer] = WriterMark(held.time, held.position, alive=False)
+                marks[writer] = replace(held, alive=False)
             case "round":
                 waited_ms = {writer: now_ms - began for writer, began in since.items()}
                 verdict = judge(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)
                 check(verdict, marks, previous, history)
-                previous = verdict.watermark or previous
+                previous = verdict.watermarks[-1] if verdict.watermarks else previous
                 for gone in verdict.dropped:
                     del marks[gone]
                 since = {writer: since.get(writer, now_ms) for writer in verdict.waited_for}
@@ -155,9 +162,13 @@ def test_whatever_happens_watermarks_only_move_on(
 def check(verdict: Verdict, marks: dict[str, WriterMark], previous: Watermark | None, history: History) -> None:
     assert all(previous is not None and marks[writer].time <= previous.lower for writer in verdict.dropped)
     assert not set(verdict.waited_for) & set(verdict.dropped)
-    made = verdict.watermark
-    if made is None:
+    if not verdict.watermarks:
         return
+    for before, after in pairwise(verdict.watermarks):
+        assert before.lower < after.lower
+        assert before.upper <= after.upper
+        assert is_at_or_before(before.positions(), after.positions(), history)
+    made = verdict.watermarks[-1]
     assert made.lower <= made.upper
     cut = made.positions()
     assert history.is_valid_cut(cut)  # it covers the whole key space
@@ -167,13 +178,14 @@ def check(verdict: Verdict, marks: dict[str, WriterMark], previous: Watermark | 
         assert made.upper >= previous.upper
         assert is_at_or_before(previous.positions(), cut, history)
     for writer, mark in marks.items():
-        if writer not in verdict.dropped:
-            assert mark.time >= made.lower
-            if mark.position:
-                assert is_at_or_before(
-                    {place.segment_id: place.offset for place in joined([mark.position], history)}, cut, history
-                )
-                for segment, offset in mark.position.items():
+        if writer in verdict.dropped:
+            continue
+        assert mark.time >= made.lower
+        for time, position in (*mark.steps, (mark.time, mark.position)):
+            if position and time <= made.lower:
+                reached = {place.segment_id: place.offset for place in joined([position], history)}
+                assert is_at_or_before(reached, cut, history)
+                for segment, offset in position.items():
                     own = history.segments[segment]
                     over = [place for place in made.cut if place.low < own.high and place.high > own.low]
                     assert all((place.segment_id, place.offset) >= (segment, offset) for place in over)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,12 +23,18 @@ WATERMARK = Watermark(1000, -1, (SegmentPosition(2, 0.0, 0.5, 7), SegmentPositio
 
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 positions = st.builds(SegmentPosition, i64, st.floats(0, 1), st.floats(0, 1), i64)
-watermarks = st.builds(Watermark, i64, i64, st.lists(positions, max_size=200).map(tuple))
+floors = st.dictionaries(i64, i64, max_size=200)
+watermarks = st.builds(Watermark, i64, i64, st.lists(positions, max_size=200).map(tuple), floors)
 
 
 def test_an_entry_has_these_bytes() -> None:
     assert encode_watermark(WATERMARK) == GOLDEN
     assert decode_watermark(GOLDEN) == WATERMARK
+
+
+def test_a_floor_is_a_revision_of_its_own_at_the_end() -> None:
+    more = GOLDEN[:2] + b"\x02" + GOLDEN[3:] + bytes.fromhex("64 00000010 0000000000000002 0000000000000005")
+    assert encode_watermark(replace(WATERMARK, floor={2: 5})) == more
 
 
 @given(watermarks)

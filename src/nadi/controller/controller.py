@@ -22,7 +22,6 @@ from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
 from nadi.controller.periodic.schedule import Schedule
-from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports.kinds import Kind, Page, report
 from nadi.controller.reports.scaling import loads, scalings
 from nadi.controller.reports.segments import replaced
@@ -125,7 +124,7 @@ class Controller(StructureCalls):
         flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
         super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
-        self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
+        self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
         self.metrics = Metrics(
             flow, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished

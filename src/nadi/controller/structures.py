@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import (
     GroupConfig,
     KeyValueTable,
     ReaderGroup,
+    Step,
     TableConfig,
     UpdateGroupWork,
 )
@@ -27,6 +30,7 @@ class StructureCalls:
 
     def __init__(self, flow: Workflows) -> None:
         self._flow, self.metadata = flow, flow.metadata
+        self.watermarks = WatermarkRounds(flow)
 
     # --- reader groups ---------------------------------------------------------------------------
 
@@ -64,9 +68,13 @@ class StructureCalls:
 
     # --- event time ------------------------------------------------------------------------------
 
-    async def note_time(self, name: StreamName, writer: str, time: int, position: Cut) -> None:
-        """Record that all the writer's events up to `time` lie before `position`."""
-        await marks.note(self._flow, name, writer, time, position)
+    async def note_time(
+        self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[Step] | None = None
+    ) -> None:
+        """Record that all the writer's events up to `time` lie before `position`. steps: times up to that one, each
+        with a position that the writer's later events lie behind as well; None: the time and the position are one."""
+        if await marks.note(self._flow, name, writer, time, position, steps):
+            await self.watermarks.look_at(name)
 
     async def remove_writer(self, name: StreamName, writer: str) -> None:
         await marks.remove_writer(self._flow, name, writer)

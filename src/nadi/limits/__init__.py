@@ -205,6 +205,8 @@ EPOCHS_FORGOTTEN_AT_ONCE = 250
 WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of streams whose writers note times
 # looked at in one round, some 2 ms each; the others have their turn in the next rounds
 WATERMARK_STREAMS_A_ROUND = 1_000
+NOTED_STEPS_MAX = 64  # of a writer, between two watermarks
+WATERMARKS_A_ROUND = 64  # of a stream
 WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream at once; with more no watermarks are made
 SCALING_LOG_ENTRIES = 1_000  # of a stream; the oldest give way
 SCALING_STREAMS_A_ROUND = 1_000  # looked at in one round; the others have their turn in the next rounds

@@ -3,7 +3,8 @@
 A watermark says of its cut: every event that a writer wrote before it noted a time of `lower` or less lies before
 the cut, and `upper` is the latest time that a writer had noted. An entry is one event of the mark stream, in the
 form that Pravega's clients read: each part has a header of format 0, version 0 and one revision, numbered 0, with
-its length; numbers are big-endian. Readers skip what later versions may add at the end.
+its length; numbers are big-endian. Readers skip what later revisions add at the end. nadi's own, number 100, has the
+floor: every event of a later time than `lower` lies behind it.
 
 >>> entry = encode_watermark(Watermark(1, 2, (SegmentPosition(3, 0.0, 1.0, 40),)))
 >>> entry[:24].hex(" ", 8)
@@ -13,13 +14,17 @@ its length; numbers are big-endian. Readers skip what later versions may add at 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nadi.errors import ProtocolError
 from nadi.limits import STREAM_MAX_SEGMENTS
 
 _HEADER = struct.Struct(">bbbbi")  # format, version, number of revisions, revision, its length
 _TIMES = struct.Struct(">qq")
+_REVISION = struct.Struct(">bi")  # its number, its length
+_OWN = 100
+_PLACE = struct.Struct(">qq")  # segment, offset
 _RANGE = struct.Struct(">qdd")
 _OFFSET = struct.Struct(">q")
 
@@ -36,11 +41,13 @@ class SegmentPosition:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """lower, upper: the earliest and latest time that writers had noted, in their own units. cut: by segment."""
+    """lower, upper: the earliest and latest time that writers had noted, in their own units. cut: by segment. floor: by
+    segment; empty if unknown."""
 
     lower: int
     upper: int
     cut: tuple[SegmentPosition, ...]
+    floor: Mapping[int, int] = field(default_factory=dict)
 
     def positions(self) -> dict[int, int]:
         """Return the cut as offsets by segment id."""
@@ -57,7 +64,7 @@ def encode_watermark(watermark: Watermark) -> bytes:
     for place in watermark.cut:
         parts.append(_framed(_RANGE.pack(place.segment_id, place.low, place.high)))
         parts.append(_OFFSET.pack(place.offset))
-    return _framed(b"".join(parts))
+    return _framed(b"".join(parts), b"".join(_PLACE.pack(*place) for place in watermark.floor.items()))
 
 
 def decode_watermark(data: bytes | memoryview) -> Watermark:
@@ -69,40 +76,44 @@ def decode_watermark(data: bytes | memoryview) -> Watermark:
 
 
 def _decode(data: memoryview) -> Watermark:
-    body, _ = _unframed(data, 0)
+    body, own, _ = _unframed(data, 0)
     lower, upper = _TIMES.unpack_from(body)
     count, at = _compact_at(body, _TIMES.size)
     if count > STREAM_MAX_SEGMENTS:
         raise ProtocolError(f"a watermark with {count:,} segments is none")
     cut = []
     for _ in range(count):
-        key, at = _unframed(body, at)
+        key, _, at = _unframed(body, at)
         (offset,) = _OFFSET.unpack_from(body, at)
         at += _OFFSET.size
         segment_id, low, high = _RANGE.unpack_from(key)
         cut.append(SegmentPosition(segment_id, low, high, offset))
-    return Watermark(lower, upper, tuple(cut))
+    return Watermark(lower, upper, tuple(cut), dict(_PLACE.iter_unpack(own)))
 
 
-def _framed(body: bytes) -> bytes:
-    return _HEADER.pack(0, 0, 1, 0, len(body)) + body
+def _framed(body: bytes, own: bytes = b"") -> bytes:
+    more = _REVISION.pack(_OWN, len(own)) + own if own else b""
+    return _HEADER.pack(0, 0, 2 if own else 1, 0, len(body)) + body + more
 
 
-def _unframed(data: memoryview, at: int) -> tuple[memoryview, int]:
-    """The first revision of the part at `at`, and where the part ends."""
+def _unframed(data: memoryview, at: int) -> tuple[memoryview, memoryview, int]:
+    """The first revision of the part at `at`, nadi's own, and where the part ends."""
     form, version, revisions, revision, length = _HEADER.unpack_from(data, at)
     if form != 0 or version != 0 or revisions < 1 or revision != 0 or length < 0:
         raise ProtocolError(f"an entry of a mark stream has a header of another form: {bytes(data[at : at + 8]).hex()}")
     start = at + _HEADER.size
     at = end = start + length
+    own = data[:0]
     for _ in range(revisions - 1):  # of a later version of the format
-        _, length = struct.unpack_from(">bi", data, at)
+        revision, length = _REVISION.unpack_from(data, at)
         if length < 0:
             raise ProtocolError("an entry of a mark stream has a revision of negative length")
-        at += 5 + length
+        at += _REVISION.size + length
+        if revision == _OWN:
+            own = data[at - length : at]
     if at > len(data):
         raise ProtocolError("an entry of a mark stream ends too early")
-    return data[start:end], at
+    return data[start:end], own, at
 
 
 def _compact(number: int) -> bytes:

@@ -26,6 +26,7 @@ from nadi.client.reading.watermarks import cut_after, cut_before
 from nadi.client.segments.info import SegmentInfo, stream_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
+    EpochGoneError,
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
@@ -174,7 +175,9 @@ class StreamCuts:
         if (event_time := await self._event_time()) is not None:
             return await self._by(event_time, time)
         found = await cut_before(self._stores, self.scope, self.stream, time_ms(time))
-        return await self._not_before_head(found) if found is not None else await self.head()
+        with suppress(EpochGoneError):  # what it stands in was truncated away
+            return await self._not_before_head(found) if found is not None else await self.head()
+        return await self.head()
 
     async def after_event_time(self, time: datetime | int) -> StreamCut | None:
         """Return the cut to read up to to get every event before that time, of those that are stored now. It may lie

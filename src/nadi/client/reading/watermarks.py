@@ -6,7 +6,6 @@ continue from is kept. From one to the next, bounds never fall and cuts never go
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -106,19 +105,16 @@ class TimeWindows:
 
 
 async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
-    """A cut before which no event has `time` or a later one; None if watermarks don't reach back so far.
-
-    Events before a watermark's cut may be later than its upper bound, since a fast writer may have kept writing after
-    it noted a time. But once every writer has noted a later time that is still before `time` (the lower bound of
-    `reached` is past that upper bound), all that was stored by then is before `time` too. A note takes a while to
-    arrive, so only the watermark before that one is sure to have a cut made earlier.
-    """
-    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < time)
-    if not last:
-        return None
-    reached = last[-1].lower
-    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < reached)
-    return StreamCut(scope, stream, last[0].positions()) if len(last) == 2 else None
+    """The last known cut that every event of `time` or a later one follows; None if watermarks don't reach back so
+    far."""
+    floor: Mapping[int, int] = {}
+    start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
+    async with aclosing(watermarks(stores, scope, stream, start)) as found:
+        async for _, watermark in found:
+            if watermark.lower >= time:
+                break
+            floor = watermark.floor or floor
+    return StreamCut(scope, stream, dict(floor)) if floor else None
 
 
 async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
@@ -129,20 +125,6 @@ async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -
             if watermark.lower >= time:
                 return StreamCut(scope, stream, watermark.positions())
     return None
-
-
-async def _last_two(
-    stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]
-) -> list[Watermark]:
-    """The last two watermarks that `is_before` accepts, the later one last; it accepts none after one it rejects."""
-    last: deque[Watermark] = deque(maxlen=2)
-    start = await find_start(stores, scope, stream, is_before)
-    async with aclosing(watermarks(stores, scope, stream, start)) as found:
-        async for _, watermark in found:
-            if not is_before(watermark):
-                break
-            last.append(watermark)
-    return list(last)
 
 
 async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:

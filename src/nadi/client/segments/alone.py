@@ -39,7 +39,7 @@ _LONGEST_POLL_MS = 1 << 30  # twelve days; a poll can't last much longer
 class Writer(Protocol):
     """Who has sent the append that is under way, in a caller's thread."""
 
-    def acknowledged_alone(self, number: int, done: list[Any]) -> bool:
+    def acknowledged_alone(self, reply: wire.DataAppended, done: list[Any]) -> bool:
         """Move what is stored by now to `done`; False if that can't be done at once. With `Alone.lock` held."""
 
     def stored_alone(self, done: list[Any]) -> None:
@@ -272,14 +272,15 @@ class Alone:
         except ProtocolError as error:
             self._trouble = UnavailableError(f"a segment store broke the protocol: {error}")
             return
-        if self._is_answer(commands) and writer.acknowledged_alone(self._number, done):
+        answer = self._answer(commands)
+        if answer is not None and writer.acknowledged_alone(answer, done):
             self.is_busy = False
         else:
             self._handed += commands  # none, if only a part of the answer is here
         self._is_torn = False
 
-    def _is_answer(self, commands: Sequence[wire.Command]) -> bool:
-        """Whether it is the acknowledgement of the append under way, and nothing else."""
-        if len(commands) != 1 or not isinstance(commands[0], wire.DataAppended):
-            return False
-        return (commands[0].request_id, commands[0].event_number) == (self._session_id, self._number)
+    def _answer(self, commands: Sequence[wire.Command]) -> wire.DataAppended | None:
+        """The acknowledgement of the append under way, if it is that and nothing else."""
+        if len(commands) != 1 or not isinstance(reply := commands[0], wire.DataAppended):
+            return None
+        return reply if (reply.request_id, reply.event_number) == (self._session_id, self._number) else None

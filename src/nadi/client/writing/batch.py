@@ -19,10 +19,10 @@ class Batch:
     """entries: header, payload and routing key of each event in turn, so that one list operation adds an
     event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
     bytes and itself. `number` is the writer's event number of its last event, once it was sent (at `sent_at`, by
-    time.monotonic); `trace` is for whoever makes spans of it.
+    time.monotonic); `end` is where it ends in the segment, -1 until that is known; `trace` is for its spans.
     """
 
-    __slots__ = ("_more", "ack", "entries", "number", "sent_at", "size", "trace")
+    __slots__ = ("_more", "ack", "end", "entries", "number", "sent_at", "size", "trace")
 
     @property
     def is_large(self) -> bool:
@@ -32,7 +32,7 @@ class Batch:
     def __init__(self, ack: Ack | None = None) -> None:
         self.entries: list[bytes | memoryview | str | Piece | None] = []
         self.size = 0
-        self.number = -1
+        self.number = self.end = -1
         self.sent_at = 0.0
         self.ack = ack or Ack()
         self.trace: BlockTrace | None = None

@@ -4,6 +4,11 @@ A note says: what I have written so far has times up to this one, and what I sha
 sent once all that was written before it is stored, with the current ends of the writer's segments, so readers get all
 of that before the watermark made from the note. One note is in flight at a time, and of those that wait for it
 only the newest is sent: noting a time after each event costs no more than noting one now and then.
+
+Where what lies between two notes should be found again, the ends of the segments are too coarse: while a note is in
+flight, much can be written. So every 8 KiB a note is a **step**. It ends the batches that grow, and so has an exact
+position: all events from before the note lie before it, all from after the note behind it. Steps are sent along with
+the next note.
 """
 
 from __future__ import annotations
@@ -12,15 +17,16 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from nadi.client.control.controller import ControllerClient
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack, is_stored
+from nadi.client.writing.batch import Batch
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -30,7 +36,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StreamNotFoundError,
 )
-from nadi.limits import NAME_MAX_CHARS
+from nadi.limits import KIB, NAME_MAX_CHARS, NOTED_STEPS_MAX
 from nadi.naming import segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 
@@ -39,6 +45,7 @@ log = logging.getLogger("nadi.client")
 AUTOMATIC_NOTE_S = 5.0  # as Pravega's
 _LEAVING_TIMEOUT_S = 5.0
 _ASKED_AT_ONCE = 64  # segments whose ends are looked up for one note
+_STEP_BYTES = 8 * KIB  # written from one step to the next, at least
 _TIME_MIN = -(1 << 63) + 1  # one less means on the wire that there is no time
 _TIME_MAX = (1 << 63) - 1
 
@@ -53,21 +60,57 @@ def check_time(timestamp_ms: int) -> None:
         raise InvalidArgumentError(f"a time is an integer of 64 bits, in milliseconds, not {timestamp_ms!r}")
 
 
+class Writer(Protocol):
+    """Whose times are noted."""
+
+    def segment_ids(self) -> Sequence[int]:
+        """The segments that it writes to now."""
+
+    def unacknowledged(self) -> list[Ack]: ...
+
+    def written(self) -> int: ...
+
+    def ends(self) -> list[tuple[int, Batch | None, int]]: ...
+
+    def schedule(self, call: Callable[[], None]) -> None:
+        """Make the call on the loop's thread, from any thread."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it there until the writer is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A time, and where all that was written before it ends: in each segment at `ends`, or behind the batch there."""
+
+    timestamp_ms: int
+    ends: list[tuple[int, Batch | None, int]]
+
+    def position(self) -> dict[int, int] | None:
+        """By segment, once the batches are stored; None where it can't be told, as after a segment was replaced."""
+        position = {segment_id: end if batch is None else batch.end for segment_id, batch, end in self.ends}
+        return position if min(position.values(), default=0) >= 0 else None
+
+
 @dataclass(slots=True, eq=False)
 class _Note:
-    """A time to report, what must be stored first, and the Ack of all notes that it stands for."""
+    """A time to report, what must be stored first, the steps up to it, and the Ack of all notes that it stands for."""
 
     timestamp_ms: int = 0
     written: list[Ack] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
+    step_bytes: int = _STEP_BYTES
     ack: Ack = field(default_factory=Ack)
+
+    def add_step(self, step: _Step) -> None:
+        self.steps.append(step)
+        if len(self.steps) > NOTED_STEPS_MAX:
+            del self.steps[::2]
+            self.step_bytes *= 2
 
 
 class NotedTimes:
-    """The times that one writer notes; made by `open_writer`.
-
-    segments: returns the ids of those that the writer currently writes to. schedule: makes a call on the loop's
-    thread, from any thread. spawn: runs a coroutine there until the writer is stopped.
-    """
+    """The times that one writer notes; made by `open_sender`."""
 
     def __init__(
         self,
@@ -75,19 +118,18 @@ class NotedTimes:
         scope: str,
         stream: str,
         writer_id: str,
-        *,
-        segments: Callable[[], Sequence[int]],
-        schedule: Callable[[Callable[[], None]], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        writer: Writer,
     ) -> None:
         check_writer_id(writer_id)
         self.writer_id = writer_id
         self.automatic = False
         self._stores = stores
         self._scope, self._stream = scope, stream
-        self._segments, self._schedule, self._spawn = segments, schedule, spawn
+        self._writer = writer
         self._lock = threading.Lock()
         self._latest = _TIME_MIN
+        self._stepped_at = 0  # how much was written by then
+        self._looked_up: dict[int, int] = {}  # by segment: where it ended when the last note was sent
         self._waiting: _Note | None = None
         self._sending: _Note | None = None
         self._runs = False
@@ -96,9 +138,10 @@ class NotedTimes:
         self._idle = asyncio.Event()
         self._ended: NadiError | None = None
 
-    def note(self, timestamp_ms: int, written: Iterable[Ack]) -> Ack:
-        """Report a time once all of `written` is stored; from any thread."""
+    def note(self, timestamp_ms: int) -> Ack:
+        """Report a time once all that was written is stored; from any thread."""
         check_time(timestamp_ms)
+        written = self._writer.unacknowledged()
         with self._lock:
             if self._ended is not None:
                 raise self._ended
@@ -107,28 +150,31 @@ class NotedTimes:
                     f"this writer noted the time {self._latest} already: event time only moves on"
                 )
             self._latest = timestamp_ms
+            is_first = self._waiting is None
             note = self._waiting = self._waiting or _Note()
+            if is_first or self._writer.written() >= self._stepped_at + note.step_bytes:
+                note.add_step(self._step(timestamp_ms))
             note.timestamp_ms = timestamp_ms
             note.written = [ack for ack in dict.fromkeys((*note.written, *written)) if not is_stored(ack)]
             starts, self._runs = not self._runs, True
         if starts:
-            self._schedule(lambda: self._spawn(self._send_all()))
+            self._writer.schedule(lambda: self._writer.spawn(self._send_all()))
         return note.ack
 
-    def note_automatically(self, written: Callable[[], Iterable[Ack]]) -> None:
+    def note_automatically(self) -> None:
         """Note the wall clock's time every AUTOMATIC_NOTE_S from now on, and at the end; on the loop's thread."""
         self.automatic = True
-        self._spawn(self._note_for_ever(written))
+        self._writer.spawn(self._note_for_ever())
 
-    def note_now(self, written: Iterable[Ack]) -> None:
+    def note_now(self) -> None:
         """Note the wall clock's time, or the latest noted again if that is later; on the loop's thread."""
         with suppress(InvalidArgumentError):  # another thread has just noted a later time
-            self.note(max(time.time_ns() // 1_000_000, self._latest), written)
+            self.note(max(time.time_ns() // 1_000_000, self._latest))
 
     async def close(self) -> None:
         """Wait until the last note is reported, then leave."""
         if self.automatic and self._ended is None:
-            self.note_now(())
+            self.note_now()
         try:
             async with asyncio.timeout(_LEAVING_TIMEOUT_S):
                 while self._runs and self._ended is None:
@@ -156,10 +202,10 @@ class NotedTimes:
 
     # --- the loop's thread ------------------------------------------------------------------
 
-    async def _note_for_ever(self, written: Callable[[], Iterable[Ack]]) -> None:
+    async def _note_for_ever(self) -> None:
         while True:
             await asyncio.sleep(AUTOMATIC_NOTE_S)
-            self.note_now(written())
+            self.note_now()
 
     async def _send_all(self) -> None:
         while True:
@@ -174,7 +220,7 @@ class NotedTimes:
             try:
                 for ack in note.written:
                     await ack
-                await self._tell(note.timestamp_ms)
+                await self._tell(note)
                 self._told_trouble = ""
             except NadiError as found:
                 error = found
@@ -189,11 +235,20 @@ class NotedTimes:
             self._told_trouble = text
             log.warning("a time that writer %s noted is not told: %s", self.writer_id, text)
 
-    async def _tell(self, timestamp_ms: int) -> None:
-        position = pb.StreamCut(streamInfo=pb.StreamInfo(scope=self._scope, stream=self._stream))
-        for segment_id, end in (await self._ends()).items():
-            position.cut[segment_id] = end
-        request = pb.TimestampFromWriter(writer=self.writer_id, timestamp=timestamp_ms, position=position)
+    async def _tell(self, note: _Note) -> None:
+        timestamp_ms, stream = note.timestamp_ms, pb.StreamInfo(scope=self._scope, stream=self._stream)
+        self._looked_up = await self._ends()
+        request = pb.TimestampFromWriter(
+            writer=self.writer_id,
+            timestamp=timestamp_ms,
+            position=pb.StreamCut(streamInfo=stream, cut=self._looked_up),
+            steps=[
+                pb.TimestampFromWriter.Step(timestamp=step.timestamp_ms, cut=position)
+                for step in note.steps
+                if (position := step.position()) is not None
+            ]
+            or [pb.TimestampFromWriter.Step(timestamp=_TIME_MIN)],  # none, and the note isn't one either
+        )
         try:
             reply = await self._stores.controller.call("noteTimestampFromWriter", request, pb.TimestampResponse)
         except NotFoundError:
@@ -209,6 +264,18 @@ class NotedTimes:
             raise NadiError(f"the controller could not note the time of writer {self.writer_id}: see its log")
         self._was_told = True
 
+    def _step(self, timestamp_ms: int) -> _Step:
+        """What is stored is known from the acknowledgements of this writer, or from a look at the segments, which other
+        writers write to as well."""
+        self._stepped_at, looked_up = self._writer.written(), self._looked_up
+        return _Step(
+            timestamp_ms,
+            [
+                (segment_id, batch, max(end, looked_up.get(segment_id, 0)) if end >= 0 else end)
+                for segment_id, batch, end in self._writer.ends()
+            ],
+        )
+
     async def _ends(self) -> dict[int, int]:
         """Where the writer's segments end now, without those that were truncated away meanwhile."""
         turns = asyncio.Semaphore(_ASKED_AT_ONCE)
@@ -223,7 +290,7 @@ class NotedTimes:
                     return
             ends[segment_id] = info.write_offset
 
-        looks = [asyncio.create_task(look(segment_id)) for segment_id in self._segments()]
+        looks = [asyncio.create_task(look(segment_id)) for segment_id in self._writer.segment_ids()]
         try:
             await asyncio.gather(*looks)
         finally:

@@ -71,6 +71,7 @@ class SegmentOutput:
         self.notice_at = 1  # size of `current` at which `notice` must be called
         self.progress_at = time.monotonic()  # of the last acknowledgement, or of the end of idleness
         self.trouble: NadiError | None = None  # why nothing goes out now
+        self.stored_to = 0  # where the last stored event ends; -1 if that is unknown
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
         self._pace = Pace(self.waiting, self.in_flight, owner.outputs)
@@ -85,6 +86,11 @@ class SegmentOutput:
         """Batches with events that are not settled, oldest first; call with the lock held."""
         batches = [*self.in_flight, *self.waiting]
         return [*batches, self.current] if self.current.entries else batches
+
+    @property
+    def last(self) -> Batch | None:
+        """The last of `pending`, if there are any."""
+        return self.pending()[-1] if self.has_pending else None
 
     @property
     def has_pending(self) -> bool:
@@ -283,7 +289,7 @@ class SegmentOutput:
             self.trouble = None
             done: list[Batch] = []
             with self._owner.lock:
-                self._take_stored(reply.event_number, done)
+                self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
                 is_alone = len(done) == 1 and done[0].ack.is_awaited and not self.has_pending
             if is_alone and self._owner.blocking:
                 session.connection.answered_alone()  # before its thread wakes, and writes the next
@@ -311,12 +317,14 @@ class SegmentOutput:
             self._take_stored(number, done)
         self._owner.stored(done)
 
-    def _take_stored(self, number: int, done: list[Batch]) -> None:
-        """Move the batches up to that number from those in flight; call with the lock held."""
+    def _take_stored(self, number: int, done: list[Batch], end: int = -1) -> None:
+        """Move the batches up to that number from those in flight; call with the lock held. end: where the last of them
+        ends in the segment, if that is known."""
         while self.in_flight and self.in_flight[0].number <= number:
             done.append(self.in_flight[0])
             self.in_flight.popleft()
         if done:
+            done[-1].end = self.stored_to = end
             self.progress_at = time.monotonic()
             self._pace.acknowledged(done[-1], self.progress_at)
             if traces.active is not None:
@@ -351,7 +359,7 @@ class SegmentOutput:
         self._wakes, self.notice_at = True, 1  # the next event has the loop take over
         return True
 
-    def acknowledged_alone(self, number: int, done: list[Batch]) -> bool:
+    def acknowledged_alone(self, reply: wire.DataAppended, done: list[Batch]) -> bool:
         """See `alone.Writer`: another thread that has the writer's lock just writes."""
         lock = self._owner.lock
         held: list[bool] = []
@@ -360,7 +368,7 @@ class SegmentOutput:
             if not held[0]:
                 return False
             self.trouble = None
-            self._take_stored(number, done)
+            self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
         finally:
             if True in held:
                 lock.release()

@@ -88,6 +88,7 @@ class EventSender:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._pending = 0  # bytes that are not acknowledged
         self._most_pending = WRITER_PENDING_BYTES  # past this a writer checks further; -1 once stopped
+        self._settled = 0  # bytes that are
         self._since_pause = 0  # bytes written since `ready` last let the loop run
         self._stopped: NadiError | None = None  # why no more events are taken
         self._failure: NadiError | None = None  # the first since the last flush
@@ -150,7 +151,19 @@ class EventSender:
     def note_time(self, timestamp_ms: int) -> Ack:
         if self.times is None or self._stopped is not None:
             raise self._stopped or InvalidArgumentError("a transaction's events get their time by its commit")
-        return self.times.note(timestamp_ms, self.unacknowledged())
+        return self.times.note(timestamp_ms)
+
+    def written(self) -> int:
+        """How many bytes were written so far."""
+        return self._settled + self._pending
+
+    def ends(self) -> list[tuple[int, Batch | None, int]]:
+        """Return where all that was written so far ends, by segment: the last batch that is not stored yet, which takes
+        no more events; and the end of what is stored, -1 if unknown."""
+        with self.lock:
+            for output in self.outputs.values():
+                output.cut()
+            return [(output.segment_id, output.last, output.stored_to) for output in self.outputs.values()]
 
     def unacknowledged(self) -> list[Ack]:
         """The Acks of everything written so far that is not settled."""
@@ -251,6 +264,7 @@ class EventSender:
         with self.lock:
             for batch in batches:
                 self._pending -= batch.size
+                self._settled += batch.size
                 batch.size, batch.entries = 0, []  # not twice, where Ctrl-C has this repeated
         for batch in batches:
             batch.ack.settle(error)

@@ -42,10 +42,8 @@ async def open_sender(
         scope,
         stream,
         writer_id or str(uuid4()),
-        segments=sender.segment_ids,
-        schedule=sender.schedule,
-        spawn=sender.spawn,
+        sender,
     )
     if automatically_note_time:
-        sender.times.note_automatically(sender.unacknowledged)
+        sender.times.note_automatically()
     return sender

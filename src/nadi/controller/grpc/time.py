@@ -16,7 +16,8 @@ class EventTimeService(Rpcs):
     async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> None:
         """A missing stream is NOT_FOUND: the reply has no status for it."""
         name, position = stream_name(request.position.streamInfo), dict(request.position.cut)
-        await self._controller.note_time(name, request.writer, request.timestamp, position)
+        steps = [(step.timestamp, dict(step.cut)) for step in request.steps]
+        await self._controller.note_time(name, request.writer, request.timestamp, position, steps or None)
 
     @outcomes(
         pb.RemoveWriterResponse,

@@ -13,21 +13,25 @@ set; a restart gives it the stream's full timeout again.
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+
+from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TimedStream, WriterMark
-from nadi.controller.state.store import ANY_VERSION, Versioned
+from nadi.controller.state.store import ANY_VERSION, RecordTable, Versioned
 from nadi.controller.time.mark_stream import Extent, MarkStream
 from nadi.controller.time.watermarks import judge
 from nadi.controller.workflows import truncate
-from nadi.errors import InvalidArgumentError, StreamNotFoundError, UnavailableError
+from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamNotFoundError, UnavailableError
 from nadi.limits import WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
 from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
+
+_PASSED_STEPS = 8  # of a writer, that stay for the time being
 
 
 class WatermarkRounds:
@@ -51,7 +55,7 @@ class WatermarkRounds:
             for key, _ in found:
                 name = StreamName.of(key)
                 try:
-                    await self._look_at(name, away)
+                    await self.look_at(name, away)
                     self._complaints.settled(key)
                 except UnavailableError:
                     raise  # what has the records is away, for all streams
@@ -61,7 +65,9 @@ class WatermarkRounds:
         if away:
             raise next(iter(away.values()))
 
-    async def _look_at(self, name: StreamName, away: dict[str, UnavailableError]) -> None:
+    async def look_at(self, name: StreamName, away: dict[str, UnavailableError] | None = None) -> None:
+        """Make the watermarks of a stream that are due. away: the stores that don't answer, by place."""
+        away = {} if away is None else away
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
         marks = await self._marks(name) if found is not None else {}
@@ -101,12 +107,30 @@ class WatermarkRounds:
         self._waiting.pop(name.key, None)
         if verdict.waited_for:
             self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
-        if verdict.watermark is not None and await mark_stream.add(verdict.watermark, extent) and stream.head:
-            await self._trim(name, stream, history, mark_stream, extent, mark_segment)
+        later: Extent | None = extent
+        for watermark in verdict.watermarks:
+            if later is None:  # another controller is at it
+                break
+            later = await mark_stream.add(watermark, later)
+        if verdict.watermarks and later is not None:
+            staying = {writer: mark for writer, mark in marks.items() if writer not in verdict.dropped}
+            await self._forget_steps(table, staying, verdict.watermarks[-1].lower)
+            if stream.head:
+                await self._trim(name, stream, history, mark_stream, later, mark_segment)
         for writer in verdict.dropped:
             await table.remove_if((writer, marks[writer].version))
         if len(verdict.dropped) == len(marks):
             await self._strike_off(name)
+
+    async def _forget_steps(
+        self, table: RecordTable[WriterMark], marks: dict[str, Versioned[WriterMark]], lower: int
+    ) -> None:
+        """Those that no later watermark needs: of each writer, all before its last up to that time."""
+        for writer, (mark, version) in marks.items():
+            passed = sum(time <= lower for time, _ in mark.steps)
+            if passed > _PASSED_STEPS:
+                with suppress(ConditionFailedError):  # it noted a time meanwhile: the next round does it
+                    await table.put(writer, replace(mark, steps=mark.steps[passed - 1 :]), version)
 
     async def _marks(self, name: StreamName) -> dict[str, Versioned[WriterMark]]:
         marks: dict[str, Versioned[WriterMark]] = {}
@@ -137,9 +161,8 @@ class WatermarkRounds:
     ) -> None:
         """Drop the watermarks that no reader of the stream's remaining data can need: of those whose cut lies before
         the stream's head, all but the last."""
-        last = extent.newest.start if extent.newest is not None else extent.start  # the attribute stands there
         keep = extent.start
-        async with aclosing(mark_stream.entries(extent.start, last)) as entries:
+        async with aclosing(mark_stream.entries(extent.start, extent.mark)) as entries:
             async for entry in entries:
                 if not history.is_at_or_after(stream.head, entry.watermark.positions()):
                     break

@@ -210,15 +210,20 @@ class Tagged(Record, frozen=True):
     """Marks that a stream has a tag; both are in the key."""
 
 
+Step = tuple[int, dict[int, int]]  # a time and a position, which has an offset per segment
+
+
 class WriterMark(Record, frozen=True):
     """What a writer last noted: all its events up to `time` lie before `position`, which has an offset per segment.
 
-    time: in the writer's own unit, usually milliseconds. alive: False once the writer is removed.
+    time: in the writer's own unit, usually milliseconds. alive: False once the writer is removed. steps: earlier times,
+    each with a position that all events from after it lie behind as well; those that the next watermarks are made of.
     """
 
     time: int
     position: dict[int, int]
     alive: bool = True
+    steps: tuple[Step, ...] = ()
 
 
 class TimedStream(Record, frozen=True):

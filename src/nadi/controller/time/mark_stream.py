@@ -85,8 +85,8 @@ class MarkStream:
                 at += size
                 del held[:size]
 
-    async def add(self, watermark: Watermark, extent: Extent) -> bool:
-        """Store the watermark after the newest known one; return False if another was stored there meanwhile."""
+    async def add(self, watermark: Watermark, extent: Extent) -> Extent | None:
+        """Store the watermark after the newest known one; return None if another was stored there meanwhile."""
         setup = wire.SetupAppend(self._segments.request_id(), _WRITER, self._segment, "")
         last = (await self._segments.ask(setup, wire.AppendSetup)).last_event_number
         data = memoryview(encode_watermark(watermark))
@@ -95,11 +95,12 @@ class MarkStream:
             append, wire.DataAppended, wire.ConditionalCheckFailed, wire.InvalidEventNumber
         )
         if not isinstance(reply, wire.DataAppended):
-            return False
+            return None
         before = extent.newest.start if extent.newest is not None else extent.start
         if before != extent.mark:
             change = wire.UpdateSegmentAttribute(
                 self._segments.request_id(), self._segment, REVISION_MARK, before, extent.mark, ""
             )
             await self._segments.ask(change, wire.SegmentAttributeUpdated)  # refused: another controller has set it
-        return True
+        entry = Entry(extent.end, extent.end + HEADER_BYTES + len(data), watermark)
+        return Extent(extent.start, entry.end, before, entry)

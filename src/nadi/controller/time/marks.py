@@ -8,17 +8,18 @@ Marks belong to the stream: they are dropped with it. `watermark_rounds` makes w
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import TimedStream, Transaction, WriterMark
+from nadi.controller.state.records import Step, TimedStream, Transaction, WriterMark
 from nadi.controller.state.store import ANY_VERSION
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, WriterNotFoundError
-from nadi.limits import NAME_MAX_CHARS
+from nadi.limits import NAME_MAX_CHARS, NOTED_STEPS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -32,21 +33,30 @@ def check_writer(writer: str) -> None:
         raise InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer):,}")
 
 
-async def note(flow: Workflows, name: StreamName, writer: str, time: int, position: Cut) -> None:
-    """Record a mark; InvalidTimeError or InvalidStreamCutError for one that lies before the writer's last."""
+async def note(
+    flow: Workflows, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[Step] | None = None
+) -> bool:
+    """Record a mark; InvalidTimeError or InvalidStreamCutError for one that lies before the writer's last. Return
+    whether it has so many steps that watermarks should be made of them."""
     check_writer(writer)
+    new = [(time, dict(position))] if steps is None else [step for step in steps if step[1]]
+    if len(new) > NOTED_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
+        raise InvalidArgumentError(f"steps of a writer are up to {NOTED_STEPS_MAX} times in order, before that noted")
     await flow.metadata.stream(name)
     history = await flow.metadata.history(name)
-    if any(history.is_unknown(segment) for segment in position):
+    if any(history.is_unknown(segment) for _, at in [(time, position), *new] for segment in at):
         raise InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
-    is_first = False
+    is_first, kept = False, new
 
     async def noted(held: WriterMark | None) -> WriterMark:
-        nonlocal is_first
-        is_first = held is None
+        nonlocal is_first, kept
+        is_first, kept = held is None, new
         if held is not None:
             _check_order(writer, held, time, position)
-        return WriterMark(time, dict(position))
+            kept = [*held.steps, *new]
+        if len(kept) > 2 * NOTED_STEPS_MAX:  # another writer keeps watermarks back
+            kept = [*kept[:-1:2], kept[-1]]
+        return WriterMark(time, dict(position), steps=tuple(kept))
 
     table = flow.metadata.marks(name)
     await table.change(writer, _mark(writer, name), noted)
@@ -56,6 +66,7 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
         await table.remove([writer])
         await table.drop(must_be_empty=True)
         raise StreamNotFoundError(*name)
+    return len(kept) > NOTED_STEPS_MAX
 
 
 async def _register(flow: Workflows, name: StreamName) -> None:

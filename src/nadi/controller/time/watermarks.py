@@ -1,29 +1,44 @@
-"""What follows from the marks of a stream's writers: the next watermark, and which writers no longer count.
+"""What follows from the marks of a stream's writers: the next watermarks, and which writers no longer count.
 
 Pure: marks, the previous watermark and the stream's history in, a `Verdict` out; `watermark_rounds` carries it out.
 A writer takes part once its time is past the previous watermark. A stalled writer holds the next watermark back for
 as long as the stream's configuration allows (not at all by default) unless it was removed; then it is dropped.
 
-The cut lies at or after each writer's position and the previous cut, and covers the key space. So the lower bounds
-grow, the cuts never go back, and what writers noted up to `lower` lies before the cut.
+The last watermark is that of the least time that a writer has noted. Others come before it for earlier times at which
+writers made steps, if some bytes lie between one's cut and the next. The cut of a time lies at or after the first
+position of each writer that it noted with that time or a later one, and at or after the previous cut; it covers the key
+space. So the lower bounds grow, the cuts never go back, and what writers noted up to `lower` lies before the cut.
+
+The floor is the other side of the same time: it lies at or before the last step of each writer up to that time, so
+all events of a later time lie behind it. Where a writer has no such step, the floor is that of an earlier time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import itemgetter
 
 from nadi.controller.state.history import Cut, History
-from nadi.controller.state.records import WriterMark
+from nadi.controller.state.records import Step, WriterMark
+from nadi.errors import EpochGoneError, InvalidStreamCutError
+from nadi.limits import KIB, WATERMARKS_A_ROUND
+from nadi.model.cutorder import earliest
+from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import segment_epoch
+
+_STEP_BYTES = 4 * KIB  # from one watermark to the next of a round
+_WORK_A_ROUND = 200_000  # positions that are compared for a stream's watermarks: 0.1 s
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do about a stream: the watermark to emit, the writers to drop, and those to wait for."""
+    """What to do about a stream: the watermarks to emit, the writers to drop, and those to wait for."""
 
-    watermark: Watermark | None
+    watermarks: tuple[Watermark, ...]
     dropped: tuple[str, ...]
     waited_for: tuple[str, ...]
 
@@ -43,11 +58,53 @@ def judge(
     dropped = tuple(writer for writer in behind if writer not in waited_for)
     taking_part = [mark for writer, mark in marks.items() if writer not in behind]
     if waited_for or not taking_part:
-        return Verdict(None, dropped, waited_for)
-    times = [mark.time for mark in taking_part]
-    before = [previous.positions()] if previous is not None else []
-    cut = joined([*(mark.position for mark in taking_part), *before], history)
-    return Verdict(Watermark(min(times), max(times), cut), dropped, waited_for)
+        return Verdict((), dropped, waited_for)
+    return Verdict(tuple(_made(taking_part, previous, history)), dropped, waited_for)
+
+
+def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: History) -> Iterator[Watermark]:
+    last = min(mark.time for mark in marks)
+    first = previous.lower if previous is not None else None
+    times = sorted(
+        {time for mark in marks for time, _ in mark.steps if time < last and (first is None or time > first)}
+    )
+    cost = sum(len(mark.position) or 1 for mark in marks)
+    most = min(WATERMARKS_A_ROUND, _WORK_A_ROUND // cost) - 1
+    if len(times) > most:
+        times = [times[number * len(times) // most] for number in range(most)] if most > 0 else []
+    for time in [*times, last]:
+        reached = [_reached(mark, time) for mark in marks]
+        before = previous.positions() if previous is not None else {}
+        cut = joined([*(position for _, position in reached), before], history)
+        if time < last and sum(place.offset - before.get(place.segment_id, 0) for place in cut) < _STEP_BYTES:
+            continue
+        upper = max(at for at, _ in reached)
+        floor = _floor(marks, time, history)
+        if previous is not None:
+            upper, floor = max(upper, previous.upper), floor or previous.floor
+        previous = Watermark(time, upper, cut, floor)
+        yield previous
+
+
+def _reached(mark: WriterMark, time: int) -> Step:
+    """The last step of that time, or else the first of a later one; the mark is the last step of all."""
+    steps = (*mark.steps, (mark.time, mark.position))
+    passed = bisect_right(steps, time, key=itemgetter(0))
+    return steps[passed - 1] if passed and steps[passed - 1][0] == time else steps[passed]
+
+
+def _floor(marks: Sequence[WriterMark], time: int, history: History) -> Cut:
+    """A cut that all events of later times lie behind; empty where that is unknown."""
+    passed = [next((position for at, position in reversed(mark.steps) if at <= time), {}) for mark in marks]
+    try:
+        if not all(map(history.is_valid_cut, passed)):
+            return {}
+        known = history.segments
+        ranges = {segment: (known[segment].low, known[segment].high) for position in passed for segment in position}
+        cuts = [StreamCut("", "", position) for position in passed]
+        return reduce(lambda one, other: earliest(one, other, ranges), cuts).positions
+    except (InvalidStreamCutError, EpochGoneError):
+        return {}
 
 
 def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:

@@ -601,14 +601,30 @@ class DelegationToken(_message.Message):
     def __init__(self, delegationToken: _Optional[str] = ...) -> None: ...
 
 class TimestampFromWriter(_message.Message):
-    __slots__ = ("writer", "position", "timestamp")
+    __slots__ = ("writer", "position", "timestamp", "steps")
+    class Step(_message.Message):
+        __slots__ = ("timestamp", "cut")
+        class CutEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: int
+            value: int
+            def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+        TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+        CUT_FIELD_NUMBER: _ClassVar[int]
+        timestamp: int
+        cut: _containers.ScalarMap[int, int]
+        def __init__(self, timestamp: _Optional[int] = ..., cut: _Optional[_Mapping[int, int]] = ...) -> None: ...
     WRITER_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     writer: str
     position: StreamCut
     timestamp: int
-    def __init__(self, writer: _Optional[str] = ..., position: _Optional[_Union[StreamCut, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[TimestampFromWriter.Step]
+    def __init__(self, writer: _Optional[str] = ..., position: _Optional[_Union[StreamCut, _Mapping]] = ..., timestamp: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[TimestampFromWriter.Step, _Mapping]]] = ...) -> None: ...
 
 class TimestampResponse(_message.Message):
     __slots__ = ("result",)
