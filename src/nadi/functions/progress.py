@@ -131,8 +131,8 @@ class Counters:
 
     @contextmanager
     def storing(self, share: float) -> Iterator[None]:
-        """While a worker stores what it made of that share of a full batch. So much of the time counts as busy, for the
-        rest of the batch would take no longer: else workers with little to do would look as if they could do no more."""
+        """While a worker stores what it made of that share of a full batch, so much of the time counts as busy: with
+        the rest of the batch it would take no longer, and a worker with little to do could do more."""
         self._count_busy(share - 1)
         try:
             yield
