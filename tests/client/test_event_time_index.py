@@ -86,6 +86,17 @@ def test_disordered_times_and_scalings_lose_nothing(manager: nadi.StreamManager)
     check(manager, "odd", times, most=len(times), looks=20)
 
 
+def test_cuts_of_growing_times_are_exact_among_events_without_a_time(manager: nadi.StreamManager) -> None:
+    manager.create_stream("grid", "gaps", 1, event_time="at")
+    events = [msgspec.json.encode({"at": YEAR + hour * HOUR}) for hour in range(200)]
+    with manager.create_writer("grid", "gaps") as writer:
+        writer.write_batch([event for timed in events for event in (timed, b"no time", b"[]")], "k")
+    cuts = manager.cuts("grid", "gaps")
+    for hour in (1, 100, 198):
+        start, end = cuts.between(YEAR + hour * HOUR, YEAR + (hour + 1) * HOUR)
+        assert [event.data for event in manager.read_events("grid", "gaps", start=start, end=end)] == [events[hour]]
+
+
 def test_what_comes_later_and_what_is_truncated_counts(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "live", 1, event_time=EventTime("at", format="msgpack"))
     times = {msgspec.msgpack.encode({"at": YEAR + hour * HOUR}): YEAR + hour * HOUR for hour in range(300)}

@@ -59,3 +59,39 @@ async def test_it_stops_between_events_that_are_given_up(together: bool, calls: 
         await delivery.deliver("s/in/0.#epoch.0", block, written)
     assert handler.calls == calls
     assert [letter.data for letter in written.letters] == [b"%d" % i for i in range(letters)]
+
+
+class Taking:
+    """A handler that takes nothing for an event, and a store that takes a second for whatever it gets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    async def start(self) -> None: ...
+
+    async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
+        return Outcome(done=len(events))
+
+    def begin(self, end: int) -> None: ...
+
+    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
+        self.now += 1.0
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("events", [1, 20, 100])
+async def test_workers_busy_with_small_batches_are_known_to_handle_full_ones(events: int) -> None:
+    function, both = Function(scope="s", stream="in", handler="m:f", batch_events=100), Taking()
+    counters = Counters(lambda: both.now)
+
+    async def pause(seconds: float) -> None: ...
+
+    block, _ = whole_events(memoryview(frame_events([b"%03d" % i for i in range(events)])))
+    delivery = Delivery(function, both, counters, logging.getLogger("test"), pause)
+    for _ in range(10):
+        with counters.busy():
+            await delivery.deliver("s/in/0.#epoch.0", block, both)
+    work = counters.work()
+    full_per_s = 100 * block.size_bytes / events
+    assert work.size_bytes / work.busy_s == pytest.approx(full_per_s, rel=0.1)

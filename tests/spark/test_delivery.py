@@ -140,6 +140,7 @@ def test_source_refuses_a_second_attempt_but_not_a_second_action(home: Home, mon
         return sum(rows.num_rows for rows in reader.read(task))
 
     assert [attempt(5, 1), attempt(5, 2), attempt(6, 3), attempt(6, 4), attempt(6, 3)] == [10, 0, 10, 0, 10]
+    assert [attempt(5, 2), attempt(5, 1)] == [0, 10], "of a stage that another one has followed"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ class Controller(StructureCalls):
         place_of: PlaceOf = one_place,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
+        self.rest_port = 0  # of the same server, for clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
         segments = Segments(exchange, self.clock, place_of)

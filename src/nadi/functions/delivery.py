@@ -20,7 +20,7 @@ from nadi.functions.handlers.outcome import Failure, Handler, Output
 from nadi.functions.pieces import Pieces, Verdict
 from nadi.functions.progress import Counters
 from nadi.functions.stopped import FunctionStoppedError
-from nadi.limits import FUNCTION_RETRY_AFTER_S
+from nadi.limits import FUNCTION_RETRY_AFTER_S, FUNCTION_SLICE_S
 from nadi.model.delivery import AT_MOST_ONCE
 from nadi.model.event import EventBlock
 from nadi.model.field_path import parse_path
@@ -76,13 +76,16 @@ class Delivery:
                 await self._pause(0.0)
             is_first = False
             outputs.begin(ends[piece.last - 1])
+            began = time.monotonic()
             outcome = await self._handler.call(events[piece.first : piece.last], piece.attempt)
+            share = max(outcome.done / self._function.batch_events, (time.monotonic() - began) / FUNCTION_SLICE_S)
             begun = outcome.done + (outcome.together if outcome.failure is not None else 0)
             outputs.begin(ends[piece.first + begun - 1])
             redo = outcome.is_lost and wants_outputs and not self._is_at_most_once
             if outcome.done and not redo:
                 end = ends[piece.first + outcome.done - 1]
-                await outputs.store(events[piece.first].offset, end, self._keyed(segment, outcome.outputs), [])
+                with self._counters.storing(min(share, 1.0)):
+                    await outputs.store(events[piece.first].offset, end, self._keyed(segment, outcome.outputs), [])
                 self._counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
                 pieces.done(outcome.done)
                 self._backoff.reset()

@@ -118,7 +118,7 @@ class Counters:
         self.counts = Counts()
         self.last_error, self.last_error_ms = "", 0
         self._recent: deque[tuple[float, int]] = deque()  # handled, by second
-        self._busy, self._busy_s, self._busy_at, self._size_bytes = 0, 0.0, clock(), 0
+        self._busy, self._busy_s, self._busy_at, self._size_bytes = 0.0, 0.0, clock(), 0
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -129,7 +129,17 @@ class Counters:
         finally:
             self._count_busy(-1)
 
-    def _count_busy(self, more: int) -> None:
+    @contextmanager
+    def storing(self, share: float) -> Iterator[None]:
+        """While a worker stores what it made of that share of a full batch, so much of the time counts as busy: with
+        the rest of the batch it would take no longer, and a worker with little to do could do more."""
+        self._count_busy(share - 1)
+        try:
+            yield
+        finally:
+            self._count_busy(1 - share)
+
+    def _count_busy(self, more: float) -> None:
         now = self._clock()
         self._busy_s += self._busy * (now - self._busy_at)
         self._busy_at = now

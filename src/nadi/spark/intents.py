@@ -76,12 +76,11 @@ class Claims:
     async def task(self, batch: int, run: str) -> bool:
         """Whether the task that this process runs may begin its part: no other attempt at it has."""
         partition, stage, attempt = attempt_of_task()
-        mine = _Claim(batch, f"{run}/{stage}", attempt)
 
         def is_begun(found: _Claim) -> bool:
-            return (found.batch, found.work) == (batch, mine.work) and found.attempt != attempt
+            return (found.batch, found.work) == (batch, run) and found.attempts.get(stage, attempt) != attempt
 
-        return await self._claim(f"/{partition}", mine, is_begun)
+        return await self._claim(f"/{partition}", _Claim(batch, run, {stage: attempt}), is_begun)
 
     async def _claim(self, key: str, mine: _Claim, is_begun: Callable[[_Claim], bool]) -> bool:
         async def claimed(value: bytes | None) -> tuple[bytes | None, bool]:
@@ -89,8 +88,11 @@ class Claims:
                 await self._table.create()
             else:
                 found = msgspec.json.decode(value, type=_Claim)
-                if found == mine or found.batch > mine.batch or is_begun(found):
-                    return None, found == mine
+                if found.batch > mine.batch or is_begun(found):
+                    return None, False
+                if (found.batch, found.work) == (mine.batch, mine.work):
+                    both = replace(found, attempts=found.attempts | mine.attempts)
+                    return None if both == found else msgspec.json.encode(both), True
             return msgspec.json.encode(mine), True
 
         return await change_value(
@@ -99,9 +101,11 @@ class Claims:
 
 
 class _Claim(msgspec.Struct, frozen=True):
+    """attempts: the first at the task, by stage: a batch is read by several."""
+
     batch: int
-    work: str
-    attempt: int = 0
+    work: str  # of a run
+    attempts: dict[int, int] = {}
 
 
 class SinkRecord:

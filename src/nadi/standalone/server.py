@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
@@ -189,6 +190,7 @@ class Server:
         told = self._advertised_host or self._host
         self._rpc_port = port
         self.controller.rpc_endpoint = (told, port)
+        self.controller.rest_port = urlsplit(self.rest_uri).port or 0
         await self._rpc.start()
         self._crowd = Crowd(port, has_tls=tls is not None)
         self._crowd.start()

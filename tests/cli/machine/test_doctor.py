@@ -38,7 +38,7 @@ def test_a_server_that_is_well(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path / "data", rest_port=0) as server:
         shell = Shell(server.controller_uri)
         shell.run("scope", "create", "home")
-        rows = shell.json("doctor", "--data", str(tmp_path / "data"), "--rest", server.rest_uri)
+        rows = shell.json("doctor", "--data", str(tmp_path / "data"))  # the controller says where REST is
     found = {row["check"]: row for row in rows}
     assert list(found) == [
         "Python",

@@ -78,7 +78,15 @@ def test_a_picture_from_the_rest_port(shell: Shell, server: nadi.standalone.Embe
     assert text.index("home/busy") < text.index("home/quiet")
 
 
+def test_top_finds_the_rest_port_that_the_server_chose(
+    shell: Shell, server: nadi.standalone.EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NADI_REST", raising=False)
+    assert shell.json("top", "--once")["source"] == server.rest_uri
+
+
 def test_a_picture_of_a_client(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.cli.machine.serving.rest_beside", lambda *_: "http://127.0.0.1:1")
     picture = seen(shell)
     check(picture)
     assert "without the REST port" in picture["note"]

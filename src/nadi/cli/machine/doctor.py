@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from nadi.cli.printing import Form, errors_told, show
 from nadi.cli.session import TrustStore, formed
-from nadi.defaults import DEFAULT_HOST, DEFAULT_REST_PORT, DEFAULT_STORE_PORT, DEFAULT_URI
+from nadi.defaults import DEFAULT_HOST, DEFAULT_STORE_PORT, DEFAULT_URI
 
 Rest = Annotated[
     str | None,
     typer.Option(
         envvar="NADI_REST",
-        help="The server's REST address. [default: port 9091 of the controller's host]",
+        help="The server's REST address. [default: what the controller says, else port 9091 of its host]",
         show_default=False,
     ),
 ]
@@ -51,7 +50,7 @@ def doctor(
     with errors_told():
         where = serving.Addresses(
             controller or DEFAULT_URI,
-            rest or rest_beside(controller or DEFAULT_URI),
+            rest or serving.rest_beside(controller or DEFAULT_URI, trust_store),
             f"{DEFAULT_HOST}:{DEFAULT_STORE_PORT}",
             controller is not None,
             trust_store,
@@ -60,13 +59,3 @@ def doctor(
     show([one.row() for one in found], ["check", "state", "found", "advice"], form=form, empty="")
     if any(one.state is State.WRONG for one in found):
         raise typer.Exit(1)
-
-
-def rest_beside(controller: str) -> str:
-    """The REST address that a controller's server has by default."""
-    from nadi.client.control.security import split_uri
-
-    address, is_secure = split_uri(controller)
-    host = urlsplit(f"//{address}").hostname or DEFAULT_HOST
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if is_secure else 'http'}://{shown}:{DEFAULT_REST_PORT}"

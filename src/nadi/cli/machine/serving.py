@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from nadi import __version__
 from nadi.cli.cluster.asking import RestClient
 from nadi.cli.machine.finding import Finding, note, ok, wrong
+from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import AccessDeniedError, NadiError
 from nadi.observe.health import Component, Status
 
@@ -46,6 +48,24 @@ def looked_at(where: Addresses) -> list[Finding]:
         return [*found, note("health", f"not to be seen by everybody: {error}", _CREDENTIALS)]
     except NadiError as error:
         return [*found, wrong("REST", str(error), "see whether that is nadi's REST port, or give it with --rest")]
+
+
+def rest_beside(controller: str, trust_store: str | None) -> str:
+    """The REST address of a controller's server: at the port that the controller says, or the default one."""
+    from nadi.client import StreamManager
+    from nadi.client.blocking.face import inside
+    from nadi.client.control.security import split_uri
+    from nadi.client.manager.streams import stores_of
+
+    address, is_secure = split_uri(controller)
+    port = 0
+    if _answers(address):
+        # Whoever asks at the default port then, or the controller again, sees why.
+        with suppress(NadiError), StreamManager(controller, trust_store=trust_store, timeout=_ANSWER_S) as manager:
+            thread, core = inside(manager)
+            port = thread.run(stores_of(core).controller.rest_port())
+    host = address.rpartition(":")[0]
+    return f"{'https' if is_secure else 'http'}://{host}:{port or DEFAULT_REST_PORT}"
 
 
 def _answers(address: str) -> bool:

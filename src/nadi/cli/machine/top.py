@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.machine.doctor import Rest, rest_beside
+from nadi.cli.machine.doctor import Rest
 from nadi.cli.printing import Form, errors_told, output, say, warn
 from nadi.cli.session import Controller, TrustStore, formed
 from nadi.defaults import DEFAULT_URI
@@ -67,9 +67,10 @@ def _looking(controller: str, rest: str | None, trust_store: str | None) -> Iter
     """What looks: at the REST port if somebody answers there, or if it was given, else by a client."""
     from nadi.cli.cluster.asking import RestClient
     from nadi.cli.machine.picture import by_client, by_rest
+    from nadi.cli.machine.serving import rest_beside
     from nadi.client import StreamManager
 
-    client = RestClient(rest or rest_beside(controller), trust_store)
+    client = RestClient(rest or rest_beside(controller, trust_store), trust_store)
     try:
         client.text(f"{client.first}/ping")
     except UnavailableError:

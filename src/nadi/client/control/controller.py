@@ -235,6 +235,10 @@ class ControllerClient(ControllerCalls):
         reply = await self.call("getURI", request, pb.NodeUri)
         return reply.endpoint, reply.port
 
+    async def rest_port(self) -> int:
+        """Return the port of the server's REST interface; 0 if there is none, or the server doesn't say."""
+        return (await self.call("getControllerServerList", pb.ServerRequest(), pb.ServerResponse)).restPort
+
     async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
         """Return a token to show to segment stores; empty if none is needed."""
         operation = pb.StreamInfo.AccessOperation.WRITE if write else pb.StreamInfo.AccessOperation.READ

@@ -72,7 +72,7 @@ async def nearer(
     stores: SegmentStores, cut: StreamCut, event_time: EventTime, time_us: int, *, end: bool = False
 ) -> StreamCut:
     """The cut of a time that the index has, led over those events of the stretch where it stands that it needn't have:
-    earlier ones behind it; or, if it is an end, later ones before it."""
+    earlier ones behind it; or, if it is an end, later ones before it; and those without a time."""
     times = times_of(event_time)
 
     turns = asyncio.Semaphore(_AT_ONCE)
@@ -98,7 +98,7 @@ async def nearer(
         near = offset
         async with aclosing(read_segment_range(stores, name, start, stop, SKIP)) as blocks:
             async for block in blocks:
-                found = np.asarray((await asyncio.to_thread(times, block.events())).fill_null(NO_TIMES[end]))
+                found = np.asarray((await asyncio.to_thread(times, block.events())).fill_null(NO_TIMES[not end]))
                 if end:
                     early = np.flatnonzero(found < time_us)
                     if len(early):

@@ -54,7 +54,7 @@ class Service(Rpcs):
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
         host, port = self._controller.rpc_endpoint
-        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port)])
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port)], restPort=self._controller.rest_port)
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
         """Where a segment lives; clients also ask about segments that the controller doesn't know."""

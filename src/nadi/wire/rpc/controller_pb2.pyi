@@ -12,10 +12,12 @@ class ServerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerResponse(_message.Message):
-    __slots__ = ("nodeURI",)
+    __slots__ = ("nodeURI", "restPort")
     NODEURI_FIELD_NUMBER: _ClassVar[int]
+    RESTPORT_FIELD_NUMBER: _ClassVar[int]
     nodeURI: _containers.RepeatedCompositeFieldContainer[NodeUri]
-    def __init__(self, nodeURI: _Optional[_Iterable[_Union[NodeUri, _Mapping]]] = ...) -> None: ...
+    restPort: int
+    def __init__(self, nodeURI: _Optional[_Iterable[_Union[NodeUri, _Mapping]]] = ..., restPort: _Optional[int] = ...) -> None: ...
 
 class NodeUri(_message.Message):
     __slots__ = ("endpoint", "port")
