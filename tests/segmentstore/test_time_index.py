@@ -160,7 +160,7 @@ def check_entries(live: World, model: Model) -> None:
             for most in (1, 2, 1000):
                 listed, is_last, at = list[time_index.Entry](), False, start
                 while not is_last:
-                    page, is_last = time_index.entries(live.metadata, record, at, end, most)
+                    page, is_last = time_index.entries(live.metadata, record, ARRIVAL, at, end, most)
                     assert len(page) <= most
                     assert page or is_last
                     listed += page
@@ -171,7 +171,7 @@ def check_entries(live: World, model: Model) -> None:
     early = 0
     for moment, offset, size in model.pieces:
         if offset >= model.start:
-            listed, _ = time_index.entries(live.metadata, record, offset, offset + 1, 1)
+            listed, _ = time_index.entries(live.metadata, record, ARRIVAL, offset, offset + 1, 1)
             told = listed[0][0] - 1 if listed else record.appended_ms
             assert moment <= told < moment + TIME_INDEX_MOST_MS
             assert told < moment + TIME_INDEX_MS or size < TIME_INDEX_BYTES

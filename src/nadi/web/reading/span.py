@@ -1,0 +1,124 @@
+"""Where a stream begins and ends, and how its events lie in between by their own time, for the page's picture.
+
+What isn't in the index of their times yet is read meanwhile, for all who ask; each is told how far that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import segments_between
+from nadi.client.segments.info import segment_info
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import NotFoundError, UnavailableError
+from nadi.limits import PAGE_ASKED_AT_ONCE, PAGE_INDEX_S, PAGE_INDEXED_AT_ONCE, PAGE_MOMENTS_PAGES, PAGE_STEPS
+from nadi.model.event_time import EventTime
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.web.bodies import CutSeen, StepsSeen, StreamSpan
+from nadi.web.reading.times import CutTimes, Numbers, clock_by, entries, event_time_of, is_indexed
+from nadi.wire.moments import earliest_of
+
+_LEAST_STEPS, _MOST_STEPS = 20, 400  # of a segment
+_Lying = tuple[int, Numbers, Numbers, int]  # a segment, times and how many bytes lie before them, and bytes without
+_indexing: WeakKeyDictionary[SegmentStores, dict[object, asyncio.Task[None]]] = WeakKeyDictionary()
+
+
+async def stream_span(manager: StreamManager, scope: str, stream: str, by: str | None) -> StreamSpan:
+    """What is to be told of a stream. by: as in `event_time_of`."""
+    info, event_time = await asyncio.gather(
+        manager.stream_info(scope, stream), event_time_of(manager, scope, stream, by)
+    )
+    if event_time is None:
+        times = CutTimes(manager, by)
+        begins_ms, ends_ms = await asyncio.gather(times.of(info.head), times.of(info.tail))
+        return StreamSpan(_cut(info.head, begins_ms), _cut(info.tail, ends_ms), info.is_sealed)
+    stores, turns = stores_of(manager), asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+    ids = await segments_between(stores, info.head, info.tail)
+    is_done = await _index(stores, scope, stream, event_time, ids)
+
+    async def lying(segment: int) -> _Lying | None:
+        async with turns:
+            try:
+                return segment, *await _lying(stores, segment_name(scope, stream, segment), clock_by(event_time))
+            except NotFoundError:  # truncated away
+                return None
+
+    found = [one for one in await asyncio.gather(*map(lying, ids)) if one is not None]
+    unknown = None if is_done else sum(one[3] for one in found)
+    known = [one for one in found if len(one[1])]
+    first_ms = min((int(one[1][0]) for one in known), default=None)
+    last_ms = max((int(one[1][-1]) for one in known), default=None)
+    steps = [] if first_ms is None or last_ms is None else _steps(known, first_ms, last_ms)
+    head, tail = _cut(info.head, first_ms), _cut(info.tail, last_ms)
+    return StreamSpan(head, tail, info.is_sealed, event_time.path, steps, unknown)
+
+
+def _cut(cut: StreamCut, time_ms: int | None) -> CutSeen:
+    return CutSeen(cut.as_text(), time_ms)
+
+
+async def _index(stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]) -> bool:
+    """Bring the index up; whether that is done. It goes on when nobody waits any longer."""
+    from nadi.client.places.event_index import index_times
+
+    running, key = _indexing.setdefault(stores, {}), (scope, stream, event_time)
+    if key not in running:
+        if len(running) >= PAGE_INDEXED_AT_ONCE:
+            raise UnavailableError(f"the event times of {len(running)} streams are being read: try again")
+        task = running[key] = asyncio.create_task(index_times(stores, scope, stream, event_time, ids))
+        task.add_done_callback(lambda done: running.pop(key) and not done.cancelled() and done.exception())
+    done, _ = await asyncio.wait({running[key]}, timeout=PAGE_INDEX_S)
+    for task in done:
+        task.result()
+    return bool(done)
+
+
+async def _lying(stores: SegmentStores, segment: str, clock: int) -> tuple[Numbers, Numbers, int]:
+    """How a segment's events lie in time: evenly between these times, before each of which so many bytes lie; and how
+    many bytes may have times that aren't known."""
+    info = await segment_info(stores, segment)
+    latest, earliest = await asyncio.gather(
+        *(_listed(stores, segment, one, info.start_offset, info.write_offset) for one in (clock, earliest_of(clock)))
+    )
+    begins = dict(earliest)
+    reached = max([info.start_offset, *begins])
+    unknown = 0 if await is_indexed(stores, segment, clock) else info.write_offset - reached
+    times, places = list[int](), list[int]()
+    last_ms, before = min((time for _, time in earliest), default=0), info.start_offset
+    for offset, time in latest:
+        times += [begins.get(offset, last_ms), time - 1]
+        places += [before, offset]
+        last_ms, before = time - 1, offset
+    return np.maximum.accumulate(np.array(times, np.int64)), np.array(places, np.int64), unknown
+
+
+async def _listed(stores: SegmentStores, segment: str, clock: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Offsets and times of a clock's entries: all, or of a very large segment those behind some places."""
+    found, at, stride = list[tuple[int, int]](), start, (end - start) // PAGE_MOMENTS_PAGES
+    while at < end:
+        page = await entries(stores, segment, at, end, clock)
+        if page is None or not len(page.offsets):
+            break
+        found += zip(page.offsets.tolist(), page.moments.tolist(), strict=True)
+        if page.is_last:
+            break
+        at = max(at + stride, found[-1][0])
+    return found
+
+
+def _steps(known: Sequence[_Lying], first_ms: int, last_ms: int) -> list[StepsSeen]:
+    count = min(max(PAGE_STEPS // len(known), _LEAST_STEPS), _MOST_STEPS)
+    grid = np.linspace(first_ms, max(last_ms, first_ms + 1), count + 1)
+    found = []
+    for segment, times, places, _ in known:
+        before = np.interp(grid, times, places)
+        before[0], before[-1] = places[0], places[-1]
+        found.append(StepsSeen(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
+    return found
