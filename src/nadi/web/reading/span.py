@@ -6,7 +6,9 @@ What isn't in the index of their times yet is read meanwhile, for all who ask; e
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -87,15 +89,14 @@ async def _lying(stores: SegmentStores, segment: str, clock: int) -> tuple[Numbe
     latest, earliest = await asyncio.gather(
         *(_listed(stores, segment, one, info.start_offset, info.write_offset) for one in (clock, earliest_of(clock)))
     )
-    begins = dict(earliest)
-    reached = max([info.start_offset, *begins])
+    reached = max([info.start_offset, *(offset for offset, _ in earliest)])
     unknown = 0 if await is_indexed(stores, segment, clock) else info.write_offset - reached
-    times, places = list[int](), list[int]()
-    last_ms, before = min((time for _, time in earliest), default=0), info.start_offset
+    times, places, before = list[int](), list[int](), info.start_offset
     for offset, time in latest:
-        times += [begins.get(offset, last_ms), time - 1]
-        places += [before, offset]
-        last_ms, before = time - 1, offset
+        behind = bisect_right(earliest, before, key=itemgetter(0))  # the earliest of what lies there
+        times += [*(first for _, first in earliest[behind : behind + 1]), time - 1]
+        places += [before] * (len(times) - len(places) - 1) + [offset]
+        before = offset
     return np.maximum.accumulate(np.array(times, np.int64)), np.array(places, np.int64), unknown
 
 
