@@ -103,7 +103,8 @@ async def _whole(manager: StreamManager, what: Playing) -> Playing:
     if what.from_ms is None:
         return what
     begins_ms = await CutTimes(manager, BY_EVENT_TIME if what.event_time else BY_ARRIVAL).of(what.start)
-    return replace(what, from_ms=None) if begins_ms is None or what.from_ms <= begins_ms else what
+    is_whole = what.event_time is None if begins_ms is None else what.from_ms <= begins_ms
+    return replace(what, from_ms=None) if is_whole else what
 
 
 @asynccontextmanager
@@ -154,6 +155,9 @@ async def _bounds(manager: StreamManager, cuts: StreamCuts, what: Playing) -> tu
         return await stores_of(manager).controller.cut_at(cuts.scope, cuts.stream, at_us, clock)
 
     start, end, to_ms = what.start, what.end, what.to_ms
+    if what.from_ms is None and to_ms is None and not clock:
+        return start, end
+    await cuts.segments_between(start, end)  # refuses an end before the start
     if clock and to_ms is None:
         to_ms = EVENT_TIME_MAX  # behind the latest there may be events without a time
     if to_ms is not None:
