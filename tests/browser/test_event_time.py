@@ -1,4 +1,4 @@
-"""A stream by its events' own time: its picture, playing by the hour and the day, dates; and a history by its arrival."""
+"""A stream by its events' own time: its picture, playing by the day, dates; and a history by its arrival."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def test_one_goes_to_a_date_and_makes_a_bookmark_there(
     assert page.evaluate(SEEN) == str(sum(hour >= MONDAY for hour in HOURS))
 
 
-def test_a_time_that_no_event_has_is_said(page: Any, server: EmbeddedServer, manager: StreamManager, scope: str) -> None:
+def test_a_time_that_no_event_has_is_said(
+    page: Any, server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
     manager.update_stream(scope, "meters", event_time="at")
     with manager.create_writer(scope, "meters") as writer:
         writer.write_event(b'{"time": 1}', routing_key="a")

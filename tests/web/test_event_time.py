@@ -26,7 +26,11 @@ def ms(time: datetime) -> int:
 
 
 def write(
-    manager: StreamManager, scope: str, times: Iterable[datetime | None], keys: Sequence[str] = "abcde", stream: str = "meters"
+    manager: StreamManager,
+    scope: str,
+    times: Iterable[datetime | None],
+    keys: Sequence[str] = "abcde",
+    stream: str = "meters",
 ) -> list[int]:
     """Write an event of each time, in this order; return the times of those that have one, in ms since 1970."""
     events = [{"wh": 1} if time is None else {"read_at": time.isoformat()} for time in times]
@@ -77,7 +81,9 @@ def test_a_span_by_event_time_has_the_first_and_the_last_time_and_how_events_lie
     assert steps.sum() == len(times) * each
     counted, borders = np.histogram(times, len(steps), (times[0], times[-1]))
     assert np.abs(steps / each - counted).mean() < counted.mean() / 10
-    august = (borders[:-1] > ms(datetime(2025, 8, 3, tzinfo=UTC))) & (borders[1:] < ms(datetime(2025, 8, 13, tzinfo=UTC)))
+    august = (borders[:-1] > ms(datetime(2025, 8, 3, tzinfo=UTC))) & (
+        borders[1:] < ms(datetime(2025, 8, 13, tzinfo=UTC))
+    )
     assert august.sum() > 5
     assert steps[august].max() < steps.mean() / 4, "a stretch of the index goes over it"
     arrival = span_of(rest, path, by="arrival")
@@ -93,7 +99,7 @@ def test_a_week_is_played_by_event_time(rest: httpx.Client, year: tuple[str, lis
     assert times_of(played(rest, f"{path}/play", speed=FASTEST, **week)) == wanted
     first = rest.get(f"{path}/events", params={**week, "most": 2}).json()
     assert (times_of(first["events"]), first["next"]) == (wanted[:2], wanted[2])
-    places = {"start": "event:2025-11-03", "end": "event:2025-11-10", "most": 200}
+    places: dict[str, str | int] = {"start": "event:2025-11-03", "end": "event:2025-11-10", "most": 200}
     assert times_of(rest.get(f"{path}/events", params=places).json()["events"]) == wanted
     assert played(rest, f"{path}/play", speed=FASTEST, **{"from": ends, "to": begins}) == []
 
@@ -103,7 +109,9 @@ def test_what_is_played_by_event_time_is_counted_wherever_it_begins(
 ) -> None:
     path, times = year
     seen = passed = 0
-    with rest.stream("GET", f"{path}/play", params={"speed": FASTEST, "from": ms(datetime(2025, 7, 1, tzinfo=UTC))}) as got:
+    with rest.stream(
+        "GET", f"{path}/play", params={"speed": FASTEST, "from": ms(datetime(2025, 7, 1, tzinfo=UTC))}
+    ) as got:
         for kind, batch in messages(got):
             if kind == "batch":
                 assert not batch["isBehind"]
@@ -114,7 +122,7 @@ def test_what_is_played_by_event_time_is_counted_wherever_it_begins(
 def test_places_by_event_time_are_taken_wherever_a_place_is(
     rest: httpx.Client, manager: StreamManager, scope: str, year: tuple[str, list[int]]
 ) -> None:
-    path, times = year
+    path, _ = year
     cuts = manager.cuts(scope, "meters")
     monday, at = cuts.at_event_time(MONDAY).as_text(), {"at": "event:2025-11-03"}
     assert rest.get(f"{path}/cut", params=at).json()["cut"] == monday

@@ -46,7 +46,7 @@ NO_TIME = -(1 << 63)  # also of a segment of which nobody knows when its events 
 @dataclass(frozen=True, slots=True)
 class Came:
     """An event, and when it is due, in ms since 1970; own_ms: its time, which is earlier if it came late. data: None
-    where there is no event, only so that nothing waits while a segment is read that has none."""
+    stands for no event, so that nothing waits for a segment in which none is found."""
 
     at_ms: int
     own_ms: int
@@ -73,7 +73,7 @@ class _Lane:
 
     async def fill(self) -> bool:
         """Have the next block's events; False at the end."""
-        ends_s = time.monotonic() + PAGE_BEHIND_S
+        ends_s = time.monotonic() + self._lanes.patience_s
         while not self.events and self._reached < self._piece.end:
             if time.monotonic() > ends_s:
                 self.events.append(Came(self._due_ms, self._due_ms, self.segment_id, self._reached, None))
@@ -116,7 +116,7 @@ class _Lane:
         self._reached = block.offset + block.size_bytes
 
     async def _own_times(self, block: EventBlock) -> Numbers | None:
-        """Those that the events have themselves; None by arrival."""
+        """Return the times that the events have themselves; None by arrival."""
         if self._lanes.own_times is None:
             return None
         times = await asyncio.to_thread(self._lanes.own_times, block.events())
@@ -151,9 +151,10 @@ class _Lane:
 
 
 class Lanes:
-    """`take` events in the order of their times. pieces: of the stretch, in the order in which they begin, each with the
-    time before which it has no events. purpose: of its connections, which `close` ends. event_time: the events' own;
-    within_ms: from when to when, then. timeless: how many events without it were left out since that was set to 0."""
+    """`take` events in the order of their times. pieces: of the stretch, in the order in which they begin, each with
+    the time before which it has no events. purpose: of its connections, which `close` ends. event_time: the field with
+    the events' own time; within_ms: the range of such times. timeless counts the events without one; its reader resets
+    it."""
 
     def __init__(
         self,
@@ -176,6 +177,11 @@ class Lanes:
         while self._waiting and (not self._open or self._waiting[0][0] - _ODD_CLOCKS_MS <= self._open[0][0]):
             await self._put(_Lane(self, *self._waiting.popleft()))
         return self._open[0][0] if self._open else None
+
+    @property
+    def patience_s(self) -> float:
+        """How long one segment may be read without an event while the others wait."""
+        return PAGE_BEHIND_S / (len(self._open) + 1)
 
     @property
     def has_event(self) -> bool:

@@ -1,5 +1,5 @@
-"""A stretch of a stream played as it came, or as it happened: by the times at which events came, or by their own, at any
-speed.
+"""A stretch of a stream played as it came, or as it happened: by the times at which events came, or by their own, at
+any speed.
 
 Time runs on whether there are events or not, or jumps over pauses. What comes too fast to be shown is counted; what
 comes too fast to be read is passed over: time doesn't wait. Whoever watches stops by leaving, and goes on from the time
@@ -39,7 +39,7 @@ from nadi.wire.moments import ARRIVAL, earliest_of
 
 _PAUSE_S = 1.0  # of watching: a longer one is cut down to this, where pauses are jumped over
 _EXACT_S = 1.0  # spent on finding a first event of a segment to the event rather than to a second,
-_OPEN_S = 5.0  # and of all segments together
+_OPEN_S = 2.0  # and of all segments together
 _FIRST_S = 5.0  # on looking for a first event that has a time
 _ids = itertools.count()
 
@@ -127,8 +127,8 @@ async def _opened(manager: StreamManager, what: Playing) -> AsyncIterator[Lanes]
 async def _pieces(
     manager: StreamManager, cuts: StreamCuts, what: Playing, slices: Sequence[SegmentSlice]
 ) -> list[tuple[int, SegmentSlice]]:
-    """Those, each with the time before which it has no events: of arrival when it was made, and otherwise what the index
-    says if it has them all."""
+    """Return the slices in the order in which they begin, each with the time before which it has no events: by arrival
+    the time when its segment was made, by event time what the index says if it is complete."""
     if what.event_time is None:
         made_ms = {one.segment_id: one.created_ms for one in await manager.segment_history(cuts.scope, cuts.stream)}
         return [(made_ms.get(piece.segment_id, 0), piece) for piece in slices]
@@ -145,7 +145,8 @@ async def _pieces(
 
 
 async def _bounds(manager: StreamManager, cuts: StreamCuts, what: Playing) -> tuple[StreamCut, StreamCut]:
-    """The stretch without what lies before `from_ms` or behind `to_ms` for certain, by what is in the index now."""
+    """Return the ends of the stretch, without what certainly lies before `from_ms` or behind `to_ms`. This reads
+    nothing: what isn't in the index stays in the stretch."""
     clock = clock_by(what.event_time)
 
     async def at(at_ms: int, clock: int) -> StreamCut:

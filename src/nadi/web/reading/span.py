@@ -1,6 +1,6 @@
 """Where a stream begins and ends, and how its events lie in between by their own time, for the page's picture.
 
-What isn't in the index of their times yet is read meanwhile, for all who ask; each is told how far that is.
+Where the index of these times is behind, one task brings it up for all callers; each response says how much is left.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from nadi.web.reading.times import CutTimes, Numbers, clock_by, entries, event_t
 from nadi.wire.moments import earliest_of
 
 _LEAST_STEPS, _MOST_STEPS = 20, 400  # of a segment
-_Lying = tuple[int, Numbers, Numbers, int]  # a segment, times and how many bytes lie before them, and bytes without
+_Lying = tuple[int, Numbers, Numbers]  # a segment, times, and how many of its bytes lie before each
 _indexing: WeakKeyDictionary[SegmentStores, dict[object, asyncio.Task[None]]] = WeakKeyDictionary()
 
 
 async def stream_span(manager: StreamManager, scope: str, stream: str, by: str | None) -> StreamSpan:
-    """What is to be told of a stream. by: as in `event_time_of`."""
+    """Return a stream's ends and, by event time, how its bytes lie between them. by: as in `event_time_of`."""
     info, event_time = await asyncio.gather(
         manager.stream_info(scope, stream), event_time_of(manager, scope, stream, by)
     )
@@ -45,18 +45,18 @@ async def stream_span(manager: StreamManager, scope: str, stream: str, by: str |
     ids = await segments_between(stores, info.head, info.tail)
     is_done = await _index(stores, scope, stream, event_time, ids)
 
-    async def lying(segment: int) -> _Lying | None:
+    async def lying(segment: int) -> tuple[int, Numbers, Numbers, int] | None:
         async with turns:
             try:
                 return segment, *await _lying(stores, segment_name(scope, stream, segment), clock_by(event_time))
             except NotFoundError:  # truncated away
                 return None
 
-    found = [one for one in await asyncio.gather(*map(lying, ids)) if one is not None]
-    unknown = None if is_done else sum(one[3] for one in found)
-    known = [one for one in found if len(one[1])]
-    first_ms = min((int(one[1][0]) for one in known), default=None)
-    last_ms = max((int(one[1][-1]) for one in known), default=None)
+    segments = [segment for segment in await asyncio.gather(*map(lying, ids)) if segment is not None]
+    unknown = None if is_done else sum(unknown for *_, unknown in segments)
+    known = [(segment, times, places) for segment, times, places, _ in segments if len(times)]
+    first_ms = min((int(times[0]) for _, times, _ in known), default=None)
+    last_ms = max((int(times[-1]) for _, times, _ in known), default=None)
     steps = [] if first_ms is None or last_ms is None else _steps(known, first_ms, last_ms)
     head, tail = _cut(info.head, first_ms), _cut(info.tail, last_ms)
     return StreamSpan(head, tail, info.is_sealed, event_time.path, steps, unknown)
@@ -67,7 +67,7 @@ def _cut(cut: StreamCut, time_ms: int | None) -> CutSeen:
 
 
 async def _index(stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]) -> bool:
-    """Bring the index up; whether that is done. It goes on when nobody waits any longer."""
+    """Bring the index up, and return whether that is done within PAGE_INDEX_S; it goes on after that."""
     from nadi.client.places.event_index import index_times
 
     running, key = _indexing.setdefault(stores, {}), (scope, stream, event_time)
@@ -83,11 +83,11 @@ async def _index(stores: SegmentStores, scope: str, stream: str, event_time: Eve
 
 
 async def _lying(stores: SegmentStores, segment: str, clock: int) -> tuple[Numbers, Numbers, int]:
-    """How a segment's events lie in time: evenly between these times, before each of which so many bytes lie; and how
-    many bytes may have times that aren't known."""
+    """Return times between which a segment's events lie evenly, and how many bytes lie before each of them; and how
+    many bytes aren't in the index."""
     info = await segment_info(stores, segment)
     latest, earliest = await asyncio.gather(
-        *(_listed(stores, segment, one, info.start_offset, info.write_offset) for one in (clock, earliest_of(clock)))
+        *(_listed(stores, segment, each, info.start_offset, info.write_offset) for each in (clock, earliest_of(clock)))
     )
     reached = max([info.start_offset, *(offset for offset, _ in earliest)])
     unknown = 0 if await is_indexed(stores, segment, clock) else info.write_offset - reached
@@ -101,25 +101,25 @@ async def _lying(stores: SegmentStores, segment: str, clock: int) -> tuple[Numbe
 
 
 async def _listed(stores: SegmentStores, segment: str, clock: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Offsets and times of a clock's entries: all, or of a very large segment those behind some places."""
-    found, at, stride = list[tuple[int, int]](), start, (end - start) // PAGE_MOMENTS_PAGES
+    """Return the offsets and times of a clock's entries: all, or of a very large segment those behind some places."""
+    listed, at, stride = list[tuple[int, int]](), start, (end - start) // PAGE_MOMENTS_PAGES
     while at < end:
         page = await entries(stores, segment, at, end, clock)
         if page is None or not len(page.offsets):
             break
-        found += zip(page.offsets.tolist(), page.moments.tolist(), strict=True)
+        listed += zip(page.offsets.tolist(), page.moments.tolist(), strict=True)
         if page.is_last:
             break
-        at = max(at + stride, found[-1][0])
-    return found
+        at = max(at + stride, listed[-1][0])
+    return listed
 
 
 def _steps(known: Sequence[_Lying], first_ms: int, last_ms: int) -> list[StepsSeen]:
     count = min(max(PAGE_STEPS // len(known), _LEAST_STEPS), _MOST_STEPS)
     grid = np.linspace(first_ms, max(last_ms, first_ms + 1), count + 1)
-    found = []
-    for segment, times, places, _ in known:
+    steps = []
+    for segment, times, places in known:
         before = np.interp(grid, times, places)
         before[0], before[-1] = places[0], places[-1]
-        found.append(StepsSeen(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
-    return found
+        steps.append(StepsSeen(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
+    return steps

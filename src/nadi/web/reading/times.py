@@ -162,7 +162,9 @@ class AppendTimes:
     async def _entries(self, page: Moments, end: int) -> list[tuple[int, int]]:
         found = list(zip(page.moments.tolist(), page.offsets.tolist(), strict=True))
         last_ms, reached = found[-1] if found else (self._last_ms, max(page.start, self._known))
-        if page.is_last and page.appended_ms and reached < end and not self._clock:  # the latest bytes have no entry yet
+        if (
+            page.is_last and page.appended_ms and reached < end and not self._clock
+        ):  # the latest bytes have no entry yet
             length = (await segment_info(self._stores, self._segment)).write_offset
             if length > reached:
                 found.append((max(page.appended_ms + 1, last_ms), length))
