@@ -95,7 +95,7 @@ def test_a_week_is_played_by_event_time(rest: httpx.Client, year: tuple[str, lis
     path, times = year
     begins, ends = ms(MONDAY), ms(MONDAY) + WEEK_MS
     wanted = [time for time in times if begins <= time < ends]
-    week = {"from": begins, "to": ends}
+    week: dict[str, str | int] = {"from": begins, "to": ends}
     assert times_of(played(rest, f"{path}/play", speed=FASTEST, **week)) == wanted
     first = rest.get(f"{path}/events", params={**week, "most": 2}).json()
     assert (times_of(first["events"]), first["next"]) == (wanted[:2], wanted[2])

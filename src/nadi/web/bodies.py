@@ -79,7 +79,7 @@ class StreamSpan(ResponseBody, frozen=True):
     tail: CutSeen
     isSealed: bool
     eventTime: str | None = None
-    steps: list[StepsSeen] = []
+    steps: list[StepsSeen] = field(default_factory=list)
     bytesUnknown: int | None = None
 
 

@@ -29,7 +29,7 @@ _BOOKMARK, _SLICE = SCOPE + "/bookmarks/{bookmarkName}", SCOPE + "/slices/{slice
 _ONE_STREAM = Parameter("stream", "Only those of that stream.", {"type": "string"})
 BY = Parameter(
     "by",
-    "Whether times are those of arrival or the events' own. Left out: the latter where the stream names a field of them.",
+    "Whether times are of arrival or the events' own. Left out: the latter where the stream names a field with them.",
     {"type": "string", "enum": ["arrival", "event-time"]},
 )
 _TAKEN = {409: "The scope has one of that name."}
