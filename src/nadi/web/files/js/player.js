@@ -30,7 +30,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   let offered = "";
   const asked = { from: moment(query.get("from") ?? ""), to: moment(query.get("to") ?? "") };
   let stretch = asked.from !== null && asked.to !== null ? asked : null;
-  let isFast = false; // as somebody has chosen
+  let isSpeedChosen = false; // by somebody
 
   const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
   const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
@@ -46,7 +46,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
   const toggle = button("play", "Play (Space)", press, ".main.play");
   const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: live }, "Live");
-  const speed = el("select.field", { "aria-label": "Speed", onchange: () => { isFast = true; deck.setSpeed(Number(speed.value)); } }, SPEEDS.map((one) => el("option", { value: one }, A_SECOND[one] ?? `×${one}`)));
+  const speed = el("select.field", { "aria-label": "Speed", onchange: () => { isSpeedChosen = true; deck.setSpeed(Number(speed.value)); } }, SPEEDS.map((one) => el("option", { value: one }, A_SECOND[one] ?? `×${one}`)));
   speed.value = 1;
   const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
   const goTo = el("input.field", { type: "datetime-local", "aria-label": "Go to a date", title: "Go to a date", onchange: () => fromInput(goTo.value) !== null && go(fromInput(goTo.value)) });
@@ -111,7 +111,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     if (source.value === "stretch") source.value = "";
     stretch = null;
     offered = "";
-    isFast = begun = false;
+    isSpeedChosen = begun = false;
     deck.pause();
     bar.choose(null);
     bar.all();
@@ -120,7 +120,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   // By the events' own time, as fast as it is worth watching.
   function fit(from, to) {
     const fast = known.eventTime && to > from ? (SPEEDS.find((one) => one >= 1 && to - from <= FIT_S * 1000 * one) ?? SPEEDS.at(-1)) : 1;
-    if (isFast || fast === deck.speed) return;
+    if (isSpeedChosen || fast === deck.speed) return;
     speed.value = fast;
     deck.setSpeed(fast);
   }
@@ -225,7 +225,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   function faster(way) {
     const i = SPEEDS.indexOf(deck.speed) + way;
     if (i < 0 || i >= SPEEDS.length) return;
-    isFast = true;
+    isSpeedChosen = true;
     speed.value = SPEEDS[i];
     deck.setSpeed(SPEEDS[i]);
   }
