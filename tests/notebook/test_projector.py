@@ -114,6 +114,20 @@ def test_what_is_known_of_the_stream(manager: StreamManager, scope: str, browser
     assert browser.ask("known", "b")["bookmarks"] is None
 
 
+def test_a_stream_is_known_and_played_by_its_events_own_time(
+    manager: StreamManager, scope: str, browser: Browser
+) -> None:
+    manager.update_stream(scope, "meters", event_time="at")
+    fill_stream(manager, scope, "meters", [b'{"at": %d}' % (day * 86_400) for day in range(-3, 4)], "a")
+    until(lambda: browser.ask("known", "a")["span"]["bytesUnknown"] is None)
+    span = browser.ask("known", "b")["span"]
+    assert (span["eventTime"], span["head"]["time"], span["tail"]["time"]) == ("at", -3 * 86_400_000, 3 * 86_400_000)
+    days = {"from": str(-2 * 86_400_000), "to": str(2 * 86_400_000), "speed": "604800"}
+    assert [one["time"] // 86_400_000 for one in played(browser, "p", **days)] == [-2, -1, 0, 1]
+    assert browser.ask("known", "c", by="arrival")["span"]["eventTime"] is None
+    assert len(played(browser, "q", by="arrival", speed="1000")) == 7
+
+
 def test_a_slice_is_played_and_nothing_else(manager: StreamManager, scope: str, browser: Browser) -> None:
     fill_stream(manager, scope, "meters", [b"before"] * 3, "a")
     start = manager.cuts(scope, "meters").tail()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from heapq import nlargest
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ async def event_time_of(manager: StreamManager, scope: str, stream: str, by: str
             f"{scope}/{stream} names no field with its events' time: name one by update_stream(event_time=...), or ask "
             f"by {BY_ARRIVAL}"
         )
+    if event_time is not None:
+        await asyncio.to_thread(import_module, "nadi.client.places.event_index")  # its imports take a while
     return event_time
 
 
