@@ -234,12 +234,14 @@ def test_a_scaled_stream_is_played_by_event_time_in_its_order(
 @pytest.mark.parametrize(
     ("query", "word"),
     [
-        ("span?by=event-time", "event_time"),
-        ("play?by=event-time", "event_time"),
-        ("events?by=noon", "noon"),
-        ("span?by=noon", "noon"),
-        ("play?to=noon", "to is"),
-        ("play?speed=604801", "speed"),
+        ("streams/meters/span?by=event-time", "event_time"),
+        ("streams/meters/play?by=event-time", "event_time"),
+        ("streams/meters/events?by=noon", "noon"),
+        ("streams/meters/span?by=noon", "noon"),
+        ("streams/meters/groups?by=noon", "noon"),
+        ("bookmarks?by=noon", "noon"),
+        ("streams/meters/play?to=noon", "to is"),
+        ("streams/meters/play?speed=604801", "speed"),
     ],
 )
 def test_a_time_that_a_stream_does_not_have_is_refused(
@@ -247,4 +249,4 @@ def test_a_time_that_a_stream_does_not_have_is_refused(
 ) -> None:
     manager.create_scope("no-times")
     manager.create_stream("no-times", "meters")
-    assert word in error_of(rest.get(f"/v1/data/no-times/streams/meters/{query}"), 400)
+    assert word in error_of(rest.get(f"/v1/data/no-times/{query}"), 400)

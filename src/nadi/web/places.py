@@ -201,16 +201,17 @@ async def delete_slice(call: Call, manager: StreamManager) -> Response:
 @through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=(BY,))
 async def groups(call: Call, manager: StreamManager) -> Response:
     """List the reader groups that read a stream: where each stands, and how far it is behind."""
+    times = _times(manager, call.asked("by"))
     lags = await manager.reader_lags(*call.stream)
-    return reply(await asyncio.gather(*(_group(call, manager, one) for one in lags)))
+    return reply(await asyncio.gather(*(_group(call, manager, times, one) for one in lags)))
 
 
-async def _group(call: Call, manager: StreamManager, lag: GroupLagReport) -> bodies.GroupSeen:
+async def _group(call: Call, manager: StreamManager, times: CutTimes, lag: GroupLagReport) -> bodies.GroupSeen:
     position, why = None, lag.why
     try:
         group = await manager.reader_group_manager(lag.scope).get_reader_group(lag.group)
         found = (await group.stream_cuts()).get(call.stream.key)
-        position = await seen_cut(manager, found, call.asked("by")) if found is not None else None
+        position = await _seen_by(times, found) if found is not None else None
     except NadiError as error:  # of a group that the caller may not see, or of another client's kind
         why = why or str(error)
     return bodies.GroupSeen(

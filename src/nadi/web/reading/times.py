@@ -48,8 +48,7 @@ BY_ARRIVAL, BY_EVENT_TIME = "arrival", "event-time"
 async def event_time_of(manager: StreamManager, scope: str, stream: str, by: str | None) -> EventTime | None:
     """The field with the time by which a stream is shown; None for arrival. by: BY_ARRIVAL, BY_EVENT_TIME, or None for
     the latter where the stream has a field. InvalidArgumentError."""
-    if by not in (None, BY_ARRIVAL, BY_EVENT_TIME):
-        raise InvalidArgumentError(f"by is {BY_ARRIVAL} or {BY_EVENT_TIME}, not {by[:40]!r}")
+    _check_by(by)
     if by == BY_ARRIVAL:
         return None
     event_time = (await stores_of(manager).controller.stream_configuration(scope, stream)).event_time
@@ -61,6 +60,11 @@ async def event_time_of(manager: StreamManager, scope: str, stream: str, by: str
     if event_time is not None:
         await asyncio.to_thread(import_module, "nadi.client.places.event_index")  # its imports take a while
     return event_time
+
+
+def _check_by(by: str | None) -> None:
+    if by not in (None, BY_ARRIVAL, BY_EVENT_TIME):
+        raise InvalidArgumentError(f"by is {BY_ARRIVAL} or {BY_EVENT_TIME}, not {by[:40]!r}")
 
 
 def clock_by(event_time: EventTime | None) -> int:
@@ -179,6 +183,7 @@ class CutTimes:
     `event_time_of`."""
 
     def __init__(self, manager: StreamManager, by: str | None = None) -> None:
+        _check_by(by)
         self._manager, self._stores, self._by = manager, stores_of(manager), by
         self._turns = asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
         self._made_ms: dict[str, dict[int, int]] = {}
