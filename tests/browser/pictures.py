@@ -1,11 +1,14 @@
 """Take the pictures of docs/page.md anew, into docs/images: `python -m tests.browser.pictures`, or of one example
-alone, `camera`, `plays` or `smart_meters`.
+alone, `camera`, `plays`, `event_time` or `smart_meters`.
 
 The examples run meanwhile, the demo with its server and Spark. It takes a few minutes. Look at each picture afterwards.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 import os
 import re
 import subprocess
@@ -13,11 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+import nadi
+from nadi.client import StreamManager
 from tests.browser.conftest import chromium
 from tests.browser.support import until
 
@@ -108,6 +114,36 @@ def camera(browser: Any) -> None:
         shot(page, "page-camera")
 
 
+def event_time(browser: Any) -> None:
+    """A year of meter readings, loaded in seconds: some meters are new in May, and of some nothing came in August."""
+    start, events, keys = datetime(2025, 1, 1, tzinfo=UTC), list[bytes](), list[str]()
+    for hour, meter in itertools.product(range(365 * 24), range(24)):
+        if (meter % 6 == 0 and hour < 24 * 120) or (meter % 4 == 1 and 24 * 220 < hour < 24 * 231):
+            continue
+        at = start + timedelta(hours=hour)
+        morning, evening = (math.exp(-(((at.hour - peak) / 2) ** 2)) for peak in (7, 19))
+        kwh = round(
+            (meter % 3 + 1) * (0.1 + 0.05 * math.cos(hour / 24 / 365 * 2 * math.pi) + 0.2 * morning + 0.3 * evening), 3
+        )
+        events.append(json.dumps({"read_at": at.isoformat(), "meter": f"meter {meter % 3 + 1}", "kwh": kwh}).encode())
+        keys.append(f"meter {meter}")
+    with nadi.embedded(tempfile.mkdtemp(), rest_port=0) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("grid")
+        manager.create_stream("grid", "meters", segments=4, event_time="read_at")
+        with manager.create_writer("grid", "meters") as writer:
+            writer.write_batch(events, keys)
+        cuts, autumn = manager.cuts("grid", "meters"), datetime(2025, 11, 3, tzinfo=UTC)
+        manager.bookmarks("grid").create("heating", cuts.at_event_time(autumn - timedelta(days=33)))
+        manager.slices("grid").create("week-45", *cuts.between(autumn, autumn + timedelta(days=7)))
+        page = opened(browser, f"{server.rest_uri}/#/play/grid/meters", "light", height=680)
+        page.locator(".player[data-mode='playing']").wait_for()
+        page.get_by_label("Speed").select_option("86400")
+        page.get_by_label("Go to a date").fill("2025-06-10T00:00")
+        page.wait_for_timeout(14_000)
+        page.locator("h1").click()
+        shot(page, "page-event-time")
+
+
 def plays(browser: Any) -> None:
     """Where a ghost is, or a crown near a king."""
     with example("plays", "--stay", ends=False) as at:
@@ -131,7 +167,7 @@ def main(wanted: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        for take in (camera, plays, smart_meters):
+        for take in (camera, plays, event_time, smart_meters):
             if not wanted or take.__name__ in wanted:
                 take(browser)
         browser.close()

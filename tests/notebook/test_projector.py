@@ -108,10 +108,24 @@ def test_what_is_known_of_the_stream(manager: StreamManager, scope: str, browser
     found = browser.ask("known", "a", places=True)
     assert [one["segment_id"] for one in found["segments"]] == [0, 1]
     assert [one["segment_id"] for one in found["loads"]] == [0, 1]
-    assert (found["tail"]["cut"], found["isSealed"]) == (tail.as_text(), False)
+    assert (found["span"]["tail"]["cut"], found["span"]["isSealed"]) == (tail.as_text(), False)
     assert [(one["name"], one["note"]) for one in found["bookmarks"]] == [("here", "<i>")]
     assert [(one["name"], one["end"]["cut"]) for one in found["slices"]] == [("all", tail.as_text())]
     assert browser.ask("known", "b")["bookmarks"] is None
+
+
+def test_a_stream_is_known_and_played_by_its_events_own_time(
+    manager: StreamManager, scope: str, browser: Browser
+) -> None:
+    manager.update_stream(scope, "meters", event_time="at")
+    fill_stream(manager, scope, "meters", [b'{"at": %d}' % (day * 86_400) for day in range(-3, 4)], "a")
+    until(lambda: browser.ask("known", "a")["span"]["bytesUnknown"] is None)
+    span = browser.ask("known", "b")["span"]
+    assert (span["eventTime"], span["head"]["time"], span["tail"]["time"]) == ("at", -3 * 86_400_000, 3 * 86_400_000)
+    days = {"from": str(-2 * 86_400_000), "to": str(2 * 86_400_000), "speed": "604800"}
+    assert [one["time"] // 86_400_000 for one in played(browser, "p", **days)] == [-2, -1, 0, 1]
+    assert browser.ask("known", "c", by="arrival")["span"]["eventTime"] is None
+    assert len(played(browser, "q", by="arrival", speed="1000")) == 7
 
 
 def test_a_slice_is_played_and_nothing_else(manager: StreamManager, scope: str, browser: Browser) -> None:
@@ -236,7 +250,7 @@ def test_only_so_many_questions_are_under_way(scope: str, browser: Browser) -> N
     browser.say("stop", "t0")
     while browser.settled() == NOTEBOOK_READERS:
         time.sleep(0.01)
-    assert browser.ask("known", "again")["isSealed"] is False
+    assert browser.ask("known", "again")["span"]["isSealed"] is False
 
 
 @pytest.mark.parametrize(
@@ -247,7 +261,7 @@ def test_only_so_many_questions_are_under_way(scope: str, browser: Browser) -> N
         ({"kind": "play", "id": "x", "speed": "0"}, "speed"),
         ({"kind": "play", "id": "x", "speed": "nan"}, "speed"),
         ({"kind": "play", "id": "x", "pauses": "both"}, "pauses"),
-        ({"kind": "play", "id": "x", "from": -1}, "from"),
+        ({"kind": "play", "id": "x", "from": 1 << 60}, "from"),
         ({"kind": "first", "id": "x", "most": 10**9}, "most"),
         ({"kind": "first", "id": "x", "other": 1}, "other"),
         ({"kind": "first", "id": "x", "slice": "none"}, "none"),
@@ -264,7 +278,7 @@ def test_what_cannot_be_is_refused(scope: str, browser: Browser, message: Any, w
 @pytest.mark.parametrize("message", [None, 5, [], {}, {"id": 7}, {"kind": "tail", "id": "x" * 65}, "known"])
 def test_what_has_no_id_is_left_without_an_answer(scope: str, browser: Browser, message: Any) -> None:
     browser.thread.call(browser.projector.receive, message)
-    assert browser.ask("known", "after")["isSealed"] is False
+    assert browser.ask("known", "after")["span"]["isSealed"] is False
 
 
 def test_a_slice_of_another_stream_is_refused(manager: StreamManager, scope: str, browser: Browser) -> None:

@@ -160,7 +160,7 @@ def check_entries(live: World, model: Model) -> None:
             for most in (1, 2, 1000):
                 listed, is_last, at = list[time_index.Entry](), False, start
                 while not is_last:
-                    page, is_last = time_index.entries(live.metadata, record, at, end, most)
+                    page, is_last = time_index.entries(live.metadata, record, ARRIVAL, at, end, most)
                     assert len(page) <= most
                     assert page or is_last
                     listed += page
@@ -171,7 +171,7 @@ def check_entries(live: World, model: Model) -> None:
     early = 0
     for moment, offset, size in model.pieces:
         if offset >= model.start:
-            listed, _ = time_index.entries(live.metadata, record, offset, offset + 1, 1)
+            listed, _ = time_index.entries(live.metadata, record, ARRIVAL, offset, offset + 1, 1)
             told = listed[0][0] - 1 if listed else record.appended_ms
             assert moment <= told < moment + TIME_INDEX_MOST_MS
             assert told < moment + TIME_INDEX_MS or size < TIME_INDEX_BYTES
@@ -382,6 +382,23 @@ def test_times_of_events_are_located_however_disordered_they_are(steps: list[tup
                 latest = time_index.locate_event(live.metadata, record, CLOCK, time)
                 earliest = time_index.locate_event(live.metadata, record, earliest_of(CLOCK), time)
                 model.check(time, latest, earliest)
+            check_listed(live.metadata, record)
+
+
+def check_listed(metadata: Metadata, record: SegmentRecord) -> None:
+    """What is listed, in one page or in many, is what is located."""
+    whole, every = (record.start_offset, 1 << 62), MOMENTS_AT_ONCE
+    for clock in (CLOCK, earliest_of(CLOCK)):
+        listed, is_last = time_index.entries(metadata, record, clock, *whole, every)
+        assert is_last
+        pages, at = list[tuple[int, int]](), record.start_offset
+        while page := time_index.entries(metadata, record, clock, at, whole[1], 1)[0]:
+            pages += page
+            at = page[0][1]
+        assert pages == listed == sorted(listed)
+        if clock == CLOCK or time_index.indexed_to(metadata, record, CLOCK) == record.length:
+            for time, offset in listed:
+                assert time_index.locate_event(metadata, record, clock, time + clock % 2) == offset
 
 
 def test_the_index_is_sparse() -> None:
@@ -568,6 +585,12 @@ async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Pa
         assert await until(16, packed((end, 1, 2))) == 0, "what lies before isn't in the index"
         assert await until(0, packed((16, 1, 2), (end, 5, 6))) == end
         assert await until(0, packed((end, 1, 9))) == end
+        for clock, expected_moments in ((CLOCK, [(3, 16), (7, end)]), (earliest_of(CLOCK), [(1, 16), (5, end)])):
+            reply = await peer.ask(wire.ListMoments(7, S, 0, end, "", clock))
+            assert isinstance(reply, wire.MomentsListed)
+            listed = moments_in(reply)
+            assert list(zip(listed.moments.tolist(), listed.offsets.tolist(), strict=True)) == expected_moments
+        assert isinstance(await peer.ask(wire.ListMoments(7, S, 0, end, "", -2)), wire.ErrorMessage)
         for time, latest, earliest in ((1, 0, 0), (2, 0, 16), (3, 16, 16), (6, 16, end), (7, end, end)):
             for clock, expected in ((CLOCK, latest), (earliest_of(CLOCK), earliest)):
                 reply = await peer.ask(wire.LocateMoment(7, S, time, clock, ""))

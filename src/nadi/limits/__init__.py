@@ -286,6 +286,10 @@ PAGE_BEHIND_S = 0.5  # playing that is later than this passes over what it shoul
 PAGE_RATES_S = 1.0  # the rates of all streams aren't gathered anew sooner
 PAGE_ASKED_AT_ONCE = 16  # segments, about when they were written
 PAGE_CUT_SEGMENTS = 256  # that are asked about the time of one cut, of those that it goes through
+PAGE_INDEX_S = 2.0  # one waits for the times of events that aren't in the index, before one is told how far it is
+PAGE_INDEXED_AT_ONCE = 4  # streams, by one caller
+PAGE_MOMENTS_PAGES = 16  # of a segment's time index, read for a picture, of each of its clocks
+PAGE_STEPS = 16_000  # of time in a picture, of all segments together, but at least 20 of each
 
 # --- notebooks -----------------------------------------------------------------------------------
 NOTEBOOK_ASKS_S = 5.0  # what is shown of a reader group is not waited for longer

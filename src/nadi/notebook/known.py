@@ -10,21 +10,22 @@ from nadi.limits import NOTEBOOK_PLACES, NOTEBOOK_SEGMENTS
 from nadi.model.streamcut import StreamCut
 from nadi.notebook.messages import StreamKnown
 from nadi.web.bodies import BookmarkSeen, CutSeen, SliceSeen
+from nadi.web.reading.span import stream_span
 from nadi.web.reading.times import CutTimes
 
 
-async def known(manager: StreamManager, scope: str, stream: str, *, has_places: bool) -> StreamKnown:
+async def known(
+    manager: StreamManager, scope: str, stream: str, *, has_places: bool, by: str | None = None
+) -> StreamKnown:
     """All that is asked for; of segments, bookmarks and slices the newest if there are too many."""
-    info, segments, loads = await asyncio.gather(
-        manager.stream_info(scope, stream),
+    span, segments, loads = await asyncio.gather(
+        stream_span(manager, scope, stream, by),
         manager.segment_history(scope, stream),
         manager.segment_loads(scope, stream),
     )
-    times = CutTimes(manager)
-    head, tail = await asyncio.gather(_cut(times, info.head), _cut(times, info.tail))
+    times = CutTimes(manager, by)
     bookmarks, slices = await _places(manager, times, scope, stream) if has_places else (None, None)
-    newest = segments[-NOTEBOOK_SEGMENTS:]
-    return StreamKnown(newest, loads, head, tail, info.is_sealed, bookmarks, slices)
+    return StreamKnown(segments[-NOTEBOOK_SEGMENTS:], loads, span, bookmarks, slices)
 
 
 async def _places(

@@ -19,12 +19,13 @@ import msgspec
 from nadi.controller.rest.bodies import ResponseBody
 from nadi.limits import PAGE_BATCH_EVENTS
 from nadi.model.reports import LoadReport, SegmentReport
-from nadi.web.bodies import BookmarkSeen, CutSeen, SliceSeen
+from nadi.web.bodies import BookmarkSeen, SliceSeen, StreamSpan
 from nadi.web.events import SPEED_LEAST, SPEED_MOST
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=4_096)]
-_Moment = Annotated[int, msgspec.Meta(ge=0, lt=1 << 47)]
+_Moment = Annotated[int, msgspec.Meta(ge=-(1 << 52), lt=1 << 52)]
+_By = Literal["arrival", "event-time"] | None
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
@@ -32,9 +33,10 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fiel
 
 
 class Known(Message, frozen=True, tag="known"):
-    """places: with bookmarks and slices, too."""
+    """places: with bookmarks and slices, too. by: as in the page's endpoints."""
 
     places: bool = False
+    by: _By = None
 
 
 class Stretch(Message, frozen=True):
@@ -44,6 +46,8 @@ class Stretch(Message, frozen=True):
     start: _Text = ""
     end: _Text = ""
     from_ms: _Moment | None = msgspec.field(name="from", default=None)
+    to_ms: _Moment | None = msgspec.field(name="to", default=None)
+    by: _By = None
 
 
 class First(Stretch, frozen=True, tag="first"):
@@ -82,9 +86,7 @@ class StreamKnown(ResponseBody, frozen=True):
 
     segments: list[SegmentReport]
     loads: list[LoadReport]
-    head: CutSeen
-    tail: CutSeen
-    isSealed: bool
+    span: StreamSpan
     bookmarks: list[BookmarkSeen] | None
     slices: list[SliceSeen] | None
 

@@ -37,6 +37,7 @@ from nadi.notebook.messages import (
 from nadi.web.bodies import Batch
 from nadi.web.reading.playing import Playing, first_events, play
 from nadi.web.reading.tail import tail
+from nadi.web.reading.times import event_time_of
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Projector:
         try:
             match said:
                 case Known():
-                    found = await known(self._manager, self._scope, self._stream, has_places=said.places)
+                    found = await known(self._manager, self._scope, self._stream, has_places=said.places, by=said.by)
                     self._tell(said.id, "answer", found)
                 case First():
                     stretch = await self._stretch(said, speed=1.0, skips_pauses=False)
@@ -149,7 +150,8 @@ class Projector:
 
     async def _stretch(self, said: Stretch, *, speed: float, skips_pauses: bool) -> Playing:
         start, end = await self._ends(said)
-        return Playing(start, end, said.from_ms, speed, skips_pauses)
+        event_time = await event_time_of(self._manager, self._scope, self._stream, said.by)
+        return Playing(start, end, said.from_ms, speed, skips_pauses, said.to_ms, event_time)
 
     async def _ends(self, said: Stretch) -> tuple[StreamCut, StreamCut]:
         if said.slice:

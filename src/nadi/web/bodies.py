@@ -14,7 +14,8 @@ Place = Annotated[
     str,
     Meta(
         min_length=1,
-        description="head, tail, a time (ISO 8601 with a zone), the text of a cut, or a bookmark's name.",
+        description="head, tail, a time (ISO 8601 with a zone; behind `event:`, or a date there, the events' own), the "
+        "text of a cut, or a bookmark's name.",
     ),
 ]
 NewName = Annotated[str, Meta(description="Letters, digits, '.' and '-'.", extra_json_schema=_NAME_SCHEMA)]
@@ -62,12 +63,24 @@ class CutSeen(ResponseBody, frozen=True):
     time: Moment
 
 
+class StepsSeen(ResponseBody, frozen=True):
+    """A segment's bytes in equal steps of time, from the first event's to the last one's."""
+
+    segment: int
+    bytes: list[int]
+
+
 class StreamSpan(ResponseBody, frozen=True):
-    """Where a stream begins and ends now."""
+    """Where a stream begins and ends now. eventTime: the field with its events' time, null if it has none, or by
+    arrival. By event time `time` is the first of all and the last, and steps tell how the events lie in between, as far
+    as their times are known; bytesUnknown: in how many they aren't yet, while they are being read, otherwise null."""
 
     head: CutSeen
     tail: CutSeen
     isSealed: bool
+    eventTime: str | None = None
+    steps: list[StepsSeen] = field(default_factory=list)
+    bytesUnknown: int | None = None
 
 
 class BookmarkSeen(ResponseBody, frozen=True):
@@ -230,7 +243,8 @@ class GroupSeen(ResponseBody, frozen=True):
 
 class EventSeen(ResponseBody, frozen=True):
     """An event: `text` if it is UTF-8, otherwise `base64`; of pictures `media` is the type. time: when it came, to a
-    second or so, ten where little came. sizeBytes: of the whole event, if only its start is here."""
+    second or so, ten where little came; or its own. due: when it is played, if that is later, for it came late.
+    sizeBytes: of the whole event, if only its start is here."""
 
     segment: int
     offset: int
@@ -239,6 +253,7 @@ class EventSeen(ResponseBody, frozen=True):
     base64: str | UnsetType = UNSET
     media: str | UnsetType = UNSET
     sizeBytes: int | UnsetType = UNSET
+    due: int | UnsetType = UNSET
 
 
 class Batch(ResponseBody, frozen=True):
@@ -246,6 +261,7 @@ class Batch(ResponseBody, frozen=True):
 
     at: how far it is played, in milliseconds since 1970. next: when the next event came, if that lies ahead. passed:
     how many events were left out before these; isBehind: and others, uncounted, because there was no time for them.
+    timeless: how many were, because they have no time of their own.
     """
 
     at: int
@@ -253,3 +269,4 @@ class Batch(ResponseBody, frozen=True):
     passed: int = 0
     isBehind: bool = False
     next: int | None = None
+    timeless: int = 0

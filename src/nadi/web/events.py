@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
@@ -28,26 +29,29 @@ from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import PAGE_BATCH_EVENTS, PAGE_READERS
 from nadi.web.bodies import Batch
 from nadi.web.clients import Clients
-from nadi.web.places import STREAM
+from nadi.web.places import BY, STREAM
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
     from nadi.model.streamcut import StreamCut
+    from nadi.web.reading.playing import Playing
 
 log = logging.getLogger(__name__)
 
 SSE = "text/event-stream"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Accel-Buffering": "no"}
-SPEED_LEAST, SPEED_MOST = 0.01, 100_000.0
+SPEED_LEAST, SPEED_MOST = 0.01, 604_800.0  # a week in a second
 _NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", re.ASCII)
-_MILLISECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
+_MILLISECONDS = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _PLACE = {"type": "string", "minLength": 1}
 _TAIL = (Parameter("start", "Where to begin, a place as in `cut`: the tail if it is left out.", _PLACE),)
 _STRETCH = (
     Parameter("slice", "The named slice to be played, instead of start and end.", _PLACE),
     Parameter("start", "Where the stretch begins, a place as in `cut`: the head if it is left out.", _PLACE),
     Parameter("end", "Where it ends: the current tail if it is left out.", _PLACE),
-    Parameter("from", "Milliseconds since 1970: nothing that came earlier.", {"type": "integer", "minimum": 0}),
+    Parameter("from", "Milliseconds since 1970: nothing that came, or happened, earlier.", {"type": "integer"}),
+    Parameter("to", "Milliseconds since 1970: nothing that came, or happened, then or later.", {"type": "integer"}),
+    BY,
 )
 _PLAYING = (
     Parameter(
@@ -100,16 +104,15 @@ class Readers:
         )
 
     async def events(self, call: Call) -> Response:
-        """List the first events of a stretch of a stream, or its last, by the times at which they came."""
-        from_ms, most = _milliseconds(call.asked("from")), _most(call.asked("most"))
+        """List the first events of a stretch of a stream, or its last, by the times at which they came or happened."""
+        most = _most(call.asked("most"))
         which = call.asked("which") or "first"
         if which not in ("first", "last"):
             raise InvalidArgumentError(f"which is first or last, not {which[:40]!r}")
         async with self._clients.of(call) as manager:
-            from nadi.web.reading.playing import Playing, first_events
+            from nadi.web.reading.playing import first_events
 
-            start, end = await _stretch(call, manager)
-            what = Playing(start, end, from_ms, 1.0, False)
+            what = await _stretch(call, manager)
             return reply(await first_events(manager, what, most, last=which == "last"))
 
     async def tail(self, call: Call) -> Response:
@@ -117,14 +120,13 @@ class Readers:
         return await self._sent(call, self._tail(call))
 
     async def play(self, call: Call) -> Response:
-        """Play a stretch of a stream by server-sent events: batches, at the times at which they came or faster, then
-        an event of the kind `end`."""
+        """Play a stretch of a stream by server-sent events: batches, at the times at which they came or happened or
+        faster, then an event of the kind `end`."""
         speed = _speed(call.asked("speed"))
-        from_ms = _milliseconds(call.asked("from"))
         pauses = call.asked("pauses") or "keep"
         if pauses not in ("keep", "skip"):
             raise InvalidArgumentError(f"pauses is keep or skip, not {pauses[:40]!r}")
-        return await self._sent(call, self._play(call, speed, from_ms, skips_pauses=pauses == "skip"))
+        return await self._sent(call, self._play(call, speed, skips_pauses=pauses == "skip"))
 
     async def _sent(self, call: Call, batches: AsyncGenerator[Batch, None]) -> Response:
         """The response, once there is a first batch: until then an error has its own status."""
@@ -151,14 +153,11 @@ class Readers:
                 async for batch in batches:
                     yield batch
 
-    async def _play(
-        self, call: Call, speed: float, from_ms: int | None, *, skips_pauses: bool
-    ) -> AsyncGenerator[Batch, None]:
+    async def _play(self, call: Call, speed: float, *, skips_pauses: bool) -> AsyncGenerator[Batch, None]:
         async with self._clients.of(call) as manager:
-            from nadi.web.reading.playing import Playing, play
+            from nadi.web.reading.playing import play
 
-            start, end = await _stretch(call, manager)
-            what = Playing(start, end, from_ms, speed, skips_pauses)
+            what = replace(await _stretch(call, manager), speed=speed, skips_pauses=skips_pauses)
             async with aclosing(play(manager, what)) as batches:
                 async for batch in batches:
                     yield batch
@@ -194,7 +193,17 @@ def _message(kind: str, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(value))
 
 
-async def _stretch(call: Call, manager: StreamManager) -> tuple[StreamCut, StreamCut]:
+async def _stretch(call: Call, manager: StreamManager) -> Playing:
+    from nadi.web.reading.playing import Playing
+    from nadi.web.reading.times import event_time_of
+
+    from_ms, to_ms = (_milliseconds(name, call.asked(name)) for name in ("from", "to"))
+    event_time = await event_time_of(manager, *call.stream, call.asked("by"))
+    start, end = await _ends(call, manager)
+    return Playing(start, end, from_ms, to_ms=to_ms, event_time=event_time)
+
+
+async def _ends(call: Call, manager: StreamManager) -> tuple[StreamCut, StreamCut]:
     name, first, last = (call.asked(one) for one in ("slice", "start", "end"))
     cuts = manager.cuts(*call.stream)
     if name is not None:
@@ -228,9 +237,9 @@ def _most(text: str | None) -> int:
     return most
 
 
-def _milliseconds(text: str | None) -> int | None:
+def _milliseconds(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not _MILLISECONDS.fullmatch(text):
-        raise InvalidArgumentError(f"from is {text[:40]!r}: give milliseconds since 1970, 0 or more")
+        raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970")
     return int(text)

@@ -27,6 +27,11 @@ SCOPE = DATA + "/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 _BOOKMARK, _SLICE = SCOPE + "/bookmarks/{bookmarkName}", SCOPE + "/slices/{sliceName}"
 _ONE_STREAM = Parameter("stream", "Only those of that stream.", {"type": "string"})
+BY = Parameter(
+    "by",
+    "Whether times are of arrival or the events' own. Left out: the latter where the stream names a field with them.",
+    {"type": "string", "enum": ["arrival", "event-time"]},
+)
 _TAKEN = {409: "The scope has one of that name."}
 
 
@@ -35,14 +40,14 @@ def _writes(call: Call) -> Need:
     return need(call.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, Act.WRITE)
 
 
-async def seen_cut(manager: StreamManager, cut: StreamCut) -> bodies.CutSeen:
-    return await _seen_by(_times(manager), cut)
+async def seen_cut(manager: StreamManager, cut: StreamCut, by: str | None = None) -> bodies.CutSeen:
+    return await _seen_by(_times(manager, by), cut)
 
 
-def _times(manager: StreamManager) -> CutTimes:
+def _times(manager: StreamManager, by: str | None = None) -> CutTimes:
     from nadi.web.reading.times import CutTimes
 
-    return CutTimes(manager)
+    return CutTimes(manager, by)
 
 
 async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
@@ -52,13 +57,12 @@ async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
 # --- cuts -----------------------------------------------------------------------------------------
 
 
-@through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan)
+@through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan, query=(BY,))
 async def span(call: Call, manager: StreamManager) -> Response:
-    """Show where a stream begins and ends, and when its first and last events came."""
-    info = await manager.stream_info(*call.stream)
-    times = _times(manager)
-    head, tail = await asyncio.gather(_seen_by(times, info.head), _seen_by(times, info.tail))
-    return reply(bodies.StreamSpan(head, tail, info.is_sealed))
+    """Show where a stream begins and ends, and when its first and last events came or happened."""
+    from nadi.web.reading.span import stream_span
+
+    return reply(await stream_span(manager, *call.stream, call.asked("by")))
 
 
 @through_client(
@@ -68,6 +72,7 @@ async def span(call: Call, manager: StreamManager) -> Response:
     bodies.CutSeen,
     query=(
         Parameter("at", "A place: see the bodies of bookmarks.", {"type": "string", "minLength": 1}, required=True),
+        BY,
     ),
     codes={400: "There is no such place."},
 )
@@ -76,7 +81,7 @@ async def cut(call: Call, manager: StreamManager) -> Response:
     at = call.asked("at")
     if not at:
         raise InvalidArgumentError("the query needs at: head, tail, a time, the text of a cut, or a bookmark's name")
-    return reply(await seen_cut(manager, await manager.cuts(*call.stream).named(at)))
+    return reply(await seen_cut(manager, await manager.cuts(*call.stream).named(at), call.asked("by")))
 
 
 @through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.Truncate)
@@ -99,11 +104,13 @@ async def _bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
     return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
 
 
-@through_client("GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM,))
+@through_client(
+    "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM, BY)
+)
 async def bookmarks(call: Call, manager: StreamManager) -> Response:
     """List a scope's bookmarks, with the times at which they lie."""
     found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
-    times = _times(manager)
+    times = _times(manager, call.asked("by"))
     return reply([await _bookmark(times, one) for one in found])
 
 
@@ -147,11 +154,11 @@ async def _slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
     return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
 
 
-@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM,))
+@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM, BY))
 async def slices(call: Call, manager: StreamManager) -> Response:
     """List a scope's named slices, with the times between which they lie."""
     found = await manager.slices(call.scope).list(stream=call.asked("stream"))
-    times = _times(manager)
+    times = _times(manager, call.asked("by"))
     return reply([await _slice(times, one) for one in found])
 
 
@@ -191,19 +198,20 @@ async def delete_slice(call: Call, manager: StreamManager) -> Response:
 # --- reader groups --------------------------------------------------------------------------------
 
 
-@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen])
+@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=(BY,))
 async def groups(call: Call, manager: StreamManager) -> Response:
     """List the reader groups that read a stream: where each stands, and how far it is behind."""
+    times = _times(manager, call.asked("by"))
     lags = await manager.reader_lags(*call.stream)
-    return reply(await asyncio.gather(*(_group(call, manager, one) for one in lags)))
+    return reply(await asyncio.gather(*(_group(call, manager, times, one) for one in lags)))
 
 
-async def _group(call: Call, manager: StreamManager, lag: GroupLagReport) -> bodies.GroupSeen:
+async def _group(call: Call, manager: StreamManager, times: CutTimes, lag: GroupLagReport) -> bodies.GroupSeen:
     position, why = None, lag.why
     try:
         group = await manager.reader_group_manager(lag.scope).get_reader_group(lag.group)
         found = (await group.stream_cuts()).get(call.stream.key)
-        position = await seen_cut(manager, found) if found is not None else None
+        position = await _seen_by(times, found) if found is not None else None
     except NadiError as error:  # of a group that the caller may not see, or of another client's kind
         why = why or str(error)
     return bodies.GroupSeen(

@@ -41,6 +41,7 @@ Times = Callable[[Sequence[bytes]], pa.Array]  # of events, in microseconds sinc
 _AT_ONCE = 4  # segments
 _SENT_STRETCHES = TIMES_INDEXED_AT_ONCE // 4
 _STRETCH_BYTES = 64 * KIB
+_LEAST_STRETCH_BYTES, _STRETCHES = 2 * KIB, 256  # a small segment has so many, for which its times are drawn
 _LOOK_BYTES = 2 * _STRETCH_BYTES  # a stretch goes on to the end of an event
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NotJsonError)
 
@@ -127,9 +128,10 @@ class _Segment:
     async def _index(self, start: int, end: int) -> int:
         """Read from where the index ends; return up to where it goes then."""
         until, found = start, list[tuple[Numbers, Numbers, Numbers]]()
+        size = min(max(end // _STRETCHES, _LEAST_STRETCH_BYTES), _STRETCH_BYTES)
         async with aclosing(read_segment_range(self._stores, self._name, start, end, SKIP)) as blocks:
             async for block in blocks:
-                found.append(await asyncio.to_thread(_stretches, block, self._times))
+                found.append(await asyncio.to_thread(_stretches, block, self._times, size))
                 if sum(len(ends) for ends, _, _ in found) >= _SENT_STRETCHES:
                     sent, found = found, []
                     expected = int(sent[-1][0][-1])
@@ -146,7 +148,7 @@ class _Segment:
         return (await self._stores.ask(request, wire.TimesIndexed)).until
 
 
-def _stretches(block: EventBlock, times: Times) -> tuple[Numbers, Numbers, Numbers]:
+def _stretches(block: EventBlock, times: Times, size_bytes: int) -> tuple[Numbers, Numbers, Numbers]:
     """Where each stretch of a block ends, and the earliest and latest time in it."""
     found = times(block.events())
     earliest, latest = (np.asarray(found.fill_null(none), np.int64) for none in NO_TIMES)
@@ -154,7 +156,7 @@ def _stretches(block: EventBlock, times: Times) -> tuple[Numbers, Numbers, Numbe
     first, firsts, at = 0, list[int](), block.offset
     while first < len(ends):
         firsts.append(first)
-        last = min(int(np.searchsorted(ends, at + _STRETCH_BYTES)), len(ends) - 1)
+        last = min(int(np.searchsorted(ends, at + size_bytes)), len(ends) - 1)
         first, at = last + 1, int(ends[last])
     return (
         ends[[*(first - 1 for first in firsts[1:]), -1]],

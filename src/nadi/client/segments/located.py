@@ -10,7 +10,7 @@ from nadi.model.chunks import Located
 from nadi.wire import commands as wire
 from nadi.wire.chunks import located_in
 from nadi.wire.event_sizes import EventSizes, sizes_in
-from nadi.wire.moments import Moments, moments_in
+from nadi.wire.moments import ARRIVAL, Moments, moments_in
 
 
 async def locate_chunks(stores: SegmentStores, segment: str, start: int, end: int) -> Located:
@@ -29,9 +29,11 @@ async def locate_chunks(stores: SegmentStores, segment: str, start: int, end: in
         raise TruncatedError(segment, start, error.start_offset) from error
 
 
-async def list_moments(stores: SegmentStores, segment: str, start: int, end: int) -> Moments | None:
-    """The first entries of the segment's time index for the bytes from `start` to `end`; None from a server that
-    doesn't know the question. SegmentNotFoundError, PermissionDeniedError as for a read."""
+async def list_moments(
+    stores: SegmentStores, segment: str, start: int, end: int, clock: int = ARRIVAL
+) -> Moments | None:
+    """The first entries of a clock in the segment's time index for the bytes from `start` to `end`; None from a server
+    that doesn't know the question. SegmentNotFoundError, PermissionDeniedError as for a read."""
     try:
         connection = await stores.connection(segment)
     except UnavailableError:
@@ -39,7 +41,7 @@ async def list_moments(stores: SegmentStores, segment: str, start: int, end: int
     else:
         if not connection.lists_moments:
             return None
-    found = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, ""), wire.MomentsListed))
+    found = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, "", clock), wire.MomentsListed))
     if len(found.offsets) and found.offsets[0] <= start:
         raise ProtocolError(
             f"moments of {segment} behind {start:,} were asked for, and others told: it would never end"

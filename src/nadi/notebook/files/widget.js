@@ -5,7 +5,7 @@ import { event } from "./events.js";
 import { serverNow } from "./now.js";
 import { player } from "./player.js";
 import { Lost, Refused } from "./problems.js";
-import { spansOf } from "./spans.js";
+import { spansOf, stepsOf } from "./spans.js";
 
 const KNOWN_MS = 3000; // between two looks at the stream
 const PLACES_EVERY = 3; // looks
@@ -114,7 +114,7 @@ function comm(model, signal) {
   }
 
   return {
-    known: (places, over) => question({ kind: "known", places }, null, ANSWER_MS, over),
+    known: (places, by, over) => question({ kind: "known", places, by }, null, ANSWER_MS, over),
     first: (query, over) => question({ kind: "first", ...Object.fromEntries(query) }, null, ANSWER_MS, over),
     play: (query, on, over) => question({ kind: "play", ...Object.fromEntries(query) }, on, SILENCE_MS, over),
     tail: (on, over) => question({ kind: "tail" }, on, SILENCE_MS, over),
@@ -124,15 +124,18 @@ function comm(model, signal) {
 // What model.js is to the page.
 function stream(kernel, signal) {
   const changed = event();
-  const known = { spans: [], bookmarks: [], slices: [], head: null, tail: null, isSealed: false, troubles: {} };
+  const known = { spans: [], bookmarks: [], slices: [], head: null, tail: null, isSealed: false, troubles: {}, by: null, eventTime: null };
   let looks = 0;
 
   async function look() {
     const withPlaces = looks % PLACES_EVERY === 0;
-    const found = await kernel.known(withPlaces, signal);
+    const asked = known.by;
+    const found = await kernel.known(withPlaces, asked, signal);
+    if (asked !== known.by) return look();
     looks += 1;
-    const { head, tail, isSealed } = found;
-    Object.assign(known, { head, tail, isSealed, spans: spansOf(found.segments, found.loads, isSealed ? (tail.time ?? serverNow()) : serverNow()) });
+    Object.assign(known, found.span);
+    const { isSealed, tail } = known;
+    known.spans = known.eventTime ? stepsOf(found.segments, known) : spansOf(found.segments, found.loads, isSealed ? (tail.time ?? serverNow()) : serverNow());
     delete known.troubles.spans;
     if (withPlaces) Object.assign(known, { places: true, bookmarks: found.bookmarks ?? [], slices: found.slices ?? [] });
     changed.tell("spans");
@@ -155,5 +158,13 @@ function stream(kernel, signal) {
     }
   }
   looking();
-  return { known, changed };
+  return {
+    known,
+    changed,
+    use(by) {
+      Object.assign(known, { by, head: null, tail: null, eventTime: null });
+      looks = 0;
+      changed.tell("by");
+    },
+  };
 }

@@ -140,8 +140,12 @@ def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Comm
 
 def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, Kind.STREAM)
+    if command.clock != ARRIVAL:
+        check_clock(command.clock)
     start = max(command.start, record.start_offset)
-    found, is_last = time_index.entries(frame.state.metadata, record, start, command.end, MOMENTS_AT_ONCE)
+    found, is_last = time_index.entries(
+        frame.state.metadata, record, command.clock, start, command.end, MOMENTS_AT_ONCE
+    )
     return wire.MomentsListed(
         command.request_id,
         command.segment,

@@ -32,9 +32,9 @@ such a time are in none of the stretches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, takewhile
 
-from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.limits import EVENT_TIME_MAX, EVENT_TIME_MIN, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import TimesIndexed
 from nadi.segmentstore.state.records import Kind, SegmentRecord
@@ -151,28 +151,33 @@ def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: in
     return min(max(record.start_offset, found[1] if found is not None else 0), record.length)
 
 
-# --- entries of ARRIVAL ------------------------------------------------------------------------------------
+# --- entries, listed ---------------------------------------------------------------------------------------
 
 
-def entries(metadata: Metadata, record: SegmentRecord, start: int, end: int, most: int) -> tuple[list[Entry], bool]:
-    """The entries from the first behind `start` to the first at `end` or behind it, at most so many; and whether
-    these are all. The moment is 0 where bytes came before there was an index."""
+def entries(
+    metadata: Metadata, record: SegmentRecord, clock: int, start: int, end: int, most: int
+) -> tuple[list[Entry], bool]:
+    """The clock's entries from the first behind `start` to the first at `end` or behind it, at most so many; and
+    whether these are all. ARRIVAL's moment is 0 where bytes came before there was an index."""
     if start >= end:
         return [], True
-    low, high = 0, record.appended_ms + 1  # the first is before those that are wanted, as offsets grow with moments
-    while high - low > 1:
+    low, high = (0, record.appended_ms + 1) if clock == ARRIVAL else (EVENT_TIME_MIN - 1, EVENT_TIME_MAX + 2)
+    valid_to = record.times.valid_to(clock)
+    while high - low > 1:  # `low` is before those that are wanted, as offsets grow with moments
         middle = (low + high) // 2
-        on_disk = metadata.last_time(record.id, ARRIVAL, middle)
+        on_disk = metadata.last_time(record.id, clock, min(middle, valid_to))
         found = on_disk[1] if on_disk is not None else None
         low, high = (low, middle) if found is not None and found > start else (middle, high)
-    later = chain(metadata.times(record.id, ARRIVAL, low), record.times.of(ARRIVAL).items())
+    stored = takewhile(lambda entry: entry[0] <= valid_to, metadata.times(record.id, clock, low))
     taken: list[Entry] = []
-    for moment, offset in later:
-        if offset <= start or (taken and moment <= taken[-1][0]):  # or a checkpoint has just stored it
+    for moment, offset in chain(stored, record.times.of(clock).items()):
+        if offset <= start or (taken and offset <= taken[-1][1]):  # or a checkpoint has just stored it
             continue
+        if taken and moment <= taken[-1][0]:  # it has moved since it was stored, for later events have that time too
+            taken.pop()
         if len(taken) == most:
             return taken, False
-        taken.append((moment if moment > record.created_ms else 0, offset))
+        taken.append((moment if clock != ARRIVAL or moment > record.created_ms else 0, offset))
         if offset >= end:
             break
     return taken, True

@@ -36,18 +36,19 @@ def media_of(data: bytes) -> str:
     return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
 
 
-def seen(data: bytes, segment: int, offset: int, at_ms: int) -> EventSeen:
+def seen(data: bytes, segment: int, offset: int, time_ms: int, due_ms: int | None = None) -> EventSeen:
     """The event as it is sent; what is too long for a browser is cut off."""
+    due = UNSET if due_ms in (None, time_ms) else due_ms
     media = media_of(data[:16])
     most = PAGE_PICTURE_BYTES if media else PAGE_TEXT_BYTES
     size = len(data) if len(data) > most else UNSET
     if media and size is UNSET:
-        return EventSeen(segment, offset, at_ms, base64=base64.b64encode(data).decode(), media=media)
+        return EventSeen(segment, offset, time_ms, base64=base64.b64encode(data).decode(), media=media, due=due)
     shown = data[: PAGE_TEXT_BYTES if size is not UNSET else most]
     text = _text(shown, is_cut=size is not UNSET)
     if text is not None:
-        return EventSeen(segment, offset, at_ms, text=text, sizeBytes=size)
-    return EventSeen(segment, offset, at_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size)
+        return EventSeen(segment, offset, time_ms, text=text, sizeBytes=size, due=due)
+    return EventSeen(segment, offset, time_ms, base64=base64.b64encode(shown).decode(), sizeBytes=size, due=due)
 
 
 def size_of(event: EventSeen) -> int:

@@ -100,14 +100,15 @@ class ChunksLocated(OfSegment, frozen=True):
 
 
 class ListMoments(OfSegment, frozen=True):
-    """The entries of a stream segment's time index for the bytes from `start` to `end`: from the first one that lies
-    behind `start` to the first at `end` or behind it. Asked of a peer whose Hello says that it knows it:
+    """The entries of a clock in a stream segment's time index for the bytes from `start` to `end`: from the first one
+    that lies behind `start` to the first at `end` or behind it. Asked of a peer whose Hello says that it knows it:
     `appends.lists_moments`."""
 
     code = 10_011
     start: I64
     end: I64
     token: Str
+    clock: I64 = 0  # ARRIVAL, and all that an older peer asks for
 
 
 class MomentsListed(OfSegment, frozen=True):

@@ -86,12 +86,17 @@ export function chartView() {
     points = [];
     lines = new Map();
     for (const event of events) put(event, jsonOf(event));
-    draw(last.now, last.window);
+    draw(last.now, last.window, last.isLive);
   }
 
   let last = { now: Date.now(), window: 20000 };
-  function draw(now, window) {
-    last = { now, window };
+  // isLive: where nothing came lately, the last that did is shown.
+  function draw(now, window, isLive = false) {
+    last = { now, window, isLive };
+    if (isLive && points.length && !points.some((one) => one[0] >= now - window)) {
+      now = points.reduce((most, one) => Math.max(most, one[0]), -Infinity);
+      window = Math.max(now - points.reduce((least, one) => Math.min(least, one[0]), Infinity), 1000);
+    }
     const { clientWidth: width, clientHeight: height } = canvas;
     const context = sized(canvas, width, height);
     if (!context) return;

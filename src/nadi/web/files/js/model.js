@@ -1,20 +1,23 @@
 // What is known of one stream, asked for again and again while it is seen: tells whoever listens when it has changed.
 
 import { ask, every, path, Refused } from "./api.js";
+import { byOf } from "./clocks.js";
 import { event } from "./events.js";
 import { serverNow } from "./now.js";
-import { spansOf } from "./spans.js";
+import { spansOf, stepsOf } from "./spans.js";
 
 const LOADS_MS = 2000;
 const SEGMENTS_MS = 20000;
 
-export function streamModel(scope, stream, signal) {
+// by: "arrival", or null for the events' own time where there is one.
+export function streamModel(scope, stream, signal, by = null) {
   const at = path`/v1/scopes/${scope}/streams/${stream}`;
   const data = path`/v1/data/${scope}/streams/${stream}`;
   const changed = event();
   const known = {
     scope, stream, at, data, config: null, segments: [], loads: [], spans: [], bookmarks: [], slices: [],
     groups: null, transactions: null, head: null, tail: null, isSealed: false, troubles: {},
+    by, eventTime: null, steps: [], bytesUnknown: null,
   };
   let lookedMs = 0;
 
@@ -43,21 +46,24 @@ export function streamModel(scope, stream, signal) {
     draw();
   }
   function draw() {
-    known.spans = spansOf(known.segments, known.loads, known.isSealed ? (known.tail?.time ?? serverNow()) : serverNow());
+    known.spans = known.eventTime ? stepsOf(known.segments, known) : spansOf(known.segments, known.loads, known.isSealed ? (known.tail?.time ?? serverNow()) : serverNow());
     changed.tell("spans");
   }
   // Of a stream with thousands of segments it takes seconds to say where it ends: nothing else waits for that.
   async function lookAtSpan() {
-    const span = await ask(`${data}/span`, signal).catch((error) => {
+    const asked = known.by;
+    const span = await ask(`${data}/span?${byOf(known)}`, signal).catch((error) => {
       if (error instanceof Refused) return null; // who may look at it, and not read it
       throw error;
     });
-    if (span) Object.assign(known, { head: span.head, tail: span.tail, isSealed: span.isSealed });
+    if (asked !== known.by) return; // it is asked for again
+    if (span) Object.assign(known, span);
+    if (known.bytesUnknown !== null) again.span(); // which waits for more of them
     changed.tell("span");
     if (known.segments.length) draw();
   }
   async function lookAtPlaces() {
-    const query = new URLSearchParams({ stream });
+    const query = byOf(known, { stream });
     const [bookmarks, slices] = await Promise.all([
       ask(`${path`/v1/data/${scope}/bookmarks`}?${query}`, signal), ask(`${path`/v1/data/${scope}/slices`}?${query}`, signal)]);
     known.bookmarks = bookmarks;
@@ -74,8 +80,13 @@ export function streamModel(scope, stream, signal) {
   return {
     known,
     changed,
-    groups: () => (again.groups ??= every(3000, async () => keep("groups", await ask(`${data}/groups`, signal)), failed("groups"), signal)),
+    groups: () => (again.groups ??= every(3000, async () => keep("groups", await ask(`${data}/groups?${byOf(known)}`, signal)), failed("groups"), signal)),
     transactions: () => (again.transactions ??= every(3000, async () => keep("transactions", await ask(`${at}/transactions`, signal)), failed("transactions"), signal)),
+    use(found) {
+      Object.assign(known, { by: found, head: null, tail: null, eventTime: null, steps: [], bytesUnknown: null });
+      for (const what of ["span", "places", "groups"]) again[what]?.();
+      changed.tell("by");
+    },
     again(what) {
       if (what === "spans") {
         lookedMs = 0;

@@ -1,6 +1,7 @@
 // What changes a stream for good, each after a question: split, merge, truncate, seal.
 
 import { send } from "./api.js";
+import { placeAt } from "./clocks.js";
 import { form, note } from "./dialogs.js";
 import { clock, segment } from "./format.js";
 
@@ -59,13 +60,15 @@ export async function truncate(model, ms) {
   const { data, stream } = model.known;
   const done = await form({
     title: "Truncate the stream",
-    about: `All events that came before ${clock(ms, { millis: true })} are deleted, for good.`,
+    about: model.known.eventTime
+      ? `Events before ${clock(ms, { millis: true })} are deleted, for good, up to the first of then or later.`
+      : `All events that came before ${clock(ms, { millis: true })} are deleted, for good.`,
     fields: [typed(stream)],
     confirm: "Delete what lies before",
     danger: true,
     act: (values) => {
       check(values, stream);
-      return send("POST", `${data}/truncation`, { at: new Date(ms).toISOString() });
+      return send("POST", `${data}/truncation`, { at: placeAt(model.known, ms) });
     },
   });
   if (done) {

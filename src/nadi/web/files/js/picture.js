@@ -2,7 +2,7 @@
 // Two canvases: what is known, drawn when that or the view changes, and what the pointer does.
 
 import { colour, el, fill, sized } from "./dom.js";
-import { clock, rate, segment, span, ticks } from "./format.js";
+import { bytes, clock, rate, segment, span, ticks } from "./format.js";
 import { serverNow } from "./now.js";
 import { turns } from "./spans.js";
 
@@ -43,7 +43,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
   function bounds() {
     const begins = data.spans.reduce((least, one) => Math.min(least, one.from), Infinity);
     const from = Math.min(data.head ?? Infinity, begins);
-    const to = Math.max(data.tail ?? 0, data.isSealed ? 0 : serverNow(), from + 1000);
+    const to = Math.max(data.tail ?? -Infinity, data.isSealed ? -Infinity : serverNow(), from + 1000);
     return Number.isFinite(from) ? { from, to } : { from: serverNow() - 60000, to: serverNow() };
   }
 
@@ -80,7 +80,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
     drawSpans(context, x, w, y, h);
     drawAxes(context, x, w, y, h);
     drawPlaces(context, x, w, y, h);
-    const count = data.spans.length;
+    const count = new Set(data.spans.map((one) => one.id)).size;
     base.setAttribute("aria-label", `${label}: ${count} segment${count === 1 ? "" : "s"} from ${clock(view.from)} to ${clock(view.to)}`);
   }
 
@@ -95,15 +95,16 @@ export function picture({ height, label, onPick, onRange, onView }) {
     const isDense = data.spans.length > 1500;
     for (const one of data.spans) {
       if (one.to < view.from || one.from > view.to) continue;
-      const left = x + (one.from - view.from) * perMs;
-      const right = x + (one.to - view.from) * perMs;
+      const exact = one.isStep ? Math.round : Number; // steps side by side have no seams
+      const left = exact(x + (one.from - view.from) * perMs);
+      const right = exact(x + (one.to - view.from) * perMs);
       const top = y + (1 - one.high) * h;
       const tall = (one.high - one.low) * h;
-      const gap = isDense || right - left < 4 || tall < 4 ? 0 : 1;
+      const gap = one.isStep || isDense || right - left < 4 || tall < 4 ? 0 : 1;
       context.fillStyle = shades[Math.min(SHADES - 1, Math.floor(Math.sqrt(one.rate / most) * SHADES))];
       context.fillRect(left, top, Math.max(right - left - gap, 0.6), Math.max(tall - gap, 0.6));
       if (one.gone > one.from && one.gone > view.from) hatch(context, left, top, (one.gone - one.from) * perMs, tall);
-      if (!isDense && right - left > 46 && tall > 15) {
+      if (!one.isStep && !isDense && right - left > 46 && tall > 15) {
         context.fillStyle = colour(Math.sqrt(one.rate / most) > 0.42 ? "panel" : "text");
         context.fillText(segment(one.id), Math.max(left, x) + 5, top + Math.min(14, tall / 2 + 4));
       }
@@ -279,7 +280,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
     fill(tip, el("div.mono", {}, clock(ms, { millis: view.to - view.from < 60000 })),
       name ? el("div", {}, name) : null,
       one ? el("div.soft", {}, `segment ${segment(one.id)}, keys ${round(one.low)} to ${round(one.high)}`) : null,
-      one ? el("div.soft", {}, `${rate(one.rate)}${ms < one.gone ? ", truncated" : ""}`) : null,
+      one ? el("div.soft", {}, one.isStep ? `${bytes(one.bytes)} in ${span(one.to - one.from)}` : `${rate(one.rate)}${ms < one.gone ? ", truncated" : ""}`) : null,
       drag?.kind === "range" && drag.moved ? el("div.soft", {}, span(ms - drag.ms)) : null);
     tip.style.left = `${Math.max(4, Math.min(pointer.x + 14, width - tip.offsetWidth - 6))}px`;
     tip.style.top = `${Math.max(2, Math.min(pointer.y + 14, height - tip.offsetHeight - 2))}px`;
@@ -362,7 +363,7 @@ export function picture({ height, label, onPick, onRange, onView }) {
       later();
     },
     all() { view = { ...view, isAll: true, follows: true }; onView?.(view); later(); },
-    last(ms) { view = { from: serverNow() - ms, to: serverNow(), isAll: false, follows: true }; onView?.(view); later(); },
+    last(ms) { view = { from: bounds().to - ms, to: bounds().to, isAll: false, follows: true }; onView?.(view); later(); },
     see(from, to) { set({ from, to }); },
     zoom,
     choose(range) { chosen = range; drawOver(); },

@@ -1,11 +1,11 @@
 // Bookmarks and slices: made, renamed, deleted; and the list of them.
 
 import { path, send } from "./api.js";
+import { byOf, placeAt } from "./clocks.js";
 import { form, NAME, note } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { clock, span, when } from "./format.js";
 
-const iso = (ms) => new Date(ms).toISOString();
 const NOTE = { name: "note", label: "Note", type: "text-long" };
 const TAGS = { name: "tags", label: "Tags, separated by commas" };
 const tagsOf = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
@@ -14,10 +14,10 @@ export async function makeBookmark(model, ms) {
   const { scope, stream } = model.known;
   const made = await form({
     title: "Make a bookmark",
-    about: ms === null ? "At the tail: everything that came until now lies before it." : `At ${clock(ms, { millis: true })}: what came then or later lies behind it.`,
+    about: ms === null ? "At the tail: everything that came until now lies before it." : `At ${clock(ms, { millis: true })}: what came or happened then or later lies behind it.`,
     fields: [{ name: "name", label: "Name", ...NAME }, NOTE, TAGS],
     confirm: "Make it",
-    act: ({ name, note: text, tags }) => send("POST", path`/v1/data/${scope}/bookmarks`, { name, streamName: stream, at: ms === null ? "tail" : iso(ms), note: text, tags: tagsOf(tags) }),
+    act: ({ name, note: text, tags }) => send("POST", path`/v1/data/${scope}/bookmarks`, { name, streamName: stream, at: ms === null ? "tail" : placeAt(model.known, ms), note: text, tags: tagsOf(tags) }),
   });
   if (made) done(model, `Bookmark ${made.name} is made.`);
 }
@@ -29,7 +29,7 @@ export async function makeSlice(model, { from, to }) {
     about: `From ${clock(from, { millis: true })} to ${clock(to, { millis: true })}, ${span(to - from)}.`,
     fields: [{ name: "name", label: "Name", ...NAME }, NOTE, TAGS],
     confirm: "Make it",
-    act: ({ name, note: text, tags }) => send("POST", path`/v1/data/${scope}/slices`, { name, streamName: stream, start: iso(from), end: iso(to), note: text, tags: tagsOf(tags) }),
+    act: ({ name, note: text, tags }) => send("POST", path`/v1/data/${scope}/slices`, { name, streamName: stream, start: placeAt(model.known, from), end: placeAt(model.known, to), note: text, tags: tagsOf(tags) }),
   });
   if (made) done(model, `Slice ${made.name} is made.`);
 }
@@ -75,8 +75,8 @@ export function placesTable(model, see) {
     last = now;
     empty.hidden = bookmarks.length + slices.length > 0;
     const rows = [
-      ...bookmarks.map((one) => row("bookmark", one, one.time, when(one.time), path`#/play/${scope}/${stream}` + path`?bookmark=${one.name}`)),
-      ...slices.map((one) => row("slice", one, one.start.time, `${when(one.start.time)}, ${one.end.time !== null && one.start.time !== null ? span(one.end.time - one.start.time) : "empty"}`, path`#/play/${scope}/${stream}` + path`?slice=${one.name}`)),
+      ...bookmarks.map((one) => row("bookmark", one, one.time, when(one.time), `${path`#/play/${scope}/${stream}`}?${byOf(model.known, { bookmark: one.name })}`)),
+      ...slices.map((one) => row("slice", one, one.start.time, `${when(one.start.time)}, ${one.end.time !== null && one.start.time !== null ? span(one.end.time - one.start.time) : "empty"}`, `${path`#/play/${scope}/${stream}`}?${byOf(model.known, { slice: one.name })}`)),
     ];
     rows.sort((a, b) => b.time - a.time);
     fill(body, rows.map((one) => one.node));

@@ -6,28 +6,29 @@ import { follow, whileSeen } from "./follow.js";
 import { serverNow } from "./now.js";
 import { Lost, Refused } from "./problems.js";
 
-export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 60, 300, 1000];
+export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 60, 300, 1000, 3600, 86400, 604800];
 const BEFORE_MS = 20000; // that one sees of what came before it is live
 const AT_ONCE = 200; // events of one answer, at most
 const LAST = 10; // events that one sees of a stream to which nothing came lately
 const AHEAD_S = 4; // the clock runs on so long without a word of the server
 
-// from: as in source.js; goesOn(): whether more may come behind the end of the whole stream.
-export function playback(from, goesOn, signal) {
+// from: as in source.js; goesOn(): whether more may come behind the end of the whole stream; by(): as in model.js.
+export function playback(from, goesOn, by, signal) {
   const events = event(); // (events, batch)
   const changed = event();
   const cleared = event();
   let mode = "paused";
   let speed = 1;
   let skipsPauses = false;
-  let source = {}; // {slice}, {start} or {end}, in the words of the endpoint
+  let source = {}; // {slice}, {start} or {to}, in the words of the endpoint
   let told = { ms: 0, at: 0 }; // the last time that the server told, and when
-  let given = -1; // all events up to that time were told, but if one has moved since
+  let given = -Infinity; // all events up to that time were told, but if one has moved since
   let next = null; // when the next one comes, as far as is known
   let round = null;
   let seeking = 0;
   let text = "";
   let passed = 0;
+  let timeless = 0; // that have no time of their own
   let isOver = false; // it was played to its end, and not moved since
   let lastEvent = null; // that was shown, since it was moved
   const reachedIn = new Map(); // of each segment the offset of the last event that was told, since it was moved
@@ -69,17 +70,18 @@ export function playback(from, goesOn, signal) {
     given = batch.at;
     next = batch.next ?? null;
     passed += batch.passed;
+    timeless += batch.timeless;
     keep(batch.events);
     if (batch.events.length) lastEvent = batch.events[batch.events.length - 1];
     const isBack = mode === "playing" && text !== ""; // whoever was waited for
     if (isBack) text = "";
-    if (isBack || batch.isBehind || batch.passed) changed.tell();
+    if (isBack || batch.isBehind || batch.passed || batch.timeless) changed.tell();
     events.tell(batch.events, batch);
   }
 
   const query = (more) => {
-    const made = new URLSearchParams(more);
-    for (const [name, value] of Object.entries(source)) if (value) made.set(name, value);
+    const made = new URLSearchParams(by() ? { ...more, by: by() } : more);
+    for (const [name, value] of Object.entries(source)) made.set(name, value);
     return made;
   };
 
@@ -87,12 +89,12 @@ export function playback(from, goesOn, signal) {
     const over = stop();
     set(reached());
     const begins = told.ms;
-    passed = 0;
+    passed = timeless = 0;
     become("playing");
     let wait = 500;
     while (!over.aborted) {
       try {
-        const asked = () => query({ from: Math.max(0, Math.round(told.ms), given + 1), speed, pauses: skipsPauses ? "skip" : "keep" });
+        const asked = () => query({ from: Math.max(Math.round(told.ms), given + 1), speed, pauses: skipsPauses ? "skip" : "keep" });
         const last = await whileSeen((seen) => from.play(asked(), (kind, batch) => {
           if (over.aborted) return;
           wait = 500;
@@ -101,7 +103,7 @@ export function playback(from, goesOn, signal) {
         }, seen), over);
         if (over.aborted) return;
         if (last === null) continue;
-        if (last === "end") return source.slice || source.end || !goesOn() ? end() : live(begins);
+        if (last === "end") return "slice" in source || "to" in source || !goesOn() ? end() : live(begins);
       } catch (error) {
         if (over.aborted) return;
         if (error instanceof Refused && error.status !== 503) return become("paused", sentence(error));
@@ -123,7 +125,7 @@ export function playback(from, goesOn, signal) {
   // since: it goes on from what was played, from that time to the end; null: it begins anew.
   function live(since = null) {
     const over = stop();
-    passed = 0;
+    passed = timeless = 0;
     set(serverNow());
     become("live");
     if (since === null) clear();
@@ -132,8 +134,8 @@ export function playback(from, goesOn, signal) {
     async function first() {
       try {
         const ms = Math.round(Math.max(serverNow() - BEFORE_MS, since ?? 0));
-        let batch = await from.first(new URLSearchParams({ from: ms, most: AT_ONCE }), over);
-        if (!batch.events.length && since === null) batch = await from.first(new URLSearchParams({ which: "last", most: LAST }), over);
+        let batch = await from.first(new URLSearchParams({ from: ms, most: AT_ONCE, by: "arrival" }), over);
+        if (!batch.events.length && since === null) batch = await from.first(new URLSearchParams({ which: "last", most: LAST, by: "arrival" }), over);
         batch.events = batch.events.filter(isNew);
         if (over.aborted) return;
         keep(batch.events);
@@ -165,13 +167,13 @@ export function playback(from, goesOn, signal) {
   // What is to be seen at a moment: the first event from then on, or the one after a certain one of them.
   async function still(ms, after = null) {
     const over = round.signal;
-    const first = (from_, most) => from.first(query({ from: Math.max(0, Math.round(from_)), most }), over);
+    const first = (from_, most) => from.first(query({ from: Math.round(from_), most }), over);
     try {
       let batch = await first(ms, after ? AT_ONCE : 1);
       if (after) { // many may have the same time
         const i = batch.events.findIndex((one) => one.segment === after.segment && one.offset === after.offset);
         if (i >= 0 && (i < batch.events.length - 1 || batch.next === null)) batch.events = batch.events.slice(i + 1, i + 2);
-        else batch = await first(Math.max(after.time + 1, i < 0 ? 0 : batch.next), 1);
+        else batch = await first(Math.max(due(after) + 1, i < 0 ? -Infinity : batch.next), 1);
       }
       if (over.aborted) return;
       if (!batch.events.length) {
@@ -180,7 +182,7 @@ export function playback(from, goesOn, signal) {
       }
       lastEvent = batch.events[0];
       keep(batch.events);
-      if (after) set((given = lastEvent.time));
+      if (after) set((given = due(lastEvent)));
       events.tell(batch.events, batch);
       changed.tell();
     } catch (error) {
@@ -195,7 +197,7 @@ export function playback(from, goesOn, signal) {
     stop();
     set(ms);
     lastEvent = null;
-    given = -1;
+    given = -Infinity;
     next = null;
     mode = was === "playing" ? "playing" : "paused";
     text = "";
@@ -213,7 +215,7 @@ export function playback(from, goesOn, signal) {
     toggle: () => (mode === "paused" ? play() : pause()),
     step() {
       if (mode !== "paused") pause();
-      return lastEvent ? still(lastEvent.time, lastEvent) : still(now());
+      return lastEvent ? still(due(lastEvent), lastEvent) : still(now());
     },
     setSource(found) { source = found; },
     setSpeed(found) {
@@ -232,5 +234,8 @@ export function playback(from, goesOn, signal) {
     get speed() { return speed; },
     get text() { return text; },
     get passed() { return passed; },
+    get timeless() { return timeless; },
   };
 }
+
+const due = (one) => one.due ?? one.time; // later, if it came late

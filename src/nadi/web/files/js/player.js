@@ -1,31 +1,36 @@
 // The player: a stretch of a stream as one plays a video, over the picture of its segments as the bar to scrub on.
 
 import { chartView } from "./chart.js";
+import { timeChoice } from "./clocks.js";
 import { el, fill, icon, say } from "./dom.js";
-import { clock, count, span } from "./format.js";
+import { clock, count, fromInput, span } from "./format.js";
 import { serverNow } from "./now.js";
 import { picture } from "./picture.js";
 import { playback, SPEEDS } from "./playback.js";
 import { eventView, pictureView } from "./views.js";
 
 const JUMP_S = 10; // of watching
-const moment = (text) => (/^\d{1,15}$/.test(text) ? Number(text) : 0);
+const FIT_S = 600; // of watching: no slower than that all is played, by the events' own time
+const A_SECOND = { 3600: "1 h/s", 86400: "1 day/s", 604800: "1 week/s" };
+const moment = (text) => (/^-?\d{1,15}$/.test(text) ? Number(text) : null);
 
 // model: what is known of the stream, as in model.js; from: where its events come from, as in source.js; themed: told
 // when colours have changed; makeBookmark(ms): asks for a bookmark there, null for the tail.
 export function player(main, { stream, query, model, from, themed, makeBookmark = null, signal }) {
   const known = model.known;
-  const deck = playback(from, () => !known.isSealed, signal);
+  const deck = playback(from, () => !known.isSealed && !known.eventTime, () => known.by, signal);
   const views = { picture: pictureView(), chart: chartView(), json: eventView() };
   let shown = "json";
   let isChosen = false; // by somebody, not by what came
   let begun = false;
+  let wasBegun = false;
   let seen = 0;
   let begins = 0; // what is played, and where it ends: null where more may come
   let ends = null;
   let offered = "";
   const asked = { from: moment(query.get("from") ?? ""), to: moment(query.get("to") ?? "") };
-  const stretch = asked.from && asked.to ? asked : null;
+  let stretch = asked.from !== null && asked.to !== null ? asked : null;
+  let isSpeedChosen = false; // by somebody
 
   const source = el("select.field", { "aria-label": "What to play", onchange: () => pick(source.value, true) }, el("option", { value: "" }, "The whole stream"));
   const viewButtons = { picture: "Picture", chart: "Chart", json: "JSON" };
@@ -41,13 +46,15 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   const button = (name, label, act, extra = "") => el(`button.button.icon${extra}`, { type: "button", "aria-label": label, title: label, onclick: act }, icon(name));
   const toggle = button("play", "Play (Space)", press, ".main.play");
   const liveButton = el("button.button.live", { type: "button", "aria-pressed": "false", title: "What passes now (l)", onclick: live }, "Live");
-  const speed = el("select.field", { "aria-label": "Speed", onchange: () => deck.setSpeed(Number(speed.value)) }, SPEEDS.map((one) => el("option", { value: one }, `×${one}`)));
+  const speed = el("select.field", { "aria-label": "Speed", onchange: () => { isSpeedChosen = true; deck.setSpeed(Number(speed.value)); } }, SPEEDS.map((one) => el("option", { value: one }, A_SECOND[one] ?? `×${one}`)));
   speed.value = 1;
   const pauses = el("input", { type: "checkbox", onchange: () => deck.setSkipsPauses(pauses.checked) });
+  const goTo = el("input.field", { type: "datetime-local", "aria-label": "Go to a date", title: "Go to a date", onchange: () => fromInput(goTo.value) !== null && go(fromInput(goTo.value)) });
+  const choice = timeChoice(model);
   const bar = picture({ height: 132, label: "Scrub bar", onPick: seek });
 
   fill(main, el("div.player", {},
-    el("div.row", {}, el("h1", {}, stream), source, el("span.grow"), controls, el("div.row", { role: "group", "aria-label": "Shown as" }, Object.values(viewButtons))),
+    el("div.row", {}, el("h1", {}, stream), source, choice.node, el("label.check", {}, "Go to ", goTo), el("span.grow"), controls, el("div.row", { role: "group", "aria-label": "Shown as" }, Object.values(viewButtons))),
     el("div.panel.screen", {}, stage, empty),
     el("div.panel", {},
       el("div.transport", {},
@@ -74,11 +81,13 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   // --- what is played ------------------------------------------------------------------------------
 
   model.changed.on((what) => {
-    if (what === "spans") bar.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed });
+    if (what === "spans") bar.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed || known.eventTime !== null });
     if (what === "places") {
       bar.show({ bookmarks: known.bookmarks, slices: known.slices });
       offer();
     }
+    if (what === "by") anew();
+    choice.show();
     if (what === "span" || what === "places") begin();
     if (known.troubles.spans && !begun) say(told, known.troubles.spans.message);
   }, signal);
@@ -97,11 +106,34 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     if (source.selectedIndex < 0) source.value = "";
   }
 
+  // By another time the stretch chosen is none.
+  function anew() {
+    if (source.value === "stretch") source.value = "";
+    stretch = null;
+    offered = "";
+    isSpeedChosen = begun = false;
+    deck.pause();
+    bar.choose(null);
+    bar.all();
+  }
+
+  // By the events' own time, as fast as it is worth watching.
+  function fit(from, to) {
+    const fast = known.eventTime && to > from ? (SPEEDS.find((one) => one >= 1 && to - from <= FIT_S * 1000 * one) ?? SPEEDS.at(-1)) : 1;
+    if (isSpeedChosen || fast === deck.speed) return;
+    speed.value = fast;
+    deck.setSpeed(fast);
+  }
+
   function begin() {
-    if (begun || !known.head) return;
+    if (begun || !known.head || known.bytesUnknown != null) return;
+    if (wasBegun) {
+      begun = true;
+      return pick(source.value, true);
+    }
     const named = ["slice", "bookmark"].filter((kind) => query.get(kind)).map((kind) => `${kind}:${query.get(kind)}`)[0];
     if (named && !known.troubles.places && !("places" in known)) return; // they are on their way
-    begun = true;
+    begun = wasBegun = true;
     if (named) {
       source.value = named;
       pick(named, true);
@@ -109,8 +141,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       offer();
       source.value = "stretch";
       pick("stretch", true);
-    } else if (query.get("from")) start(Math.max(asked.from, known.head.time ?? 0));
-    else if (known.isSealed) start(known.head.time ?? 0);
+    } else if (asked.from !== null) start(Math.max(asked.from, known.head.time ?? asked.from));
+    else if (known.isSealed || known.eventTime) start(known.head.time ?? 0);
     else deck.live();
   }
 
@@ -118,8 +150,8 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     const [kind, name] = value.split(/:(.*)/);
     ends = null;
     if (kind === "stretch") {
-      deck.setSource({ end: new Date(stretch.to).toISOString() });
-      const from = Math.max(stretch.from, known.head?.time ?? 0);
+      deck.setSource({ to: stretch.to });
+      const from = Math.max(stretch.from, known.head?.time ?? stretch.from);
       return within(from, Math.max(from, stretch.to));
     }
     if (kind === "slice") {
@@ -128,7 +160,7 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
       if (one?.start.time !== null && one?.start.time !== undefined) {
         return within(one.start.time, one.end.time);
       }
-      return start(0);
+      return start(known.head?.time ?? 0);
     }
     bar.choose(null);
     if (kind === "bookmark") {
@@ -143,11 +175,10 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     const room = Math.max((to - from) * 0.06, 500);
     bar.see(from - room, to + room);
     bar.choose({ from, to });
-    ends = to;
-    return start(from);
+    return start(from, to);
   }
 
-  const marked = (name) => known.bookmarks.find((found) => found.name === name)?.time ?? 0;
+  const marked = (name) => known.bookmarks.find((found) => found.name === name)?.time ?? known.head?.time ?? 0;
 
   function seek(ms) {
     const [kind, name] = source.value.split(/:(.*)/);
@@ -158,15 +189,16 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     deck.seek(ms);
   }
 
-  function start(ms) {
-    begins = ms;
+  function start(ms, to = null) {
+    [begins, ends] = [ms, to];
     deck.pause();
+    fit(ms, to ?? known.tail?.time ?? ms);
     deck.seek(ms);
     deck.play();
   }
 
   function press() {
-    if (deck.isOver) start(begins); // once more
+    if (deck.isOver) start(begins, ends); // once more
     else deck.toggle();
   }
 
@@ -180,16 +212,20 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
   }
 
   function jump(way, times = 1) {
-    const to = deck.now() + way * times * JUMP_S * 1000 * Math.max(deck.speed, 0.1);
+    go(deck.now() + way * times * JUMP_S * 1000 * Math.max(deck.speed, 0.1));
+  }
+
+  function go(to) {
     const all = bar.bounds();
     if (ends !== null) return seek(Math.max(begins, Math.min(to, ends)));
-    if (to >= all.to && !known.isSealed) return live();
+    if (to >= all.to && !known.isSealed && !known.eventTime) return live();
     return seek(Math.max(known.head?.time ?? all.from, Math.min(to, all.to))); // before its head there is nothing
   }
 
   function faster(way) {
     const i = SPEEDS.indexOf(deck.speed) + way;
     if (i < 0 || i >= SPEEDS.length) return;
+    isSpeedChosen = true;
     speed.value = SPEEDS[i];
     deck.setSpeed(SPEEDS[i]);
   }
@@ -223,13 +259,14 @@ export function player(main, { stream, query, model, from, themed, makeBookmark 
     main.firstChild.dataset.mode = deck.mode;
     liveButton.setAttribute("aria-pressed", deck.mode === "live");
     liveButton.disabled = known.isSealed;
-    say(told, deck.text || (deck.passed ? `${count(deck.passed)} events came faster than can be shown` : ""));
+    const timeless = deck.timeless && `${count(deck.timeless)} events have no time in ${known.eventTime}`;
+    say(told, deck.text || (deck.passed && `${count(deck.passed)} events came faster than can be shown`) || timeless || "");
   }
 
   function draw() {
     const now = deck.now();
     const fitting = deck.mode === "live" ? 30000 : 20000 * deck.speed;
-    views[shown].draw(now, Number(window_.value) || fitting);
+    views[shown].draw(now, Number(window_.value) || fitting, deck.mode === "live");
     bar.play(now);
   }
 

@@ -14,11 +14,24 @@ export function spansOf(segments, loads, now) {
   });
 }
 
+// The same by the events' own time: how many bytes each segment has in each step of it.
+export function stepsOf(segments, { steps, head, tail }) {
+  const ranges = new Map(segments.map((one) => [one.segment_id, one]));
+  return steps.filter((one) => ranges.has(one.segment)).flatMap(({ segment, bytes }) => {
+    const { low, high } = ranges.get(segment);
+    const lasts = Math.max(tail.time - head.time, 1) / bytes.length;
+    return bytes.map((size, i) => ({
+      id: segment, low, high, from: head.time + i * lasts, to: head.time + (i + 1) * lasts, isStep: true, gone: -Infinity, bytes: size, rate: (size * 1000) / lasts,
+    })).filter((one) => one.bytes);
+  });
+}
+
 // [{ms, kind}]: when segments were replaced by more than there had been, or by fewer
 export function turns(spans) {
   const found = new Map();
   const at = (ms) => found.get(ms) ?? found.set(ms, { ms, added: 0, removed: 0 }).get(ms);
   for (const one of spans) {
+    if (one.isStep) continue;
     at(one.from).added += 1;
     if (!one.isOpen) at(one.to).removed += 1;
   }

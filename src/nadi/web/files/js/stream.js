@@ -1,6 +1,7 @@
 // One stream: the picture of its segments over time, its places, its tail, who reads it, and what can be done to it.
 
 import { path } from "./api.js";
+import { byOf, timeChoice } from "./clocks.js";
 import { note, sentence } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { bytes, clock, count, flow, rate, short, span } from "./format.js";
@@ -29,14 +30,17 @@ export function streamView(main, { scope, stream, signal }) {
   const places = placesTable(model, see);
   const groups = groupsTable(model);
   const transactions = transactionsTable(model);
+  const choice = timeChoice(model);
+  const playAll = () => path`#/play/${scope}/${stream}` + (known.by ? `?${byOf(known)}` : "");
+  const play = el("a.button.main", { href: playAll() }, "Play");
   const zooms = [["All", () => view.all()], ["1 h", () => view.last(3600000)], ["10 min", () => view.last(600000)], ["1 min", () => view.last(60000)]];
 
   fill(main, el("div.stream", {},
     el("div.row", {}, el("h1", {}, stream), facts, el("span.grow"),
       el("a.button", { href: path`#/search/${scope}/${stream}` }, "Search"),
-      el("a.button.main", { href: path`#/play/${scope}/${stream}` }, "Play")),
+      play),
     el("div.panel", {},
-      el("div.head", {}, el("h2", {}, "Segments"), el("span.grow"),
+      el("div.head", {}, el("h2", {}, "Segments"), choice.node, el("span.grow"),
         zooms.map(([text, act]) => el("button.button.plain", { type: "button", onclick: act }, text)),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom out", onclick: () => view.zoom(1.6) }, "−"),
         el("button.button.plain.icon", { type: "button", "aria-label": "Zoom in", onclick: () => view.zoom(1 / 1.6) }, "+")),
@@ -52,8 +56,12 @@ export function streamView(main, { scope, stream, signal }) {
 
   model.changed.on((what) => {
     if (what === "spans") {
-      view.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed });
+      view.show({ spans: known.spans, head: known.head?.time ?? null, tail: known.tail?.time ?? null, isSealed: known.isSealed || known.eventTime !== null });
       showFacts();
+    } else if (what === "by") {
+      choose(null);
+      view.all();
+      play.href = playAll();
     } else if (what === "places") {
       view.show({ bookmarks: known.bookmarks, slices: known.slices });
     } else if (what === "groups") {
@@ -62,6 +70,7 @@ export function streamView(main, { scope, stream, signal }) {
     } else if (what === "transactions") transactions.show();
     else if (what === "config") showFacts();
     if (what === "places") places.show();
+    choice.show();
     trouble.hidden = !known.troubles.spans;
     if (known.troubles.spans) fill(trouble, sentence(known.troubles.spans));
   }, signal);
@@ -96,7 +105,7 @@ export function streamView(main, { scope, stream, signal }) {
       button("Never mind", () => choose(null), ".plain"));
   }
 
-  const playOf = ({ from, to }) => `${path`#/play/${scope}/${stream}`}?from=${from}${from === to ? "" : `&to=${to}`}`;
+  const playOf = ({ from, to }) => `${path`#/play/${scope}/${stream}`}?${byOf(known, from === to ? { from } : { from, to })}`;
 
   function see(kind, one) {
     if ([one.time, one.start?.time, one.end?.time].includes(null)) return note("When the stream stood there isn't known.");
@@ -123,7 +132,7 @@ export function streamView(main, { scope, stream, signal }) {
   return {
     b: () => makeBookmark(model, chosen && chosen.from === chosen.to ? chosen.from : null),
     Escape: () => choose(null),
-    " ": () => (location.hash = chosen ? playOf(chosen) : path`#/play/${scope}/${stream}`),
+    " ": () => (location.hash = chosen ? playOf(chosen) : playAll()),
     l: () => view.all(),
   };
 }

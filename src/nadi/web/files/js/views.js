@@ -82,7 +82,7 @@ export function eventView() {
       const last = recent[recent.length - 1];
       fill(head, `${clock(last.time, { millis: true })}  segment ${segment(last.segment)}  offset ${last.offset}`);
       fill(body, jsonOf(last) !== undefined ? pretty(last) : shown(last));
-      fill(list, recent.slice(0, -1).reverse().map((event) => el("div.event", {}, el("time", {}, clock(event.time, { date: false, millis: true })), el("span.where", {}, segment(event.segment)), shown(event))));
+      fill(list, recent.slice(0, -1).reverse().map((event) => el("div.event", {}, el("time", {}, clock(event.time, { date: new Date(event.time).toDateString() !== new Date().toDateString(), millis: true })), el("span.where", {}, segment(event.segment)), shown(event))));
     },
     clear() { recent = []; isNew = false; fill(head); fill(body); fill(list); },
     has: () => true,

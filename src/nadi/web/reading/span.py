@@ -1,0 +1,125 @@
+"""Where a stream begins and ends, and how its events lie in between by their own time, for the page's picture.
+
+Where the index of these times is behind, one task brings it up for all callers; each response says how much is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import segments_between
+from nadi.client.segments.info import segment_info
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import NotFoundError, UnavailableError
+from nadi.limits import PAGE_ASKED_AT_ONCE, PAGE_INDEX_S, PAGE_INDEXED_AT_ONCE, PAGE_MOMENTS_PAGES, PAGE_STEPS
+from nadi.model.event_time import EventTime
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.web.bodies import CutSeen, StepsSeen, StreamSpan
+from nadi.web.reading.times import CutTimes, Numbers, clock_by, entries, event_time_of, is_indexed
+from nadi.wire.moments import earliest_of
+
+_LEAST_STEPS, _MOST_STEPS = 20, 400  # of a segment
+_Lying = tuple[int, Numbers, Numbers]  # a segment, times, and how many of its bytes lie before each
+_indexing: WeakKeyDictionary[SegmentStores, dict[object, asyncio.Task[None]]] = WeakKeyDictionary()
+
+
+async def stream_span(manager: StreamManager, scope: str, stream: str, by: str | None) -> StreamSpan:
+    """Return a stream's ends and, by event time, how its bytes lie between them. by: as in `event_time_of`."""
+    info, event_time = await asyncio.gather(
+        manager.stream_info(scope, stream), event_time_of(manager, scope, stream, by)
+    )
+    if event_time is None:
+        times = CutTimes(manager, by)
+        begins_ms, ends_ms = await asyncio.gather(times.of(info.head), times.of(info.tail))
+        return StreamSpan(_cut(info.head, begins_ms), _cut(info.tail, ends_ms), info.is_sealed)
+    stores, turns = stores_of(manager), asyncio.Semaphore(PAGE_ASKED_AT_ONCE)
+    ids = await segments_between(stores, info.head, info.tail)
+    is_done = await _index(stores, scope, stream, event_time, ids)
+
+    async def lying(segment: int) -> tuple[int, Numbers, Numbers, int] | None:
+        async with turns:
+            try:
+                return segment, *await _lying(stores, segment_name(scope, stream, segment), clock_by(event_time))
+            except NotFoundError:  # truncated away
+                return None
+
+    segments = [segment for segment in await asyncio.gather(*map(lying, ids)) if segment is not None]
+    unknown = None if is_done else sum(unknown for *_, unknown in segments)
+    known = [(segment, times, places) for segment, times, places, _ in segments if len(times)]
+    first_ms = min((int(times[0]) for _, times, _ in known), default=None)
+    last_ms = max((int(times[-1]) for _, times, _ in known), default=None)
+    steps = [] if first_ms is None or last_ms is None else _steps(known, first_ms, last_ms)
+    head, tail = _cut(info.head, first_ms), _cut(info.tail, last_ms)
+    return StreamSpan(head, tail, info.is_sealed, event_time.path, steps, unknown)
+
+
+def _cut(cut: StreamCut, time_ms: int | None) -> CutSeen:
+    return CutSeen(cut.as_text(), time_ms)
+
+
+async def _index(stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]) -> bool:
+    """Bring the index up, and return whether that is done within PAGE_INDEX_S; it goes on after that."""
+    from nadi.client.places.event_index import index_times
+
+    running, key = _indexing.setdefault(stores, {}), (scope, stream, event_time)
+    if key not in running:
+        if len(running) >= PAGE_INDEXED_AT_ONCE:
+            raise UnavailableError(f"the event times of {len(running)} streams are being read: try again")
+        task = running[key] = asyncio.create_task(index_times(stores, scope, stream, event_time, ids))
+        task.add_done_callback(lambda done: running.pop(key) and not done.cancelled() and done.exception())
+    done, _ = await asyncio.wait({running[key]}, timeout=PAGE_INDEX_S)
+    for task in done:
+        task.result()
+    return bool(done)
+
+
+async def _lying(stores: SegmentStores, segment: str, clock: int) -> tuple[Numbers, Numbers, int]:
+    """Return times between which a segment's events lie evenly, and how many bytes lie before each of them; and how
+    many bytes aren't in the index."""
+    info = await segment_info(stores, segment)
+    latest, earliest = await asyncio.gather(
+        *(_listed(stores, segment, each, info.start_offset, info.write_offset) for each in (clock, earliest_of(clock)))
+    )
+    reached = max([info.start_offset, *(offset for offset, _ in earliest)])
+    unknown = 0 if await is_indexed(stores, segment, clock) else info.write_offset - reached
+    times, places, before = list[int](), list[int](), info.start_offset
+    for offset, time in latest:
+        behind = bisect_right(earliest, before, key=itemgetter(0))  # the earliest of what lies there
+        times += [*(first for _, first in earliest[behind : behind + 1]), time - 1]
+        places += [before] * (len(times) - len(places) - 1) + [offset]
+        before = offset
+    return np.maximum.accumulate(np.array(times, np.int64)), np.array(places, np.int64), unknown
+
+
+async def _listed(stores: SegmentStores, segment: str, clock: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the offsets and times of a clock's entries: all, or of a very large segment those behind some places."""
+    listed, at, stride = list[tuple[int, int]](), start, (end - start) // PAGE_MOMENTS_PAGES
+    while at < end:
+        page = await entries(stores, segment, at, end, clock)
+        if page is None or not len(page.offsets):
+            break
+        listed += zip(page.offsets.tolist(), page.moments.tolist(), strict=True)
+        if page.is_last:
+            break
+        at = max(at + stride, listed[-1][0])
+    return listed
+
+
+def _steps(known: Sequence[_Lying], first_ms: int, last_ms: int) -> list[StepsSeen]:
+    count = min(max(PAGE_STEPS // len(known), _LEAST_STEPS), _MOST_STEPS)
+    grid = np.linspace(first_ms, max(last_ms, first_ms + 1), count + 1)
+    steps = []
+    for segment, times, places in known:
+        before = np.interp(grid, times, places)
+        before[0], before[-1] = places[0], places[-1]
+        steps.append(StepsSeen(segment, np.diff(np.round(before).astype(np.int64)).tolist()))
+    return steps
