@@ -122,6 +122,15 @@ async def latest_time(stores: SegmentStores, name: str, event_time: EventTime, s
     return None if latest == none else latest
 
 
+async def time_at(stores: SegmentStores, name: str, event_time: EventTime, offset: int, end: int) -> int | None:
+    """The time of a segment's event at that offset, in microseconds since 1970; None if it has none. end: of an event
+    behind it."""
+    async with aclosing(read_segment_range(stores, name, offset, end, SKIP)) as blocks:
+        async for block in blocks:
+            return times_of(event_time)([next(iter(block))])[0].as_py()  # type: ignore[no-any-return]
+    return None
+
+
 async def first_later(
     stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int, time_us: int
 ) -> int:
