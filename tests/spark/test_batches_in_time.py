@@ -14,7 +14,12 @@ import pytest
 from pyspark.sql.functions import window
 
 import nadi
-from nadi.model.keyspace import equal_ranges, key_position
+from nadi.client.places import event_index
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import PermissionDeniedError
+from nadi.model.keyspace import key_position
+from nadi.naming import segment_name
+from nadi.spark.reading.query.progress import StreamView
 
 from .conftest import World
 from .queries import Home, Query
@@ -44,11 +49,6 @@ def encoded(time: datetime, meter: int, size: int = 10) -> bytes:
 def load(manager: nadi.StreamManager, stream: str, events: list[tuple[bytes, str]]) -> None:
     with manager.create_writer("home", stream) as writer:
         writer.write_batch([event for event, _ in events], [key for _, key in events])
-
-
-def scale(manager: nadi.StreamManager, stream: str, segments: int) -> None:
-    ids = [piece.segment_id for piece in manager.current_segments("home", stream)]
-    manager.scale_stream("home", stream, ids, equal_ranges(segments))
 
 
 def as_loaded(manager: nadi.StreamManager, stream: str) -> None:
@@ -167,6 +167,57 @@ def test_streams_of_one_query_end_at_one_time(home: Home) -> None:
     timed = [[event for event in batch if event.startswith(b"{")] for batch in query.batches]
     assert late_rows(timed, 0 * HOUR) == []
     assert sum(any(not event.startswith(b"{") for event in batch) for batch in query.batches) <= 3, "as without a time"
+
+
+def test_a_client_that_may_not_write_plans_the_same(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_split_and_merged(home.manager, "closed")
+
+    async def refused(*_: object) -> int:
+        raise PermissionDeniedError("no")
+
+    monkeypatch.setattr(event_index._Segment, "_add", refused)
+    closed = Query(home, "closed", **LIMITS[0])
+    closed.run()
+    monkeypatch.undo()
+    indexed = Query(home, "closed", **LIMITS[0])
+    indexed.run()
+    assert closed.offsets == indexed.offsets
+    assert late_rows(closed.batches, 0 * HOUR) == []
+
+
+def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_loaded(home.manager, "from-the-middle")
+    cuts = home.manager.cuts("home", "from-the-middle")
+    middle = cuts.after(cuts.head(), 24 * 30 * METERS)
+    read = dict[str, int]()
+    whole = event_index.read_segment_range
+
+    def noted(stores: SegmentStores, name: str, start: int, *more: Any) -> Any:
+        read[name] = min(start, read.get(name, start))
+        return whole(stores, name, start, *more)
+
+    monkeypatch.setattr(event_index, "read_segment_range", noted)
+    query = Query(home, "from-the-middle", start_stream_cut=middle.as_text(), **LIMITS[0])
+    assert len(query.run()) == 24 * 30 * METERS
+    assert late_rows(query.batches, 0 * HOUR) == []
+    starts = {segment_name("home", "from-the-middle", number): at for number, at in middle.positions.items()}
+    assert read
+    assert all(start >= starts[name] > 0 for name, start in read.items())
+
+
+def test_at_the_tail_nothing_is_asked_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_loaded(home.manager, "tail")
+    query = Query(home, "tail", start="tail", **LIMITS[0])
+
+    async def asked(*_: object) -> None:
+        raise AssertionError("a batch that leaves nothing behind has nothing to choose")
+
+    monkeypatch.setattr(StreamView, "event_time", asked)
+    for hour in range(3):
+        load(home.manager, "tail", readings([24 * 60 + hour]))
+        assert query.trigger()
+        assert not query.trigger()
+    assert [len(batch) for batch in query.batches] == [METERS] * 3
 
 
 @pytest.mark.parametrize("make", LOADS)

@@ -11,17 +11,13 @@ Of the segment with the least time at least half of what was planned is read, ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from nadi.client.places.event_index import first_later, latest_time, time_at
 from nadi.client.segments.stores import SegmentStores
 from nadi.model.event_time import EventTime
 from nadi.wire import commands as wire
-
-_AT_ONCE = 8  # segments
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +56,21 @@ async def ends_in_time(stores: SegmentStores, plans: Mapping[Planned, EventTime]
             return plan.end
         return await first_later(stores, plan.segment, plans[plan], plan.start, plan.end, time)
 
-    going_on = await _each([plan for plan in plans if plan.has_more], reaches)
-    reached = {plan: time for plan, time in going_on.items() if time is not None}
+    going_on = [plan for plan in plans if plan.has_more]
+    times = await asyncio.gather(*map(reaches, going_on))
+    reached = {plan: time for plan, time in zip(going_on, times, strict=True) if time is not None}
     if not reached:
         return {plan: plan.end for plan in plans}
     while True:
         least = min(reached, key=reached.__getitem__)
-        end = await end_at(least, reached[least])
-        if (end - least.start) * 2 >= least.end - least.start:
+        if (await end_at(least, reached[least]) - least.start) * 2 >= least.end - least.start:
             break
         whole = await latest(least)  # the event behind its planned end is earlier than many before it
         assert whole is not None
         reached[least] = whole
-    others = [plan for plan in plans if plan is not least]
-    ends = await _each(others, lambda plan: end_at(plan, reached[least])) | {least: end}
-    if all(end == plan.start for plan, end in ends.items()):  # there was no room for its next event
+    ends = await asyncio.gather(*(end_at(plan, reached[least]) for plan in plans))
+    found = dict(zip(plans, ends, strict=True))
+    if all(end == plan.start for plan, end in found.items()):  # there was no room for its next event
         next_end = wire.LocateOffset(0, least.segment, least.end + 1, "")
-        ends[least] = (await stores.ask(next_end, wire.OffsetLocated)).offset
-    return ends
-
-
-async def _each(plans: Iterable[Planned], work: Callable[[Planned], Awaitable[_Result]]) -> dict[Planned, _Result]:
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(plan: Planned) -> tuple[Planned, _Result]:
-        async with turns:
-            return plan, await work(plan)
-
-    return dict(await asyncio.gather(*map(one, plans)))
+        found[least] = (await stores.ask(next_end, wire.OffsetLocated)).offset
+    return found
