@@ -144,7 +144,7 @@ def test_disordered_rows_are_left_behind_only_where_they_came_late(home: Home, l
 
 
 @pytest.mark.parametrize(
-    "limit", [{"maxOffsetsPerTrigger": "2"}, {"maxBytesPerTrigger": "400"}], ids=["events", "bytes"]
+    "limit", [{"maxOffsetsPerTrigger": "1"}, {"maxBytesPerTrigger": "100"}], ids=["events", "bytes"]
 )
 def test_a_batch_without_room_for_a_row_of_each_segment_goes_on(home: Home, limit: dict[str, str]) -> None:
     stream = f"narrow-{next(iter(limit))}"
