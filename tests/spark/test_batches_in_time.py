@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql.functions import window
 
 import nadi
 from nadi.client.places import event_index
@@ -227,10 +226,11 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(
     stream = f"windows-{make.__name__}".replace("_", "-")
     make(world.manager, stream)
     found = list[tuple[int, int]]()
-    options = {"value_format": "json", "value_schema": "read_at timestamp", "maxBytesPerTrigger": "1000000"}
-    rows = world.read_stream(stream, **options)
-    days = rows.selectExpr("value.read_at").withWatermark("read_at", "1 hour").groupBy(window("read_at", "1 day"))
-    counts = days.count().selectExpr("cast(window.start as long) day", "count")
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    example = guide.partition("### Windows over history\n")[2].partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"spark": world.spark, "home": {"controller": world.uri, "scope": "home"}}
+    exec(compile(example.replace('"meters"', repr(stream)), "docs/spark.md", "exec"), names)
+    counts = names["days"].selectExpr("cast(window.start as long) day", "count")
 
     def keep(rows: Any, _: int) -> None:
         found.extend(sorted((row.day, row["count"]) for row in rows.collect()))
