@@ -14,6 +14,7 @@ import pytest
 
 import nadi
 from nadi.client.places import event_index
+from nadi.client.reading import segment_range
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import PermissionDeniedError
 from nadi.model.keyspace import key_position
@@ -119,7 +120,7 @@ def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
     """Some rows come up to two days late, some clocks are ahead by a day, some rows have no time."""
     chance = random.Random(5)
     manager.create_stream("home", stream, 3, event_time="read_at")
-    events = []
+    events = list[tuple[bytes, str]]()
     for event, key in readings(range(24 * 30)):
         shift = chance.choice([0] * 40 + [-chance.randrange(48)] * 8 + [24, None])
         time, meter = time_of(event), msgspec.json.decode(event)["meter"]
@@ -189,7 +190,7 @@ def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: py
     cuts = home.manager.cuts("home", "from-the-middle")
     middle = cuts.after(cuts.head(), 24 * 30 * METERS)
     read = dict[str, int]()
-    whole = event_index.read_segment_range
+    whole = segment_range.read_segment_range
 
     def noted(stores: SegmentStores, name: str, start: int, *more: Any) -> Any:
         read[name] = min(start, read.get(name, start))

@@ -19,6 +19,8 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.model.event_time import EventTime
 from nadi.wire import commands as wire
 
+_AT_ONCE = 8  # segments
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -41,20 +43,24 @@ async def ends_in_time(stores: SegmentStores, plans: Mapping[Planned, EventTime]
     """Where a batch ends in each of the segments, at or before its planned end. The event time is that of the
     segment's stream."""
 
+    turns = asyncio.Semaphore(_AT_ONCE)
+
     async def latest(plan: Planned) -> int | None:
         return await latest_time(stores, plan.segment, plans[plan], plan.start, plan.end)
 
     async def reaches(plan: Planned) -> int | None:
         """The time that it has behind its planned end, or gets to before that."""
-        behind = None
-        if plan.end < plan.stop:
-            behind = await time_at(stores, plan.segment, plans[plan], plan.end, plan.stop)
-        return await latest(plan) if behind is None else behind
+        async with turns:
+            behind = None
+            if plan.end < plan.stop:
+                behind = await time_at(stores, plan.segment, plans[plan], plan.end, plan.stop)
+            return await latest(plan) if behind is None else behind
 
     async def end_at(plan: Planned, time: int) -> int:
         if plan.start == plan.end:
             return plan.end
-        return await first_later(stores, plan.segment, plans[plan], plan.start, plan.end, time)
+        async with turns:
+            return await first_later(stores, plan.segment, plans[plan], plan.start, plan.end, time)
 
     going_on = [plan for plan in plans if plan.has_more]
     times = await asyncio.gather(*map(reaches, going_on))
