@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.values.columns import MISFITS, array_of
 from nadi.client.values.types import COUNTED, SECONDS
 from nadi.errors import DamagedDataError, PermissionDeniedError, SegmentNotFoundError, TruncatedError
-from nadi.limits import KIB, TIMES_INDEXED_AT_ONCE
+from nadi.limits import KIB, MIB, TIMES_INDEXED_AT_ONCE
 from nadi.model.event import EventBlock
 from nadi.model.event_time import EventTime
 from nadi.model.field_path import parse_path
@@ -43,6 +44,8 @@ _SENT_STRETCHES = TIMES_INDEXED_AT_ONCE // 4
 _STRETCH_BYTES = 64 * KIB
 _LEAST_STRETCH_BYTES, _STRETCHES = 2 * KIB, 256  # a small segment has so many, for which its times are drawn
 _LOOK_BYTES = 2 * _STRETCH_BYTES  # a stretch goes on to the end of an event
+_AHEAD_BYTES = 16 * MIB  # so much is indexed at once for a reader that goes on: a stretch ends where that does
+_READERS_KEPT = 64
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NotJsonError)
 
 
@@ -74,8 +77,6 @@ async def nearer(
 ) -> StreamCut:
     """The cut of a time that the index has, led over those events of the stretch where it stands that it needn't have:
     earlier ones behind it; or, if it is an end, later ones before it; and those without a time."""
-    times = times_of(event_time)
-
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def one(segment_id: int, offset: int) -> int:
@@ -97,14 +98,13 @@ async def nearer(
         elif stop < info.write_offset:
             stop = (await stores.ask(wire.LocateOffset(0, name, stop, ""), wire.OffsetLocated)).offset
         near = offset
-        async with aclosing(read_segment_range(stores, name, start, stop, SKIP)) as blocks:
-            async for block in blocks:
-                found = np.asarray((await asyncio.to_thread(times, block.events())).fill_null(NO_TIMES[not end]))
+        async with aclosing(_read_times(stores, name, event_time, start, stop, NO_TIMES[not end])) as read:
+            async for block, times in read:
                 if end:
-                    early = np.flatnonzero(found < time_us)
+                    early = np.flatnonzero(times < time_us)
                     if len(early):
                         near = int(_ends(block)[early[-1]])
-                elif (late := np.flatnonzero(found >= time_us)).size:
+                elif (late := np.flatnonzero(times >= time_us)).size:
                     return int(block.offsets()[late[0]])
                 else:
                     near = block.offset + block.size_bytes
@@ -114,13 +114,66 @@ async def nearer(
     return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, near, strict=True)))
 
 
+async def latest_time(stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int) -> int | None:
+    """The latest time of a segment's events from `start` to `end`, in microseconds since 1970; None if none has one."""
+    latest = none = NO_TIMES[1]
+    async with aclosing(_read_times(stores, name, event_time, start, end, none)) as read:
+        async for _, times in read:
+            latest = max(latest, int(times.max()))
+    return None if latest == none else latest
+
+
+async def time_at(stores: SegmentStores, name: str, event_time: EventTime, offset: int, end: int) -> int | None:
+    """The time of a segment's event at that offset, in microseconds since 1970; None if it has none. end: of an event
+    behind it."""
+    async with aclosing(read_segment_range(stores, name, offset, end, SKIP)) as blocks:
+        async for block in blocks:
+            return times_of(event_time)([next(iter(block))])[0].as_py()  # type: ignore[no-any-return]
+    return None
+
+
+async def first_later(
+    stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int, time_us: int
+) -> int:
+    """Where the first of a segment's events from `start` to `end` lies that is later than that time; `end` if none is.
+    If the index has all before `start`, it is led on to `end`."""
+    clock = clock_of(str(event_time))
+    try:
+        await _Segment(stores, name, clock, times_of(event_time)).index(start, end)
+    except PermissionDeniedError as error:
+        log.debug("event times of %s aren't indexed: %s", name, error)
+    located = await stores.ask(wire.LocateMoment(0, name, time_us + 1, clock, ""), wire.MomentLocated)
+    start = min(max(start, located.offset), end)
+    async with aclosing(_read_times(stores, name, event_time, start, end, NO_TIMES[1])) as read:
+        async for block, times in read:
+            if (late := np.flatnonzero(times > time_us)).size:
+                return int(block.offsets()[late[0]])
+    return end
+
+
+async def _read_times(
+    stores: SegmentStores, name: str, event_time: EventTime, start: int, end: int, none: int
+) -> AsyncGenerator[tuple[EventBlock, Numbers], None]:
+    """Blocks of events, and the time of each; `none` where one has none."""
+    times = times_of(event_time)
+    async with aclosing(read_segment_range(stores, name, start, end, SKIP)) as blocks:
+        async for block in blocks:
+            yield block, np.asarray((await asyncio.to_thread(times, block.events())).fill_null(none))
+
+
 class _Segment:
     def __init__(self, stores: SegmentStores, name: str, clock: int, times: Times) -> None:
         self._stores, self._name, self._clock, self._times = stores, name, clock, times
 
-    async def index(self) -> None:
+    async def index(self, since: int = 0, to: int | None = None) -> None:
+        """Up to what the segment has; or, if the index has all before `since`, up to `to`, and a little ahead."""
         until = await self._add(0, [])
+        if to is not None and not since <= until < to:
+            return
         end = (await segment_info(self._stores, self._name)).write_offset
+        if to is not None and to + _AHEAD_BYTES < end:
+            ahead = wire.LocateOffset(0, self._name, to + _AHEAD_BYTES, "")
+            end = (await self._stores.ask(ahead, wire.OffsetLocated)).offset
         reached = -1
         while reached < until < end:  # what is damaged up to the end isn't in the index until more comes
             reached, until = until, await self._index(until, end)
@@ -173,6 +226,7 @@ def _ends(block: EventBlock) -> Numbers:
 # --- what the time of an event is ------------------------------------------------------------------------------
 
 
+@lru_cache(_READERS_KEPT)
 def times_of(event_time: EventTime) -> Times:
     """What reads events' times."""
     kind = SECONDS if event_time.unit == "s" else COUNTED[event_time.unit]

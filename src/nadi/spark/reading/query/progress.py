@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -32,12 +33,14 @@ from nadi.errors import (
 )
 from nadi.limits import KIB
 from nadi.model import cutorder
+from nadi.model.event_time import EventTime
 from nadi.model.frontier import Bound, Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.reading.query.admission import Room, dealt, shares
 from nadi.spark.reading.query.event_ends import EventEnds
+from nadi.spark.reading.query.in_time import Planned
 from nadi.spark.reading.query.offsets import Offset
 
 _logger = logging.getLogger(__name__)
@@ -80,6 +83,9 @@ class StreamView:
     async def head(self) -> StreamCut:
         return await stores_of(self._manager).controller.head(self.scope, self.stream)
 
+    async def event_time(self) -> EventTime | None:
+        return (await self._manager.stream_configuration(self.scope, self.stream)).event_time
+
     async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
         """Of each slice a head that has whole events and about so many bytes."""
         return await asyncio.gather(*(self._event_ends.cut_short(piece, size) for piece, size in given.items()))
@@ -102,6 +108,8 @@ class Progress:
         self.skipped_bytes = 0  # of truncated events, at least
         self._ends_at: StreamCut | None = None
         self.events = 0  # of the last batch, where there was room for so many only
+        self._active: list[Planned] = []  # what the last batch could read
+        self._planned: Offset  # where it ends, if all is read that there was room for
 
     async def limit_to(self, name: str, cut: StreamCut | None) -> None:
         """No batch goes past this cut from now on; another one of the same name takes its place, or none."""
@@ -131,7 +139,8 @@ class Progress:
                 cut = skipped_to = await self._behind(cut, error)
                 continue
             self._checked, self._is_new = end, False
-            return start if end == start.cut else Offset(end, skipped_to)
+            self._planned = start if end == start.cut else Offset(end, skipped_to)
+            return self._planned
         raise UnavailableError(f"{self._name} is being truncated again and again: try again")
 
     async def slices(self, start: Offset, end: Offset) -> list[SegmentSlice]:
@@ -150,6 +159,27 @@ class Progress:
     async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
         """The head of a slice that has so many events, or all of it, and how many it has."""
         return await self._view.take(piece, events)
+
+    def planned(self, end: Offset) -> list[Planned]:
+        """What the last batch reads if it ends there. A segment that is sealed is taken to be followed by others."""
+        at = end.cut.positions
+        return [replace(plan, end=max(plan.start, at.get(plan.segment_id, 0))) for plan in self._active]
+
+    async def timed(self, end: Offset) -> dict[Planned, EventTime]:
+        """The same with what follows, and how its events' times are read; nothing if they have none."""
+        event_time = await self._view.event_time()
+        if event_time is None:
+            return {}
+        plans = self.planned(end)
+        following = await self._view.ends.successors(plan.segment_id for plan in plans if plan.is_followed)
+        return {replace(plan, is_followed=bool(following.get(plan.segment_id))): event_time for plan in plans}
+
+    def lead_back(self, ends: Mapping[int, int]) -> Offset:
+        """The end of the last batch, at these offsets of what it could read."""
+        positions = {**self._planned.cut.positions, **ends}
+        self._checked = StreamCut(self._view.scope, self._view.stream, positions)
+        self.is_at_tail = False
+        return replace(self._planned, cut=self._checked)
 
     @property
     def end(self) -> StreamCut | None:
@@ -181,9 +211,12 @@ class Progress:
         )
         offsets = {segment: max(start.positions[segment], 0) for segment in frontier.active}
         infos = await pass_finished(self._view.ends, frontier, offsets)
-        slices = []
+        slices, self._active = [], []
         for segment, piece in frontier.active.items():
-            end = self._end(segment, offsets[segment], infos[segment], self._limit(piece))
+            limit = self._limit(piece)
+            end = self._end(segment, offsets[segment], infos[segment], limit)
+            name, is_followed = segment_name(self._view.scope, self._view.stream, segment), infos[segment].is_sealed
+            self._active.append(Planned(name, segment, offsets[segment], end, end, is_followed and limit is None))
             if end > offsets[segment]:
                 slices.append(SegmentSlice(segment, offsets[segment], end))
         self._turn += room.is_limited

@@ -13,10 +13,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import TAIL
 from nadi.client.scan.pieces import Piece, pieces_of
-from nadi.errors import InvalidStreamCutError, NotFoundError, StreamNotFoundError
+from nadi.errors import (
+    DamagedDataError,
+    InvalidStreamCutError,
+    NotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    TruncatedError,
+)
 from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
 from nadi.model.streamcut import StreamCut
 from nadi.spark.handover.planning import NewQuery, OldQuery
@@ -26,6 +34,7 @@ from nadi.spark.reading import plan
 from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
 from nadi.spark.reading.query.first import first_again
 from nadi.spark.reading.query.group import QueryGroup
+from nadi.spark.reading.query.in_time import ends_in_time
 from nadi.spark.reading.query.lag import Lag
 from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offset, Offsets
@@ -118,6 +127,7 @@ class QueryStreams:
             return start
         if room.is_limited and not is_alone:
             ends |= await self._limited(mine, ends, room)
+        ends |= await self._in_time(ends)
         left = [name for name in start.streams if name not in ends]
         for name in left:
             self._pass_over(name, start.streams[name])
@@ -286,6 +296,23 @@ class QueryStreams:
             return found
         await dealt(sizes, room.events, self._turn, take)
         return {name: starts[name] for name in sizes} | found
+
+    async def _in_time(self, ends: Mapping[str, Offset]) -> dict[str, Offset]:
+        """The ends of those streams whose events have a time, led back to one time if the batch leaves some behind."""
+        if not any(plan.has_more for name, end in ends.items() for plan in self._progress[name].planned(end)):
+            return {}
+        try:
+            timed = await _each(ends, lambda name: self._progress[name].timed(ends[name]))
+            plans = {plan: time for some in timed.values() for plan, time in some.items()}
+            led = await ends_in_time(stores_of(self._manager), plans)
+        except (StreamNotFoundError, SegmentNotFoundError, TruncatedError, DamagedDataError) as error:
+            _logger.debug("a batch of scope %s ends where it was to: %s", self._options.scope, error)
+            return {}  # the batch's tasks run into the same
+        return {
+            name: self._progress[name].lead_back({plan.segment_id: led[plan] for plan in some})
+            for name, some in timed.items()
+            if any(led[plan] != plan.end for plan in some)
+        }
 
     async def _new(self, start: Offsets) -> dict[str, Offset]:
         """The streams that appeared, each where it begins."""
