@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app

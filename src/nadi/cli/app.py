@@ -32,7 +32,7 @@ class _Command(TyperCommand):
             texts = values if isinstance(values, list | tuple) else [values]
             if "" in texts and param.default != "" and param.name not in _MAY_BE_EMPTY:
                 what = "it is empty: is a variable of the shell unset?"
-                raise typer.BadParameter(what, ctx=ctx, param=param)  # type: ignore[arg-type]  # of typer's own kind
+                raise typer.BadParameter(what, ctx=ctx, param=param)
         return super().parse_args(ctx, args)
 
 
