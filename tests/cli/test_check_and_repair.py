@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import nadi
 from nadi.cli.app import app

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import nadi
 from nadi.cli.app import app

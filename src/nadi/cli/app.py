@@ -28,7 +28,7 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         for param in self.params:
-            values = given.get(param.name)
+            values = given.get(param.name or "")
             texts = values if isinstance(values, list | tuple) else [values]
             if "" in texts and param.default != "" and param.name not in _MAY_BE_EMPTY:
                 what = "it is empty: is a variable of the shell unset?"
