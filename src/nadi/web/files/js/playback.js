@@ -88,7 +88,7 @@ export function playback(from, goesOn, by, signal) {
   async function play() {
     const over = stop();
     set(reached());
-    const begins = told.ms;
+    const begins = (next = told.ms); // there may be an event right there
     passed = timeless = 0;
     become("playing");
     let wait = 500;
