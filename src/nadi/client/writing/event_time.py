@@ -6,7 +6,7 @@ of that before the watermark made from the note. One note is in flight at a time
 only the newest is sent: noting a time after each event costs no more than noting one now and then.
 
 Where what lies between two notes should be found again, the ends of the segments are too coarse: while a note is in
-flight, much can be written. So every 8 KiB a note is a **step**. It ends the batches that grow, and so has an exact
+flight, much can be written. So every 8 to 64 KiB a note is a **step**. It ends the batches that grow, and so has an exact
 position: all events from before the note lie before it, all from after the note behind it. Steps are sent along with
 the next note.
 """
@@ -45,7 +45,8 @@ log = logging.getLogger("nadi.client")
 AUTOMATIC_NOTE_S = 5.0  # as Pravega's
 _LEAVING_TIMEOUT_S = 5.0
 _ASKED_AT_ONCE = 64  # segments whose ends are looked up for one note
-_STEP_BYTES = 8 * KIB  # written from one step to the next, at least
+_STEP_BYTES, _MOST_STEP_BYTES = 8 * KIB, 64 * KIB  # written from one step to the next, at least
+_STEPS = 64  # of a writer that has written little; they grow with what it has written
 _TIME_MIN = -(1 << 63) + 1  # one less means on the wire that there is no time
 _TIME_MAX = (1 << 63) - 1
 
@@ -141,7 +142,7 @@ class NotedTimes:
     def note(self, timestamp_ms: int) -> Ack:
         """Report a time once all that was written is stored; from any thread."""
         check_time(timestamp_ms)
-        written = self._writer.unacknowledged()
+        unacknowledged = self._writer.unacknowledged()
         with self._lock:
             if self._ended is not None:
                 raise self._ended
@@ -152,10 +153,12 @@ class NotedTimes:
             self._latest = timestamp_ms
             is_first = self._waiting is None
             note = self._waiting = self._waiting or _Note()
-            if is_first or self._writer.written() >= self._stepped_at + note.step_bytes:
+            written = self._writer.written()
+            step_bytes = max(note.step_bytes, min(written // _STEPS, _MOST_STEP_BYTES))
+            if is_first or written >= self._stepped_at + step_bytes:
                 note.add_step(self._step(timestamp_ms))
             note.timestamp_ms = timestamp_ms
-            note.written = [ack for ack in dict.fromkeys((*note.written, *written)) if not is_stored(ack)]
+            note.written = [ack for ack in dict.fromkeys((*note.written, *unacknowledged)) if not is_stored(ack)]
             starts, self._runs = not self._runs, True
         if starts:
             self._writer.schedule(lambda: self._writer.spawn(self._send_all()))
