@@ -18,7 +18,8 @@ from nadi.client.reading import watermarks
 from nadi.client.serializers import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import ClosedError, InvalidArgumentError, StreamNotFoundError
-from nadi.limits import WATERMARKS_A_ROUND
+from nadi.limits import MAX_EVENT_BYTES, WATERMARKS_A_ROUND
+from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark
 from nadi.testing import RestartableServer
@@ -443,6 +444,40 @@ def test_a_year_that_two_writers_load_between_two_rounds_is_cut_by_its_notes() -
             wanted = sorted([*range(start, start + 168)] * 2)
             assert [hour for hour in week if start <= hour < start + 168] == wanted
             assert len(week) < len(wanted) + 4_000  # of 17,520: each writer's steps have 8 KiB, which is 700 events
+
+
+def test_a_writer_that_returns_within_a_round_keeps_its_earlier_events_before_the_cut() -> None:
+    environment = {"NADI_LIMITS": "watermark_period_s=4"}
+    with RestartableServer(environment=environment) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        stream = new_stream(manager, timestamp_aggregation_timeout_ms=60_000)
+        with manager.create_writer("sc", stream) as other:
+            with manager.create_writer("sc", stream, writer_id="w") as writer:
+                for ready in (writer, other):
+                    ready.note_time(0).result(60)
+                reached(manager, stream, 0)  # the next round is four seconds away
+                other.note_time(9).result(60)
+                writer.write_batch([b"%d" % event for event in range(1, 8)])
+                writer.note_time(7).result(60)
+            with manager.create_writer("sc", stream, writer_id="w") as writer:
+                writer.note_time(9).result(60)
+                writer.write_event(b"10")
+                writer.note_time(20).result(60)
+                assert [t for t in times(manager, stream, reached(manager, stream, 9)) if t < 9] == []
+
+
+def test_an_event_with_an_unknown_end_does_not_keep_later_cuts_back(manager: StreamManager) -> None:
+    stream = new_stream(manager, 2, timestamp_aggregation_timeout_ms=60_000)
+    low, high = (
+        next(key for key in map(str, range(99)) if (key_position(key) < 0.5) is is_low) for is_low in (True, False)
+    )
+    with manager.create_writer("sc", stream) as writer:
+        writer.write_event(bytes(MAX_EVENT_BYTES + 1), low).result(60)
+        for hour in range(10):
+            writer.write_event(bytes(9_000), high)
+            writer.note_time(hour).result(60)
+            reached(manager, stream, hour)
+    assert sum(manager.cuts("sc", stream).at_event_time(9).positions.values()) > MAX_EVENT_BYTES
 
 
 def test_several_writers_scaling_and_a_crash_between(server: RestartableServer, manager: StreamManager) -> None:

@@ -120,7 +120,10 @@ class NotedTimes:
         stream: str,
         writer_id: str,
         writer: Writer,
+        *,
+        continues: bool = False,
     ) -> None:
+        """continues: an earlier writer may have had this id."""
         check_writer_id(writer_id)
         self.writer_id = writer_id
         self.automatic = False
@@ -131,6 +134,8 @@ class NotedTimes:
         self._latest = _TIME_MIN
         self._stepped_at = 0  # how much was written by then
         self._looked_up: dict[int, int] = {}  # by segment: where it ended when the last note was sent
+        self._unknown: dict[int, int] = {}  # of these: those with a stored end that was unknown then
+        self._unwritten = -1 if continues else 0  # where the id's events end in a segment that this writer has none in
         self._waiting: _Note | None = None
         self._sending: _Note | None = None
         self._runs = False
@@ -240,7 +245,8 @@ class NotedTimes:
 
     async def _tell(self, note: _Note) -> None:
         timestamp_ms, stream = note.timestamp_ms, pb.StreamInfo(scope=self._scope, stream=self._stream)
-        self._looked_up = await self._ends()
+        unknown = {segment_id: end for segment_id, _, end in self._writer.ends() if end < 0}
+        self._looked_up, self._unknown, self._unwritten = await self._ends(), unknown, 0
         request = pb.TimestampFromWriter(
             writer=self.writer_id,
             timestamp=timestamp_ms,
@@ -269,15 +275,14 @@ class NotedTimes:
 
     def _step(self, timestamp_ms: int) -> _Step:
         """What is stored is known from the acknowledgements of this writer, or from a look at the segments, which other
-        writers write to as well."""
-        self._stepped_at, looked_up = self._writer.written(), self._looked_up
-        return _Step(
-            timestamp_ms,
-            [
-                (segment_id, batch, max(end, looked_up.get(segment_id, 0)) if end >= 0 else end)
-                for segment_id, batch, end in self._writer.ends()
-            ],
-        )
+        writers write to as well. The look is read last, as it may be replaced meanwhile by a later one."""
+        self._stepped_at, ends = self._writer.written(), []
+        unwritten, unknown, looked_up = self._unwritten, self._unknown, self._looked_up
+        for segment_id, batch, end in self._writer.ends():
+            if end >= 0 or end == unknown.get(segment_id):
+                end = max(end or unwritten, looked_up.get(segment_id, -1))
+            ends.append((segment_id, batch, end))
+        return _Step(timestamp_ms, ends)
 
     async def _ends(self) -> dict[int, int]:
         """Where the writer's segments end now, without those that were truncated away meanwhile."""

@@ -71,7 +71,7 @@ class SegmentOutput:
         self.notice_at = 1  # size of `current` at which `notice` must be called
         self.progress_at = time.monotonic()  # of the last acknowledgement, or of the end of idleness
         self.trouble: NadiError | None = None  # why nothing goes out now
-        self.stored_to = 0  # where the last stored event ends; -1 if that is unknown
+        self.stored_to = 0  # where the last stored event ends; if that is unknown, its negative number
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
         self._pace = Pace(self.waiting, self.in_flight, owner.outputs)
@@ -324,7 +324,8 @@ class SegmentOutput:
             done.append(self.in_flight[0])
             self.in_flight.popleft()
         if done:
-            done[-1].end = self.stored_to = end
+            done[-1].end = end
+            self.stored_to = end if end >= 0 else -done[-1].number
             self.progress_at = time.monotonic()
             self._pace.acknowledged(done[-1], self.progress_at)
             if traces.active is not None:

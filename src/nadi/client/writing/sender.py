@@ -159,7 +159,7 @@ class EventSender:
 
     def ends(self) -> list[tuple[int, Batch | None, int]]:
         """Return where all that was written so far ends, by segment: the last batch that is not stored yet, which takes
-        no more events; and the end of what is stored, -1 if unknown."""
+        no more events; and the end of what is stored, negative if unknown."""
         with self.lock:
             for output in self.outputs.values():
                 output.cut()

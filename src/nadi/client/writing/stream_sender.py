@@ -43,6 +43,7 @@ async def open_sender(
         stream,
         writer_id or str(uuid4()),
         sender,
+        continues=writer_id is not None,
     )
     if automatically_note_time:
         sender.times.note_automatically()
