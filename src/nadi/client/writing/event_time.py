@@ -6,7 +6,7 @@ of that before the watermark made from the note. One note is in flight at a time
 only the newest is sent: noting a time after each event costs no more than noting one now and then.
 
 Where what lies between two notes should be found again, the ends of the segments are too coarse: while a note is in
-flight, much can be written. So every 8 to 64 KiB a note is a **step**. It ends the batches that grow, and so has an exact
+flight, much can be written. So every 8 to 64 KiB a note is a **step**. It ends the growing batches, so it has an exact
 position: all events from before the note lie before it, all from after the note behind it. Steps are sent along with
 the next note.
 """
