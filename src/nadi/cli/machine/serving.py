@@ -60,7 +60,7 @@ def rest_beside(controller: str, trust_store: str | None) -> str:
     address, is_secure = split_uri(controller)
     port = 0
     if _answers(address):
-        # Whoever asks at the default port then, or the controller again, sees why.
+        # If this fails, the request to the default port reports why.
         with suppress(NadiError), StreamManager(controller, trust_store=trust_store, timeout=_ANSWER_S) as manager:
             thread, core = inside(manager)
             port = thread.run(stores_of(core).controller.rest_port())

@@ -1,4 +1,4 @@
-"""The index of events' own times, kept up by whoever asks for a cut by them.
+"""The index of events' own times, which clients bring up to date before they cut by them.
 
 The store has the index (`segmentstore.state.time_index`), but doesn't read events. So a client that looks for a time
 first reads those of each segment that aren't in the index yet, and adds for each stretch of them where it ends and its

@@ -90,7 +90,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("end", _READS, "where to end: `head`, `tail`, a bookmark, a cut's text or, in a batch, a time"),
     Option("startingTimestamp", _READS, "the time to start at: ISO 8601 with a zone, or ms since 1970"),
     Option("endingTimestamp", _BATCH, "the time to end at: ISO 8601 with a zone, or ms since 1970"),
-    Option("startingEventTime", _READS, "the events' own time to start at, likewise, or a date"),
+    Option("startingEventTime", _READS, "the events' own time to start at; a date means its midnight in UTC"),
     Option("endingEventTime", _READS, "the events' own time to end before, as of the query's start"),
     Option("slice", _READS, "a named slice, instead of a start and an end"),
     Option("routing_keys", _READS, "JSON list of keys: only segments that can hold one of them are read", "all"),
