@@ -10,6 +10,7 @@ import pytest
 import nadi
 from nadi.client import TimeWindow
 from nadi.errors import PermissionDeniedError
+from tests.support.waiting import until
 
 from .support import guarded, user
 
@@ -39,3 +40,15 @@ def test_times_are_noted_by_who_may_write_and_read_by_who_may_read(
                 assert reader.current_time_window() == TimeWindow(None, 10)
         with connected("stranger") as manager, pytest.raises(PermissionDeniedError):
             manager.cuts("home", "meters").after_event_time(10)
+
+
+def test_retention_by_event_time_reads_what_users_protect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=16777216,retention_period_s=0.5,retention_settle_s=1")
+    with guarded(tmp_path) as server, nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager:
+        manager.create_scope("home")
+        policy = nadi.client.RetentionPolicy.by_time(1_000, by_event_time=True)
+        manager.create_stream("home", "meters", retention=policy, event_time="at")
+        with manager.create_writer("home", "meters") as writer:
+            for second in range(20_000):
+                writer.write_event(b'{"at": %d}' % second)
+        until(lambda: manager.kept("home", "meters").size_bytes == 0)

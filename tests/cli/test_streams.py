@@ -93,7 +93,14 @@ def test_update_changes_what_is_given(shell: Shell, server: nadi.standalone.Embe
         found = manager.stream_configuration("home", "changed")
         assert (found.scaling, found.retention) == (nadi.ScalingPolicy.fixed(3), None)
         assert (found.tags, found.timestamp_aggregation_timeout_ms) == (("b", "c"), 2000)
+        own = ["--event-time", "at", "--retention", "9d", "--retention-by-event-time"]
+        assert update(*own) == "keeps 9d by event time, has the event time at\n"
+        assert update("--retention", "10d") == "keeps 10d by event time\n"
+        assert update("--retention-by-arrival") == "keeps 10d\n"
+        assert update("--everything", "--no-event-time") == "keeps everything, has no event time\n"
         for wrong, says in (
+            (["--retention", "1GiB", "--retention-by-event-time"], "by event time a stream keeps ages"),
+            (["--retention", "1d", "--retention-by-event-time"], "set the stream's event time"),
             ([], "say what to change"),
             (["--scale-factor", "3"], "--scale-factor has no effect on a fixed number"),
             (["--fixed", "--kib-per-s", "3"], "exclude each other"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import nadi
 from nadi.client import RetentionPolicy, ScalingPolicy, StreamDataRetention, StreamManager
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
@@ -23,6 +27,7 @@ QUICK = (
     "chunk_garbage_delay_s=1,snapshot_interval_s=1,checkpoint_interval_s=0.5,log_file_bytes=8388608,"
     "log_spare_files=1"
 )
+DAY_MS = 24 * 3_600_000
 LONG_S = float(os.environ.get("NADI_RETENTION_S", "600"))  # of the long form
 
 
@@ -45,6 +50,10 @@ def write(manager: StreamManager, count: int, stream: str = "meters") -> None:
         for number in range(count):
             writer.write_event(number.to_bytes(8, "big") + bytes(84), f"{number % 7}")
         writer.flush()
+
+
+def kept_events(manager: StreamManager) -> set[bytes]:
+    return set(pa.table(nadi.scan(manager, "home", "meters"))["event"].to_pylist())
 
 
 def test_a_stream_keeps_what_its_policy_says_over_a_kill(server: RestartableServer, manager: StreamManager) -> None:
@@ -70,6 +79,30 @@ def test_a_stream_keeps_what_its_policy_says_over_a_kill(server: RestartableServ
     write(manager, 100)
     time.sleep(3)
     assert manager.kept("home", "meters").size_bytes == 10_000
+
+
+def test_by_event_time_a_load_keeps_its_own_last_days(manager: StreamManager) -> None:
+    policy = RetentionPolicy.by_time(30 * DAY_MS, by_event_time=True)
+    manager.create_stream("home", "meters", scaling=ScalingPolicy.fixed(2), retention=policy, event_time="read_at")
+    assert manager.stream_configuration("home", "meters").retention == policy
+    now = datetime.now(UTC).replace(microsecond=0)
+    hours = [now - timedelta(hours=hour) for hour in range(24 * 365, 0, -1)]
+    events = [json.dumps({"read_at": hour.isoformat(), "filler": "x" * 60}).encode() for hour in hours]
+    with manager.create_writer("home", "meters") as writer:
+        writer.write_batch(events, [str(number % 7) for number in range(len(events))])
+        writer.flush()
+    wanted = {event for event, hour in zip(events, hours, strict=True) if hour > now - timedelta(days=30)}
+
+    def is_truncated() -> bool:
+        return manager.kept("home", "meters").size_bytes < 2 * sum(len(event) + 8 for event in wanted)
+
+    until(is_truncated)
+    assert wanted <= kept_events(manager) < set(events)
+    with manager.create_writer("home", "meters") as writer:  # behind them what is too old, and what has no time
+        writer.write_batch([b'{"read_at": 1000}', b"no time"] * 1_000, ["0", "1"] * 1_000)
+        writer.flush()
+    time.sleep(2)
+    assert wanted <= kept_events(manager)
 
 
 def test_who_holds_it_back(manager: StreamManager) -> None:
@@ -108,6 +141,7 @@ def test_who_holds_it_back(manager: StreamManager) -> None:
         (RetentionPolicy.by_size(10, 5), "raise the maximum"),
         (RetentionPolicy.by_time(-1), "no negative milliseconds"),
         (RetentionPolicy.by_size(0), "keeps nothing"),
+        (RetentionPolicy.by_time(1, by_event_time=True), "set the stream's event time"),
     ],
 )
 def test_each_bad_policy_has_its_error(manager: StreamManager, policy: RetentionPolicy, says: str) -> None:

@@ -30,23 +30,33 @@ _BY_AGE = 1  # the kind of a policy
 _AMOUNT = re.compile(r"([0-9]{1,18})([A-Za-z]+)", re.ASCII)
 
 
-def policy_of(least: str, most: str | None, *, over_bookmarks: bool = False) -> RetentionPolicy:
+def policy_of(
+    least: str, most: str | None, *, over_bookmarks: bool = False, by_event_time: bool = False
+) -> RetentionPolicy:
     """The policy that keeps at least the one, and at most the other; InvalidArgumentError if they are neither ages nor
-    sizes."""
+    sizes, or sizes by event time."""
     from nadi.client import RetentionPolicy
 
     is_age, amount = _amount(least)
-    make = RetentionPolicy.by_time if is_age else RetentionPolicy.by_size
-    if most is None:
-        return make(amount, over_bookmarks=over_bookmarks)
-    is_other_age, other = _amount(most)
-    if is_other_age != is_age:
-        raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
-    return make(amount, other, over_bookmarks=over_bookmarks)
+    if by_event_time and not is_age:
+        raise InvalidArgumentError(f"{least!r} is a size: by event time a stream keeps ages, such as 90d")
+    amounts = [amount]
+    if most is not None:
+        is_other_age, other = _amount(most)
+        if is_other_age != is_age:
+            raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
+        amounts.append(other)
+    if is_age:
+        return RetentionPolicy.by_time(*amounts, over_bookmarks=over_bookmarks, by_event_time=by_event_time)
+    return RetentionPolicy.by_size(*amounts, over_bookmarks=over_bookmarks)
 
 
 def changed_policy(
-    old: RetentionPolicy | None, least: str | None, most: str | None, over_bookmarks: bool | None
+    old: RetentionPolicy | None,
+    least: str | None,
+    most: str | None,
+    over_bookmarks: bool | None,
+    by_event_time: bool | None = None,
 ) -> RetentionPolicy:
     """The old policy but for what is given.
 
@@ -55,15 +65,17 @@ def changed_policy(
     ('7d to 60d over bookmarks', '10GiB')
     """
     is_over = over_bookmarks if over_bookmarks is not None else old is not None and old.over_bookmarks
+    is_own = by_event_time if by_event_time is not None else old is not None and old.by_event_time
     if least is not None:
         least_is_age, _ = _amount(least)
         if most is None and old is not None and (old.kind == _BY_AGE) == least_is_age:
             _, most = _texts(old)
-        return policy_of(least, most, over_bookmarks=is_over)
+        is_own = is_own and (least_is_age or by_event_time is True)
+        return policy_of(least, most, over_bookmarks=is_over, by_event_time=is_own)
     if old is None:
         raise InvalidArgumentError("the stream keeps everything: say with --retention what it is to keep at least")
     least, known_most = _texts(old)
-    return policy_of(least, most or known_most, over_bookmarks=is_over)
+    return policy_of(least, most or known_most, over_bookmarks=is_over, by_event_time=is_own)
 
 
 def age_s(text: str) -> float:
@@ -107,7 +119,8 @@ def policy_text(policy: RetentionPolicy | None) -> str:
     if policy is None:
         return "keeps everything"
     least, most = _texts(policy)
-    return f"{least}{f' to {most}' if most else ''}{' over bookmarks' * policy.over_bookmarks}"
+    clock = " by event time" * policy.by_event_time
+    return f"{least}{f' to {most}' if most else ''}{clock}{' over bookmarks' * policy.over_bookmarks}"
 
 
 def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:

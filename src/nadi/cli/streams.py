@@ -35,6 +35,9 @@ OverBookmarks = Annotated[
     bool,
     typer.Option("--retention-over-bookmarks", help="Bookmarks and slices don't hold retention back."),
 ]
+ByEventTime = Annotated[
+    bool, typer.Option("--retention-by-event-time", help="Ages are of the events' own time.", show_default=False)
+]
 
 
 @scope_app.command("list")
@@ -97,13 +100,14 @@ def create_stream(
     retention: Retention = None,
     retention_most: RetentionMost = None,
     retention_over_bookmarks: OverBookmarks = False,
+    retention_by_event_time: ByEventTime = False,
     event_time: EventTimeField = None,
     event_time_unit: EventTimeUnit = None,
     event_time_format: EventTimeFormat = None,
 ) -> None:
     """Create a stream; its scope must exist."""
     scaling = policy_of(segments, events_per_s, kib_per_s, scale_factor)
-    kept = _policy(retention, retention_most, retention_over_bookmarks)
+    kept = _policy(retention, retention_most, retention_over_bookmarks, retention_by_event_time)
     own_time = event_time_of(event_time, event_time_unit, event_time_format)
     made = manager.create_stream(scope, stream, scaling=scaling, retention=kept, tags=tag or (), event_time=own_time)
     say(f"created stream {scope}/{stream}" if made else f"stream {scope}/{stream} already exists")
@@ -118,6 +122,7 @@ def retain(
     retention: Retention = None,
     retention_most: RetentionMost = None,
     retention_over_bookmarks: OverBookmarks = False,
+    retention_by_event_time: ByEventTime = False,
     everything: Annotated[bool, typer.Option("--everything", help="End retention: keep everything.")] = False,
 ) -> None:
     """Change what a stream keeps."""
@@ -125,19 +130,23 @@ def retain(
 
     if everything == (retention is not None):
         raise InvalidArgumentError("say what to keep: either --retention or --everything")
-    policy = _policy(retention, retention_most, retention_over_bookmarks)
+    policy = _policy(retention, retention_most, retention_over_bookmarks, retention_by_event_time)
     manager.update_stream(scope, stream, retention=policy)
     say(f"stream {scope}/{stream} keeps {'everything' if policy is None else policy_text(policy)}")
 
 
-def _policy(least: str | None, most: str | None, over_bookmarks: bool) -> RetentionPolicy | None:
+def _policy(least: str | None, most: str | None, over_bookmarks: bool, by_event_time: bool) -> RetentionPolicy | None:
     from nadi.cli.amounts import policy_of
 
     if least is not None:
-        return policy_of(least, most, over_bookmarks=over_bookmarks)
-    if most is not None or over_bookmarks:
-        option = "--retention-most" if most is not None else "--retention-over-bookmarks"
-        raise InvalidArgumentError(f"{option} has no effect without --retention: say what to keep at least")
+        return policy_of(least, most, over_bookmarks=over_bookmarks, by_event_time=by_event_time)
+    for option, is_given in (
+        ("--retention-most", most is not None),
+        ("--retention-over-bookmarks", over_bookmarks),
+        ("--retention-by-event-time", by_event_time),
+    ):
+        if is_given:
+            raise InvalidArgumentError(f"{option} has no effect without --retention: say what to keep at least")
     return None
 
 

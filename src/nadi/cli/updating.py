@@ -55,6 +55,14 @@ def update_stream(
             show_default=False,
         ),
     ] = None,
+    by_event_time: Annotated[
+        bool | None,
+        typer.Option(
+            "--retention-by-event-time/--retention-by-arrival",
+            help="Whether ages are of the events' own time.",
+            show_default=False,
+        ),
+    ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="End retention: keep everything.")] = False,
     tag: Annotated[list[str] | None, typer.Option("--add-tag", help="A tag; may be given several times.")] = None,
     remove_tag: Annotated[list[str] | None, typer.Option(help="A tag to remove; may be given several times.")] = None,
@@ -76,11 +84,12 @@ def update_stream(
         scaling = _scaling(old.scaling, segments, events_per_s, kib_per_s, scale_factor, fixed=fixed)
         new = replace(new, scaling=scaling)
         changes.append(f"has {scaling_text(scaling)}")
-    keeps_less = [retention, retention_most, over_bookmarks] != [None] * 3
+    kept = retention, retention_most, over_bookmarks, by_event_time
+    keeps_less = any(given is not None for given in kept)
     if keeps_less and everything:
         raise InvalidArgumentError("--everything ends retention: leave out what else is to be kept")
     if keeps_less:
-        new = replace(new, retention=changed_policy(old.retention, retention, retention_most, over_bookmarks))
+        new = replace(new, retention=changed_policy(old.retention, *kept))
         changes.append(f"keeps {policy_text(new.retention)}")
     elif everything:
         new = replace(new, retention=None)

@@ -37,6 +37,7 @@ from nadi.cluster.servers.membership import Membership
 from nadi.cluster.servers.pace import MembershipPace
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
+from nadi.controller.periodic.retention_rounds import IndexTimes
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.engines.engine import LogEngine
@@ -152,9 +153,10 @@ class ClusterNode:
         self.front = Front(directory, key, settings.security, access, settings.channels, self._may_control)
         parts.step("the connections to other servers", self.front.close, STOP_DOOR_S)
 
-    def join(self, addresses: Addresses, parts: Ending) -> None:
-        """Say that this server is there, and take what is its share; `parts` has what ends that."""
-        self.addresses, runtime = addresses, self._runtime
+    def join(self, addresses: Addresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
+        """Say that this server is there, and take what is its share; `parts` has what ends that. index_times: for the
+        retention of a controller here."""
+        self.addresses, self._index_times, runtime = addresses, index_times, self._runtime
         me = Member(
             id=self.id,
             store=_joined(addresses.store),
@@ -284,7 +286,7 @@ class ClusterNode:
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = _joined(self.addresses.store)
         reach = Reach(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
-        exchange = reach if self._tokens is None else with_token(reach, self._tokens.master())
+        exchange = reach if not self.own_token else with_token(reach, self.own_token)
         controller = Controller(
             exchange,
             clock=self._runtime,
@@ -294,7 +296,13 @@ class ClusterNode:
             is_leased=self._may_control,
             place_of=reach.place_of,
         )
+        controller.retention.index_times = self._index_times
         return controller, reach.close
+
+    @property
+    def own_token(self) -> str:
+        """With which servers of this cluster may do anything with its segments; "" if that needs none."""
+        return "" if self._tokens is None else self._tokens.master()
 
     def _may_control(self) -> bool:
         return self.keeper.may_answer(CONTROLLER_CONTAINER)

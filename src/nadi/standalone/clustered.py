@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ from nadi.standalone.profiles import profile_named
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import STOP_GRACE_S, open_rpc
 from nadi.stopping import Ending
+from nadi.web.door import Door
+from nadi.web.own_index import OwnIndex
 
 if TYPE_CHECKING:
     from nadi.controller.rest.endpoint import Api
@@ -115,7 +118,9 @@ class ClusterServer:
         async with Ending() as parts:
             await self._open_stores(parts)
             addresses = await self._listen(parts)
-            self.node.join(addresses, parts)
+            index = OwnIndex(self._door(addresses.rpc, self.node.map.endpoint_of, self.node.own_token))
+            parts.step("the index of event times", index.close, STOP_DOOR_S)
+            self.node.join(addresses, parts, index.bring_up)
             if self._rest_port is not None:
                 self._api.cluster = self.node.operator
                 self._figures.more = lambda: samples(self.node.figures())
@@ -217,12 +222,14 @@ class ClusterServer:
 
     async def _open_clients(self, rpc_address: tuple[str, int], parts: Ending) -> None:
         """They go where all clients go, and trust what servers of the cluster trust."""
-        from nadi.web.door import Door
-
-        authority = None if self._security.tls_authority is None else str(self._security.tls_authority)
-        host, port = rpc_address
-        self._clients.door = Door(f"{host}:{port}", None, self._tls is not None, authority)
+        self._clients.door = self._door(rpc_address)
         parts.step("the live page's clients", self._clients.close, STOP_DOOR_S)
+
+    def _door(
+        self, rpc: tuple[str, int], endpoint_of: Callable[[str], tuple[str, int]] | None = None, token: str = ""
+    ) -> Door:
+        authority = None if self._security.tls_authority is None else str(self._security.tls_authority)
+        return Door(f"{rpc[0]}:{rpc[1]}", endpoint_of, self._tls is not None, authority, token=token)
 
     async def _start_rpc(self, port: int, parts: Ending, *, shares_port: bool = False) -> tuple[tuple[str, int], str]:
         """Return what it listens at, as clients are told: host and port, and the URI."""

@@ -41,6 +41,8 @@ from nadi.standalone.ports import listening
 from nadi.standalone.security import ServerSecurity, is_any_address
 from nadi.standalone.tiers import log_bound, tier2_of
 from nadi.stopping import Ending
+from nadi.web.door import Door
+from nadi.web.own_index import OwnIndex
 
 if TYPE_CHECKING:
     import grpc
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from nadi.controller.rest.intake import Intake
     from nadi.controller.rest.server import RestServer
     from nadi.web.clients import Clients
-    from nadi.web.door import Door
 
 STOP_GRACE_S = 1.0
 
@@ -145,6 +146,9 @@ class Server:
             if self._clients is not None:
                 self._clients.door = self._own_door()
                 parts.step("the live page's clients", self._clients.close, STOP_DOOR_S)
+            index = OwnIndex(self._own_door("" if tokens is None else tokens.master()))
+            parts.step("the index of event times", index.close, STOP_DOOR_S)
+            self.controller.retention.index_times = index.bring_up
             self._leaving = Leaving(self.folder, self.store)
             parts.step("a migration's hold", self._leaving.stop, STOP_DOOR_S)
             self._parts = parts.pop_all()
@@ -196,18 +200,17 @@ class Server:
         self._crowd.start()
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
-    def _own_door(self) -> Door:
+    def _own_door(self, token: str = "") -> Door:
         """Whatever clients are told, it is in this process."""
-        from nadi.web.door import Door
-
         host = DEFAULT_HOST if is_any_address(self._host) else self._host
-        certificate = self._security.tls_certificate
+        certificate, store = self._security.tls_certificate, (host, self._listening_store[1])
         return Door(
             f"[{host}]:{self._rpc_port}" if ":" in host else f"{host}:{self._rpc_port}",
-            (host, self._listening_store[1]),
+            lambda segment: store,
             certificate is not None,
             None if certificate is None else str(certificate),
             is_own=True,
+            token=token,
         )
 
     def _health(self) -> Component:

@@ -24,14 +24,18 @@ class _OwnSecurity(Security):
 
 
 class _Own(ControllerClient):
-    """Knows where the segments are if they are all here, whatever address other clients are told."""
+    """Knows where the segments are if the door does, whatever address other clients are told, and their token."""
 
     def __init__(self, door: Door, security: Security) -> None:
         super().__init__(door.controller, security, PAGE_ANSWER_S)
-        self._store = door.store
+        self._door = door
 
     async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-        return self._store or await super().segment_endpoint(segment)
+        known = self._door.endpoint_of
+        return known(segment) if known is not None else await super().segment_endpoint(segment)
+
+    async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
+        return self._door.token or await super().delegation_token(scope, stream, write=write)
 
 
 def open_client(door: Door, authorization: str) -> StreamManager:

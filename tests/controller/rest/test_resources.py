@@ -177,6 +177,11 @@ def test_the_most_that_is_kept_and_whether_names_count() -> None:
     assert config_of(UpdateStream(scalingPolicy=scaling, retentionPolicy=shown.retentionPolicy)) == replace(
         config, retention_over_bookmarks=True
     )
+    own = replace(config, retention_by_event_time=True)
+    shown = stream_property(StreamName("home", "meters"), own)
+    assert shown.retentionPolicy is not None
+    assert shown.retentionPolicy.byEventTime is True
+    assert config_of(UpdateStream(scalingPolicy=scaling, retentionPolicy=shown.retentionPolicy)) == own
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,13 @@ class ControllerClient(ControllerCalls):
         scaling, kept = reply.scalingPolicy, reply.retentionPolicy
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
-            RetentionPolicy(int(kept.retentionType), kept.retentionParam, kept.retentionMax, kept.overBookmarks)
+            RetentionPolicy(
+                int(kept.retentionType),
+                kept.retentionParam,
+                kept.retentionMax,
+                kept.overBookmarks,
+                kept.byEventTime,
+            )
             if kept.retentionType
             else None,
             tuple(reply.tags.tag),

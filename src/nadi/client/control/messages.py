@@ -101,6 +101,7 @@ def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.S
         message.retentionPolicy.retentionParam = kept.minimum
         message.retentionPolicy.retentionMax = kept.maximum
         message.retentionPolicy.overBookmarks = kept.over_bookmarks
+        message.retentionPolicy.byEventTime = kept.by_event_time
     return message
 
 

@@ -73,11 +73,17 @@ class RetentionPolicy:
     minimum: int
     maximum: int = NO_MAXIMUM
     over_bookmarks: bool = False
+    by_event_time: bool = False
 
     @classmethod
-    def by_time(cls, keep_ms: int, most_ms: int = NO_MAXIMUM, *, over_bookmarks: bool = False) -> RetentionPolicy:
-        """Keep what is younger than `keep_ms`, and for reader groups what is younger than `most_ms`."""
-        return cls(BY_TIME, keep_ms, most_ms, over_bookmarks)
+    def by_time(
+        cls, keep_ms: int, most_ms: int = NO_MAXIMUM, *, over_bookmarks: bool = False, by_event_time: bool = False
+    ) -> RetentionPolicy:
+        """Keep what is younger than `keep_ms`, and for reader groups what is younger than `most_ms`.
+
+        by_event_time: by the time that the events have themselves, which needs a stream with an `event_time`.
+        """
+        return cls(BY_TIME, keep_ms, most_ms, over_bookmarks, by_event_time)
 
     @classmethod
     def by_size(cls, keep_bytes: int, most_bytes: int = NO_MAXIMUM, *, over_bookmarks: bool = False) -> RetentionPolicy:

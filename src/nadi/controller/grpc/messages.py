@@ -97,6 +97,7 @@ def config_of(message: pb.StreamConfig) -> Config:
         message.rolloverSizeBytes,
         retention_type is not RetentionType.NONE and retention.overBookmarks,
         message.eventTime,
+        retention_type is not RetentionType.NONE and retention.byEventTime,
     )
 
 
@@ -121,6 +122,7 @@ def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
                 retentionParam=config.retention_param,
                 retentionMax=config.retention_max,
                 overBookmarks=config.retention_over_bookmarks,
+                byEventTime=config.retention_by_event_time,
             )
         )
     return message

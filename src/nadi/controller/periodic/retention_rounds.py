@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.retention.ages import Ages
 from nadi.controller.retention.names import Named, Names
-from nadi.controller.retention.past import Past
+from nadi.controller.retention.past import Past, look
 from nadi.controller.retention.policy import Policy
 from nadi.controller.retention.verdict import Judge, Report
 from nadi.controller.state.history import Cut
@@ -44,6 +44,7 @@ from nadi.throttled_log import Complaints
 log = logging.getLogger(__name__)
 
 _LISTED = "limited/all"  # in `numbers`: streams of before this table existed are in it too
+IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
 _Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
 
 
@@ -64,6 +65,7 @@ class RetentionRounds:
         self._ages = Ages(flow.clock)
         self._judge = Judge(flow, self._ages)
         self._names = Names(flow.segments)
+        self.index_times: IndexTimes | None = None  # set by a server that can
         self._token = b""  # where the next round continues
         self._are_listed = False
         self._going_on: dict[str, asyncio.Task[None]] = {}  # streams that are being looked at
@@ -139,6 +141,9 @@ class RetentionRounds:
                 names = await asyncio.shield(reading)
                 if isinstance(names, Exception):
                     raise names
+                if found.value.config.retention_by_event_time and self.index_times is not None:
+                    segments = (await look(self._flow, name)).ends
+                    await self.index_times(name, found.value.config.event_time, segments)
                 await self._truncate(name, names.get(name.stream, ()))
             self._complaints.settled(name.key)
         except (StreamSealedError, NotFoundError) as error:

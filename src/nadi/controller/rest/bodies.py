@@ -116,6 +116,7 @@ class RetentionPolicy(RequestBody, frozen=True):
     maxValue: PolicyValue | UnsetType = UNSET
     maxTimeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
     overBookmarks: bool | UnsetType = UNSET
+    byEventTime: bool | UnsetType = UNSET
 
 
 class Holder(ResponseBody, frozen=True):
@@ -241,10 +242,10 @@ def config_of(body: UpdateStream) -> Config:
         raise InvalidArgumentError(
             f"scalingPolicy of type {scaling.type.value} needs targetRate and scaleFactor, both over 0"
         )
-    retention_type, param, most, over_bookmarks = RetentionType.NONE, 0, 0, False
+    retention_type, param, most, over_bookmarks, by_event_time = RetentionType.NONE, 0, 0, False, False
     if retention is not None:
         retention_type, param, most = _retention(retention)
-        over_bookmarks = retention.overBookmarks is True
+        over_bookmarks, by_event_time = retention.overBookmarks is True, retention.byEventTime is True
     return Config(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
@@ -258,6 +259,7 @@ def config_of(body: UpdateStream) -> Config:
         body.rolloverSizeBytes,
         over_bookmarks,
         "" if (own := body.eventTime) is None else str(EventTime(own.path, own.unit, own.format)),
+        by_event_time,
     )
 
 
@@ -314,6 +316,7 @@ def _retention_policy(config: Config) -> RetentionPolicy | None:
         return None
     has_most = 0 < config.retention_max < _I64_MAX
     over_bookmarks = True if config.retention_over_bookmarks else UNSET
+    by_event_time = True if config.retention_by_event_time else UNSET
     if config.retention_type is RetentionType.SIZE:
         most = config.retention_max // MIB if has_most else UNSET
         return RetentionPolicy(
@@ -322,7 +325,12 @@ def _retention_policy(config: Config) -> RetentionPolicy | None:
     days, span = _span(config.retention_param)
     longest = _span(config.retention_max)[1] if has_most else UNSET
     return RetentionPolicy(
-        RetentionKind.LIMITED_DAYS, days, span, maxTimeBasedRetention=longest, overBookmarks=over_bookmarks
+        RetentionKind.LIMITED_DAYS,
+        days,
+        span,
+        maxTimeBasedRetention=longest,
+        overBookmarks=over_bookmarks,
+        byEventTime=by_event_time,
     )
 
 

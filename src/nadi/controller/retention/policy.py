@@ -30,19 +30,27 @@ class Policy:
     least: int
     most: int | None
     over_bookmarks: bool
+    by_event_time: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Policy | None:
         """What the configuration says; None if everything is kept."""
-        if config.retention_type is RetentionType.NONE or config.retention_param <= 0:  # 0 was taken once
+        if config.retention_type is RetentionType.NONE:
             return None
         most = None if config.retention_max in (0, _I64_MAX) else config.retention_max
-        return cls(config.retention_type, config.retention_param, most, config.retention_over_bookmarks)
+        return cls(
+            config.retention_type,
+            config.retention_param,
+            most,
+            config.retention_over_bookmarks,
+            config.retention_by_event_time,
+        )
 
     def __str__(self) -> str:
         unit = "ms" if self.kind is RetentionType.TIME else "bytes"
         most = "" if self.most is None else f", at most {self.most:,} {unit}"
-        return f"at least {self.least:,} {unit}{most}{', over bookmarks' * self.over_bookmarks}"
+        clock = ", by event time" * self.by_event_time
+        return f"at least {self.least:,} {unit}{most}{clock}{', over bookmarks' * self.over_bookmarks}"
 
 
 def check(config: Config) -> None:
@@ -50,9 +58,15 @@ def check(config: Config) -> None:
     unit = "milliseconds" if config.retention_type is RetentionType.TIME else "bytes"
     least, most = config.retention_param, config.retention_max
     if config.retention_type is RetentionType.NONE:
-        if least or most or config.retention_over_bookmarks:
+        if least or most or config.retention_over_bookmarks or config.retention_by_event_time:
             raise InvalidArgumentError("a retention policy says what to keep by time or by size: set its type")
         return
+    if config.retention_by_event_time and config.retention_type is not RetentionType.TIME:
+        raise InvalidArgumentError("retention by event time is by age: give an age to keep, not a size")
+    if config.retention_by_event_time and not config.event_time:
+        raise InvalidArgumentError(
+            "retention by event time needs the field that has an event's time: set the stream's event time"
+        )
     if least < 0 or most < 0:
         raise InvalidArgumentError(f"a retention policy keeps no negative {unit}: {min(least, most):,}")
     if least == 0:

@@ -26,7 +26,8 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import RetentionType, Stream, StreamState
 from nadi.controller.time.moment_cut import cut_at
 from nadi.errors import DamagedDataError
-from nadi.limits import RETENTION_HOLDERS_TOLD, TIME_INDEX_MS
+from nadi.limits import EVENT_TIME_MIN, RETENTION_HOLDERS_TOLD, TIME_INDEX_MS
+from nadi.wire.moments import ARRIVAL, clock_of
 
 _REMEMBERED = 10_000  # streams
 _TRIES = 5  # to describe a stream while truncations move its head
@@ -145,10 +146,14 @@ class Judge:
         most = policy.most if with_most else None
         if policy.kind is RetentionType.SIZE:
             return await self._of_size(name, stream, policy.least, most, cuts)
-        least = cuts.settled(await cut_at(self.flow, name, self.ages.moment(policy.least)))
-        if most is None:
-            return Bounds(least, None)
-        return Bounds(least, cuts.settled(await cut_at(self.flow, name, self.ages.moment(most))))
+
+        async def younger(age_ms: int) -> Cut:
+            moment, clock = self.ages.moment(age_ms), ARRIVAL
+            if policy.by_event_time:
+                moment, clock = moment * 1000 or EVENT_TIME_MIN, clock_of(stream.config.event_time)
+            return cuts.settled(await cut_at(self.flow, name, moment, clock))
+
+        return Bounds(await younger(policy.least), None if most is None else await younger(most))
 
     async def _of_size(self, name: StreamName, stream: Stream, least: int, most: int | None, cuts: Cuts) -> Bounds:
         past = cuts.past

@@ -72,6 +72,7 @@ class Config(Record, frozen=True):
     rollover_size_bytes: int = 0
     retention_over_bookmarks: bool = False
     event_time: str = ""  # as `nadi.model.event_time` has it
+    retention_by_event_time: bool = False
 
 
 class EpochSegment(Record, frozen=True):

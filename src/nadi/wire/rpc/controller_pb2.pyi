@@ -172,7 +172,7 @@ class ScalingPolicy(_message.Message):
     def __init__(self, scaleType: _Optional[_Union[ScalingPolicy.ScalingPolicyType, str]] = ..., targetRate: _Optional[int] = ..., scaleFactor: _Optional[int] = ..., minNumSegments: _Optional[int] = ...) -> None: ...
 
 class RetentionPolicy(_message.Message):
-    __slots__ = ("retentionType", "retentionParam", "retentionMax", "overBookmarks")
+    __slots__ = ("retentionType", "retentionParam", "retentionMax", "overBookmarks", "byEventTime")
     class RetentionPolicyType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[RetentionPolicy.RetentionPolicyType]
@@ -185,11 +185,13 @@ class RetentionPolicy(_message.Message):
     RETENTIONPARAM_FIELD_NUMBER: _ClassVar[int]
     RETENTIONMAX_FIELD_NUMBER: _ClassVar[int]
     OVERBOOKMARKS_FIELD_NUMBER: _ClassVar[int]
+    BYEVENTTIME_FIELD_NUMBER: _ClassVar[int]
     retentionType: RetentionPolicy.RetentionPolicyType
     retentionParam: int
     retentionMax: int
     overBookmarks: bool
-    def __init__(self, retentionType: _Optional[_Union[RetentionPolicy.RetentionPolicyType, str]] = ..., retentionParam: _Optional[int] = ..., retentionMax: _Optional[int] = ..., overBookmarks: bool = ...) -> None: ...
+    byEventTime: bool
+    def __init__(self, retentionType: _Optional[_Union[RetentionPolicy.RetentionPolicyType, str]] = ..., retentionParam: _Optional[int] = ..., retentionMax: _Optional[int] = ..., overBookmarks: bool = ..., byEventTime: bool = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tag",)
