@@ -77,6 +77,7 @@ class FakeStore(MemoryStore):
     def _connected(self) -> FakeConnection:
         connection = cast("FakeConnection", self.connection(FakeConnection))
         connection.store = self
+        connection.fake_replies()
         return connection
 
     async def stop(self) -> None:
@@ -99,6 +100,11 @@ class FakeConnection(Connection):
     """The real one's, less what the store's faults take away."""
 
     store: FakeStore
+
+    def fake_replies(self) -> None:
+        self._send = self.replies.send
+        self.replies.send = self.send  # type: ignore[method-assign]
+        self.replies.send_all = self.send_all  # type: ignore[method-assign]
 
     def receive(self, command: wire.Command) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -136,7 +142,7 @@ class FakeConnection(Connection):
     def _is_transient(self, writer: bytes) -> bool:
         return writer in self.writers.sessions and "#transient." in self.writers.sessions[writer].segment
 
-    def send_all(self, commands: list[wire.DataAppended]) -> None:
+    def send_all(self, commands: list[wire.DataAppended], *, now: bool) -> None:
         for command in commands:
             self.send(command)
 
@@ -150,7 +156,7 @@ class FakeConnection(Connection):
                 if not is_small and chaos.random.random() < chaos.after:
                     self.abort()
                     return
-        super().send(command)
+        self._send(command)
 
     def read(self, command: wire.ReadSegment) -> None:
         store, chaos, offset = self.store, self.store.chaos, command.offset

@@ -53,7 +53,8 @@ class Opened(msgspec.Struct):
 
 def _noting(connection: Connection, served: Served) -> Connection:
     """The connection, noting the names of the commands that it receives and sends."""
-    receive, receive_appends, send = connection.receive, connection.receive_appends, connection.send
+    receive, receive_appends, replies = connection.receive, connection.receive_appends, connection.replies
+    send = replies.send
 
     def noting_receive(command: wire.Command) -> None:
         served.received.add(type(command).__name__)
@@ -67,14 +68,14 @@ def _noting(connection: Connection, served: Served) -> Connection:
         served.sent.add(type(command).__name__)
         send(command)
 
-    def noting_send_all(commands: list[wire.DataAppended]) -> None:
+    def noting_send_all(commands: list[wire.DataAppended], *, now: bool) -> None:
         for command in commands:
             noting_send(command)
 
     connection.receive = noting_receive  # type: ignore[method-assign]
     connection.receive_appends = noting_receive_appends  # type: ignore[method-assign]
-    connection.send = noting_send  # type: ignore[method-assign]
-    connection.send_all = noting_send_all  # type: ignore[method-assign]
+    replies.send = noting_send  # type: ignore[method-assign]
+    replies.send_all = noting_send_all  # type: ignore[method-assign]
     return connection
 
 

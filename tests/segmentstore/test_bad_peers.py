@@ -44,9 +44,9 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore import store as stores
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors import connection as connections
-from nadi.segmentstore.doors import intake as connection_intake
+from nadi.segmentstore.doors import replies as doors_replies
 from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.state.waiters import Waiters
@@ -141,7 +141,7 @@ def uncached(store: SegmentStore) -> None:
 
 def others(store: SegmentStore) -> Iterator[Connection]:
     """The connections that ask for what they don't take."""
-    return (each for each in store._connections if not each.writable.is_set())
+    return (each for each in store._connections if not each.replies.writable.is_set())
 
 
 # --- peers that take nothing --------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, mon
         await until(lambda: any(len(each._reads._ready) >= 200 - len(fetched) - 8 for each in others(store)))
         assert sum(fetched) <= CONNECTION_REPLIES_BYTES + 8 * MIB  # some went into the network
         (connection,) = others(store)
-        assert connection.sending.held_bytes <= CONNECTION_REPLIES_BYTES + 2 * READ_REPLY_MAX_BYTES
+        assert connection.replies.held.held_bytes <= CONNECTION_REPLIES_BYTES + 2 * READ_REPLY_MAX_BYTES
         rude.close()
 
     over_store(tmp_path, test)
@@ -262,14 +262,14 @@ def test_a_crowd_that_takes_nothing_stays_within_the_budget(tmp_path: Path) -> N
 
 
 def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(doors_replies, "SEND_TIMEOUT_S", 0.5)
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
-    look, now_s = Connection.look, 100.0
+    poll, now_s = Connection.poll, 100.0
 
-    def looked(connection: Connection, _: float) -> bool:
-        return look(connection, now_s)  # while this process stands still, nobody takes anything
+    def polled(connection: Connection, _: float) -> bool:
+        return poll(connection, now_s)  # while this process stands still, nobody takes anything
 
-    monkeypatch.setattr(Connection, "look", looked)
+    monkeypatch.setattr(Connection, "poll", polled)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         nonlocal now_s
@@ -293,7 +293,7 @@ def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypa
 
 def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 256 * KIB
-    monkeypatch.setattr(connections, "CONNECTION_UNSENT_BYTES", most)
+    monkeypatch.setattr(doors_replies, "CONNECTION_UNSENT_BYTES", most)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         await peer.create(S)
@@ -311,7 +311,7 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
                 left = b"".join(encode(wire.AppendBlockEnd(WRITER, len(data), data, 1, n, 9)) for n in frames)
                 number += 1000
             left = left[rude.send_some(left) :]
-            return bad._unsent_bytes > most
+            return bad.replies._unsent_bytes > most
 
         await until(send_on)
         for _ in range(100):
@@ -319,7 +319,7 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
             await asyncio.sleep(0.002)
         await quiet(store)
         assert bad.writers.waiting <= CONNECTION_APPENDS_WAITING
-        assert most < bad._unsent_bytes <= most + (CONNECTION_APPENDS_WAITING + COMMANDS_A_TURN) * 100
+        assert most < bad.replies._unsent_bytes <= most + (CONNECTION_APPENDS_WAITING + COMMANDS_A_TURN) * 100
         rude.close()
 
     over_store(tmp_path, test)
@@ -358,8 +358,8 @@ def test_half_frames_stay_within_the_budget_and_others_write_on(tmp_path: Path) 
 def test_half_a_frame_has_a_deadline_and_quiet_peers_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_intake, "FRAME_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connection_intake, "FRAME_LEAST_BYTES_S", 1000 * MIB)
+    monkeypatch.setattr(connections, "FRAME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "FRAME_LEAST_BYTES_S", 1000 * MIB)
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
@@ -450,7 +450,7 @@ def test_a_peer_must_become_known_soon(tmp_path: Path, monkeypatch: pytest.Monke
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         assert isinstance(await peer.ask(wire.CreateSegment(1, S, 0, 0, key.master(), 0)), wire.SegmentCreated)
-        monkeypatch.setattr(connection_intake, "UNKNOWN_PEER_S", 0.3)
+        monkeypatch.setattr(connections, "UNKNOWN_PEER_S", 0.3)
         stranger = Rude(store.address)
         await stranger.send(HELLO + encode(wire.KeepAlive()))
         assert await stranger.ended()
@@ -513,14 +513,14 @@ def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch
 def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many connections ask in the same turn, each for the first time."""
     turn = MostInATurn()
-    answer = ConnectionReads._answer
+    answer = Reads._answer
 
-    def counted(reads: ConnectionReads, container: Container, command: wire.ReadSegment, length: int) -> int:
+    def counted(reads: Reads, container: Container, command: wire.ReadSegment, length: int) -> int:
         size = answer(reads, container, command, length)
         turn.count(size)
         return size
 
-    monkeypatch.setattr(ConnectionReads, "_answer", counted)
+    monkeypatch.setattr(Reads, "_answer", counted)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         await peer.create(S)

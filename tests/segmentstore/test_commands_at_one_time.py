@@ -160,7 +160,7 @@ async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeyp
         queue = connection._commands
         assert len(queue._running) == 10
         peer.close()
-        await until_async(lambda: not queue._running and not connection.is_open)
+        await until_async(lambda: not queue._running and not connection.replies.is_open)
         assert store.budget.held_bytes == 0
         await until_async(lambda: store._rota.under_way == 0)
         standing.go_on.set()

@@ -22,7 +22,7 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import container_number
-from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.doors.replies import Replies
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 from tests.support.waiting import until_async
@@ -240,9 +240,9 @@ def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
     writers = [number.to_bytes(16, "big") for number in range(1_500)]
     turn = 0
     told: Counter[int] = Counter()
-    fail = Connection.fail
+    fail = Replies.fail
 
-    def counted(self: Connection, *arguments: Any) -> None:
+    def counted(self: Replies, *arguments: Any) -> None:
         told[turn] += 1
         fail(self, *arguments)
 
@@ -259,7 +259,7 @@ def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
             for writer in writers:
                 await setup_id(peer, THERE, writer)
             counting = asyncio.create_task(turns())
-            monkeypatch.setattr(Connection, "fail", counted)
+            monkeypatch.setattr(Replies, "fail", counted)
             await stores.one.give_up(1)
             counting.cancel()
             assert all([is_told(await peer.receive()) for _ in writers])

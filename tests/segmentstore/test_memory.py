@@ -12,7 +12,6 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.doors import appends as connection_appends
-from nadi.segmentstore.doors import writers
 from nadi.segmentstore.doors.appends import Append
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.segments import find
@@ -66,7 +65,7 @@ def sessions_of(connections: Iterable[Connection]) -> int:
 async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "APPEND_SESSIONS_KEPT", 10)
+    monkeypatch.setattr(connection_appends, "APPEND_SESSIONS_KEPT", 10)
     monkeypatch.setattr(connection_appends, "APPEND_SESSION_GONE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
@@ -85,7 +84,7 @@ async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
 async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "APPEND_SESSIONS_KEPT", 4)
+    monkeypatch.setattr(connection_appends, "APPEND_SESSIONS_KEPT", 4)
     monkeypatch.setattr(connection_appends, "APPEND_SESSION_IDLE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):

@@ -12,7 +12,7 @@ import uvloop
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
@@ -141,14 +141,14 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
             await until_waiting(store, 2)
             good.send(read(0, 2))
             await until_waiting(store, 3)
-            answer = ConnectionReads._answer
+            answer = Reads._answer
 
-            def faulty(reads: ConnectionReads, container: Container, command: wire.ReadSegment, room: int) -> int:
+            def faulty(reads: Reads, container: Container, command: wire.ReadSegment, room: int) -> int:
                 if command.request_id == 13:
                     raise ZeroDivisionError
                 return answer(reads, container, command, room)
 
-            monkeypatch.setattr(ConnectionReads, "_answer", faulty)
+            monkeypatch.setattr(Reads, "_answer", faulty)
             assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)
             assert [(await good.receive()).request_id for _ in range(2)] == [1, 2]
             assert await bad.closed()

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from nadi.limits import CONNECTION_READS_WAITING
-from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.doors.reads import Reads
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import connect, open_store
 
@@ -43,9 +43,9 @@ def test_waits_that_nobody_ended_are_garbage_with_their_connection_and_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a loop is given up: what is not walked must keep nothing alive."""
-    monkeypatch.setattr(ConnectionReads, "close", lambda self: None)
+    monkeypatch.setattr(Reads, "close", lambda self: None)
     seen = list[weakref.ref[object]]()
-    others = weakref.WeakSet(each for each in gc.get_objects() if isinstance(each, ConnectionReads))
+    others = weakref.WeakSet(each for each in gc.get_objects() if isinstance(each, Reads))
 
     async def main() -> None:
         async with open_store(tmp_path) as (store, peer):
@@ -58,9 +58,7 @@ def test_waits_that_nobody_ended_are_garbage_with_their_connection_and_store(
                 while len(record.waiters) < 10:  # noqa: ASYNC110 - of another loop's turns
                     await asyncio.sleep(0.01)
             (made,) = [
-                each
-                for each in gc.get_objects()
-                if isinstance(each, ConnectionReads) and each._waits and each not in others
+                each for each in gc.get_objects() if isinstance(each, Reads) and each._waits and each not in others
             ]
             seen.extend(weakref.ref(each) for each in (made, record, container))
 

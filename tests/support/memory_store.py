@@ -22,8 +22,7 @@ from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.requests import Request
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService
-from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.rota import Rota

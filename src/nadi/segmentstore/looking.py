@@ -12,8 +12,7 @@ from nadi.runtime import REAL
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.datafolder import known_containers
 from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService
-from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.repair.inspection import state_to_use

@@ -38,8 +38,7 @@ from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService
-from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.hosted import Hosted, Mapping, Placement
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
@@ -340,7 +339,7 @@ class SegmentStore:
         loop = asyncio.get_running_loop()
 
         def look(connection: Connection) -> None:
-            self.too_slow += connection.look(loop.time())
+            self.too_slow += connection.poll(loop.time())
 
         while True:
             await asyncio.sleep(PATROL_S)

@@ -68,7 +68,7 @@ class Job:
         """Have the driver killed when a query comes to that step, and start it again, mostly with nothing but the
         mirrors."""
         if step == ANY:
-            before, give_up = self.through(), time.monotonic() + 120
+            before, give_up = self.through(), time.monotonic() + 300
             while self.through() == before:
                 assert time.monotonic() < give_up, f"nothing comes through: {self._said()}"
                 time.sleep(0.1)
@@ -79,7 +79,7 @@ class Job:
             order = f"{self._chance.randrange(self._queries)}.{step}"
             (self._folder / "draft").rename(self._folder / "orders" / order)
         assert self._driver is not None
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + 300
         while self._driver.poll() is None:
             assert time.monotonic() < give_up, f"no batch comes to the step {step}: {self._said()}"
             time.sleep(0.02)
@@ -140,7 +140,7 @@ class Job:
         self._feeding.join(30)
         with self._manager.create_writer("home", "in") as writer:
             writer.write_event(b"%d" % (self.last + 1000), "k")
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + 300
         while self.through() < len(self.written) * self._queries and time.monotonic() < give_up:
             assert self._driver is not None
             assert self._driver.poll() is None, self._said()

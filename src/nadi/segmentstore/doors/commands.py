@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from nadi.errors import ProtocolError, UnavailableError
+from nadi.access.budget import Account
+from nadi.errors import NotOwnerError, ProtocolError, SegmentNotFoundError, UnavailableError
 from nadi.limits import COMMANDS_UNDER_WAY, CONNECTION_COMMANDS_AT_ONCE, CONNECTION_COMMANDS_WAITING
+from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.service import SegmentService
-from nadi.segmentstore.doors.transients import Transients
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
-
-if TYPE_CHECKING:
-    from nadi.segmentstore.doors.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +40,27 @@ _AT_ONE_TIME = {  # what changes something, and is answered with no more than wa
 }
 
 
-class CommandQueue:
-    """Those of one connection."""
+_background: set[asyncio.Task[None]] = set()  # deletions of transient segments
 
-    def __init__(self, connection: Connection, service: SegmentService, rota: Rota) -> None:
-        self._connection, self._service, self._rota = connection, service, rota
+
+class CommandQueue:
+    """Those of one connection.
+
+    received: what is held for what it received. dispatch: handles a command that isn't the service's. resume: called
+    when more may be taken.
+    """
+
+    def __init__(
+        self,
+        replies: Replies,
+        received: Account,
+        service: SegmentService,
+        rota: Rota,
+        dispatch: Callable[[wire.Command], None],
+        resume: Callable[[], None],
+    ) -> None:
+        self._replies, self._received, self._service, self._rota = replies, received, service, rota
+        self._dispatch, self._resume = dispatch, resume
         self._worker: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
         self._running: set[asyncio.Task[None]] = set()
@@ -63,7 +78,8 @@ class CommandQueue:
         return len(self._waiting) >= CONNECTION_COMMANDS_WAITING
 
     def add(self, command: wire.Command, size_bytes: int) -> None:
-        """Have it handled in its turn; `done_with` its size is called then."""
+        """Have it handled in its turn; so much is held for it until then."""
+        self._received.take(size_bytes)
         if self._worker is None and self._may_start(command) and not (self._rota.is_spent or self._is_over):
             self._start(command, size_bytes)
             return
@@ -78,18 +94,18 @@ class CommandQueue:
             if task is not None:
                 task.cancel()
         for _, size in self._waiting:
-            self._connection.done_with(size)
+            self._received.give(size)
         self._waiting.clear()
         self._transients.drop()
 
     def _may_start(self, command: wire.Command) -> bool:
         """Whether it may be handled beside those that are: there is room for its reply, too."""
-        connection, running = self._connection, len(self._running)
+        replies, running = self._replies, len(self._running)
         return (
             type(command) in _AT_ONE_TIME
             and (not running or (running < CONNECTION_COMMANDS_AT_ONCE and self._rota.under_way < COMMANDS_UNDER_WAY))
-            and connection.writable.is_set()
-            and connection.sending.room_bytes > 0
+            and replies.writable.is_set()
+            and replies.held.room_bytes > 0
         )
 
     def _start(self, command: wire.Command, size_bytes: int) -> None:
@@ -103,17 +119,16 @@ class CommandQueue:
         self._rota.under_way -= 1
         self._change.set()
         if self._worker is None and not self._running:
-            self._connection.go_on()
+            self._resume()
 
     async def _work(self) -> None:
         """Begin commands in order; the task ends when none wait and none is under way."""
-        connection = self._connection
         while (self._waiting or self._running) and not self._is_over:
             if not self._waiting or (self._running and not self._may_start(self._waiting[0][0])):
                 self._change.clear()
                 await self._change.wait()
                 continue
-            await self._may_reply()
+            await self._replies.may_reply()
             command, size = self._waiting.popleft()
             if self._may_start(command):
                 self._start(command, size)
@@ -123,45 +138,73 @@ class CommandQueue:
             else:
                 await self._done(command, size)
             if len(self._waiting) == CONNECTION_COMMANDS_WAITING // 2:
-                connection.go_on()
+                self._resume()
         if not self._is_over:
             self._worker = None
-            connection.go_on()
-
-    async def _may_reply(self) -> None:
-        """Wait until the peer takes replies, and there is room for one."""
-        sending, writable = self._connection.sending, self._connection.writable
-        await writable.wait()
-        while not sending.room_bytes:
-            await sending.room()
-            await writable.wait()
+            self._resume()
 
     async def _done(self, command: wire.Command, size_bytes: int) -> None:
         try:
             await self._handle(command)
         finally:
-            self._connection.done_with(size_bytes)
+            self._received.give(size_bytes)
 
     async def _handle(self, command: Any) -> None:
-        connection = self._connection
+        replies = self._replies
         try:
             if not self._service.handles(command):
-                connection.dispatch(command)
-                connection.taken()
+                self._dispatch(command)
                 return
             reply = await self._service.handle(command)
             self._transients.note(command, reply)
-            connection.send(reply)  # inside the try too: a reply that the protocol can't hold ends the connection
+            replies.send(reply)  # inside the try too: a reply that the protocol can't hold ends the connection
             if type(command) not in _AT_ONE_TIME:
-                connection.flush()  # so that the next one knows whether there is room
+                replies.flush()  # so that the next one knows whether there is room
             return
         except UnavailableError as error:
             log.info("a connection ends: %s", error)
-            connection.close()
+            replies.close()
         except ProtocolError as error:
-            connection.refuse(error)
+            replies.refuse(error)
         except Exception as error:
             log.error("%s failed", type(command).__name__, exc_info=error)
-            connection.close()
+            replies.close()
         self._is_over = True
         self._change.set()
+
+
+class Transients:
+    """The transient segments of a connection, which end with it: a writer of large events creates and merges each."""
+
+    def __init__(self, service: SegmentService) -> None:
+        self._service = service
+        self._names: set[str] = set()
+
+    def note(self, command: wire.Command, reply: wire.Command) -> None:
+        if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+            self._names.add(reply.segment)
+        elif not self._names:
+            return
+        elif isinstance(reply, wire.SegmentsMerged):
+            self._names.discard(reply.source)
+        elif isinstance(command, wire.MergeSegmentsBatch) and isinstance(reply, wire.SegmentsBatchMerged):
+            self._names.difference_update(command.sources)
+        elif isinstance(reply, wire.SegmentDeleted):
+            self._names.discard(reply.segment)
+
+    def drop(self) -> None:
+        """Delete them: the connection is gone."""
+        if self._names:
+            names, self._names = self._names, set()
+            task = asyncio.create_task(self._delete(names))
+            _background.add(task)
+            task.add_done_callback(_background.discard)
+
+    async def _delete(self, names: set[str]) -> None:
+        for name in sorted(names):
+            try:
+                await self._service.delete(name)
+            except (SegmentNotFoundError, NotOwnerError):
+                pass  # it was merged, or whoever takes over its container ends it
+            except UnavailableError as error:
+                log.warning("transient segment %s stays for now: %s", name, error, extra={"segment": name})

@@ -1,45 +1,55 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-`intake` decides what is taken from the peer, and when. Appends go to the containers' queues together with the others
-that came in one go (`writers`); reads go past these (`reads`), for they may wait at the tail; other commands are
-begun in order, some beside others (`commands`). No reply is built that can't be sent soon.
-A peer that breaks the protocol loses its connection, and nobody else notices.
+Commands are decoded from the incoming bytes, no more than there is room for: reading continues while what came is
+within its limits; else it stops, and the peer's own network holds the rest. In one turn of the loop a bounded number of
+commands is taken. A peer that has shown no token yet may send only small frames, and must do so soon; later, a frame
+that has begun must be completed in time.
+
+Appends go to the containers' queues together with the others that came in one go (`appends`); reads go past these
+(`reads`), for they may wait at the tail; other commands are begun in order, some beside others (`commands`). No reply
+is built that can't be sent soon (`replies`). A peer that breaks the protocol loses its connection, and nobody else
+notices.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from nadi.access.budget import Budget
-from nadi.errors import ChunksUnavailableError, NadiError, ProtocolError, StorageFullError, UnavailableError
+from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
-    CONNECTION_REPLIES_BYTES,
-    CONNECTION_UNSENT_BYTES,
+    COMMANDS_AT_ONCE,
+    COMMANDS_OF_CROWD,
+    CONNECTION_RECEIVED_BYTES,
+    FRAME_LEAST_BYTES_S,
+    FRAME_TIMEOUT_S,
+    MAX_FRAME_RECEIVED_BYTES,
     PEERS_LEAST_BYTES,
+    RECEIVE_BUFFER_BYTES,
+    RECEIVE_BUFFER_LEAST_BYTES,
     SEND_HIGH_WATER_BYTES,
     SEND_LOW_WATER_BYTES,
-    SEND_TIMEOUT_S,
+    UNKNOWN_PEER_FRAME_BYTES,
+    UNKNOWN_PEER_S,
 )
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.doors.appends import Writers
 from nadi.segmentstore.doors.commands import CommandQueue
-from nadi.segmentstore.doors.intake import Intake
-from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.doors.reads import Reads
+from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.service import SegmentService
-from nadi.segmentstore.doors.writers import ConnectionWriters
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
-from nadi.wire.errors import error_reply
-from nadi.wire.outgoing import Outgoing
-from nadi.wire.unsent import Unsent
-
-log = logging.getLogger(__name__)
+from nadi.wire.codec import decode_payload
+from nadi.wire.decoder import Decoder
 
 _COMMAND_WEIGHT = 4  # a command of many small parts takes several times its bytes
-_KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
+# commands that may be large, and begin as GetTableSegmentInfo does: with the segment and the token
+_LARGE = {kind.code: kind for kind in (wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable)}
+_CHECKED_AFTER = 8  # commands: whether the connection takes more; all of them are in one buffer
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -57,210 +67,244 @@ class Connection(asyncio.BufferedProtocol):
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """report: called with whose connection was ended, and why; anybody can cause that, at any rate.
-
-        known: called when the peer has shown that it may be here. left: when the connection is gone.
+        """connections: those that are open, this one among them. report: called with whose connection was ended, and
+        why; anybody can cause that, at any rate. known: called when the peer has shown that it may be here. left: when
+        the connection is gone.
         """
-        self._container_of = container_of
-        self._service = service
-        self._access = service.access
-        self._connections = connections
-        self._report = report
-        self._budget = budget
-        self._rota = rota
-        self.sending = budget.sending.account()  # what is held for replies
-        self.known = known
-        self._left = left
-        self._intake: Intake | None = None
-        self._unsent: Unsent | None = None
-        self._unsent_bytes = 0
-        self.writers = ConnectionWriters(self, container_of, service.access)
+        self._service, self._access, self._rota = service, service.access, rota
+        self._connections, self._known, self._left = connections, known, left
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._outgoing: Outgoing | None = None
-        self._reads = ConnectionReads(self, container_of, reader, service.access, rota)
-        self._commands = CommandQueue(self, service, rota)
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self._is_taken = True  # the peer takes what is sent; as `writable` says
+        self._pool = budget.receiving
+        self._held = self._pool.account()  # for what was received
+        self._decoder = Decoder(RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_LEAST_BYTES, self._held)
+        self._decoder.max_frame_bytes = UNKNOWN_PEER_FRAME_BYTES
+        self._is_known = False
+        self._is_reading = True
+        self._is_due = False  # in the rota
+        self._made_at = self._frame_at = 0.0  # when the current frame began, or reading resumed with it
+        self._has_rest = False  # of a frame, when commands were taken last
+        self._quiet = 0  # polls since something came
+        self.replies = Replies(budget.sending, report, self._read_on)
+        self.writers = Writers(self.replies, container_of, service.access, self.resume)
+        self._reads = Reads(self.replies, container_of, reader, service.access, rota)
+        self._commands = CommandQueue(self.replies, self._held, service, rota, self._dispatch_in_turn, self.resume)
 
     # --- transport -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
         made.set_write_buffer_limits(high=SEND_HIGH_WATER_BYTES, low=SEND_LOW_WATER_BYTES)
-        self._outgoing = Outgoing(made, self._flushed)
-        self._unsent = Unsent(made)
-        self._intake = Intake(self, self._budget, self._rota, self._access, made)
+        self.replies.open(made)
+        self._made_at = self._frame_at = self._loop.time()
         self._connections[self] = None
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = self._outgoing = self._unsent = None
+        self._transport = None
         self._connections.pop(self, None)
-        if self._intake is not None:
-            self._intake.close()
-        self._budget.sending.forget(self._room_came)
-        self.sending.give(_KEPT * self._unsent_bytes)
-        self._unsent_bytes = 0
-        self._is_taken = True
-        self.writable.set()
+        self._decoder.close()
+        self._pool.forget(self.resume)
+        self.replies.lost()
         self._reads.close()
         self.writers.close()
         self._commands.close()
         self._left()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        assert self._intake is not None
-        return self._intake.get_buffer(sizehint)
+        return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        assert self._intake is not None
-        self._intake.buffer_updated(nbytes)
+        self._quiet = 0
+        self._decoder.filled(nbytes)
+        if not self._is_due and (self._is_reading or not self.is_full):
+            rota = self._rota
+            rota.count(self._take(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
-        self._is_taken = False
-        self.writable.clear()
+        self.replies.pause()
 
     def resume_writing(self) -> None:
-        self._flushed(0)
-        self._is_taken = True
-        self.writable.set()
+        self.replies.go_on()
         self._reads.taken()
+        self._read_on()
+        self.resume()
+
+    def _read_on(self) -> None:
         self._reads.go_on()
-        self.go_on()
-
-    def _flushed(self, size_bytes: int) -> None:
-        """That many more bytes were handed to the transport, or it has sent some on."""
-        if self._unsent is not None:
-            unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
-            if unsent != before:
-                self._unsent_bytes = unsent
-                self.sending.take(_KEPT * (unsent - before))
-
-    def look(self, now_s: float) -> bool:
-        """End the connection if its peer is too slow to send, or to take what it asked for; return whether it was."""
-        if self._transport is None or self._intake is None or self._unsent is None:
-            return False
-        reason = self._intake.look(now_s)
-        if self._unsent.stalled_s(now_s) > SEND_TIMEOUT_S:
-            reason = f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
-        if reason:
-            self._report(self._peer(), reason)
-            self._transport.abort()  # the peer would not take the rest either
-            return True
-        if self._unsent_bytes:
-            self._flushed(0)
-        return False
-
-    def broken(self, error: Exception) -> None:
-        """End the connection because of what was received, or of an error while handling it."""
-        if isinstance(error, ProtocolError):
-            self.refuse(error)
-        else:
-            log.error("a connection ends by an unexpected error", exc_info=error)
-            self.close()
-
-    def _peer(self) -> object:
-        return self._transport.get_extra_info("peername") if self._transport is not None else None
-
-    def refuse(self, reason: object) -> None:
-        self._report(self._peer(), reason)
-        self.close()
 
     def close(self) -> None:
-        if self._transport is not None:
-            self.flush()
-            self._transport.close()
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None
+        self.replies.close()
 
     def abort(self) -> None:
-        """End it now, even if not everything has been sent."""
-        if self._transport is not None:
-            self._transport.abort()
+        self.replies.abort()
 
-    # --- replies -----------------------------------------------------------------------------------------
+    def poll(self, now_s: float) -> bool:
+        """End the connection if its peer is too slow to send, or to take what it asked for; return whether it was."""
+        if self._transport is None:
+            return False
+        if reason := self._overdue(now_s) or self.replies.stalled(now_s):
+            self.replies.report(reason)
+            self._transport.abort()  # the peer would not take the rest either
+        return bool(reason)
 
-    def send(self, command: wire.Command) -> None:
-        """Queue a reply, unless the connection is lost."""
-        if self._outgoing is not None:
-            self._outgoing.send(command)
+    def _overdue(self, now_s: float) -> str:
+        """Return why the connection must end for what didn't come, or "". Idle peers' buffers are freed."""
+        decoder = self._decoder
+        if not self._is_known and now_s - self._made_at > UNKNOWN_PEER_S:
+            return f"it showed nothing valid in {UNKNOWN_PEER_S:.0f} s"
+        if not decoder.pending_bytes:
+            self._quiet += 1
+            if self._quiet > 1:
+                decoder.rest()
+            return ""
+        longest_s = FRAME_TIMEOUT_S + decoder.wanted_bytes / FRAME_LEAST_BYTES_S
+        if self._is_reading and now_s - self._frame_at > longest_s:
+            return f"a frame was not whole after {longest_s:.0f} s: {decoder.pending_bytes:,} bytes of it came"
+        return ""
 
-    def send_all(self, commands: list[wire.DataAppended]) -> None:
-        """Send acknowledgements: at once if no append of the peer waits for its own."""
-        if commands and self._outgoing is not None:
-            self._outgoing.send_all(commands)
-            if not self.writers.waiting:
-                self._flush_now()
-
-    def flush(self) -> None:
-        if self._outgoing is not None:
-            self._outgoing.flush()
-
-    def _flush_now(self) -> None:
-        try:
-            self.flush()
-        except Exception:  # the connection has ended by it; whoever has just stored an append has nothing to do with it
-            log.exception("replies could not be sent")
-
-    @property
-    def room_bytes(self) -> int:
-        """How large a reply may be now; 0: none, and reads are resumed when that changes."""
-        if not self._is_taken:
-            return 0
-        pool = self._budget.sending
-        share, held = pool.share_bytes, self.sending.held_bytes
-        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
-        if self._outgoing is not None:
-            room -= self._outgoing.queued_bytes
-        if room > 0:
-            return room
-        pool.wait(self._room_came)
-        return 0
-
-    def _room_came(self) -> None:
-        self._flushed(0)
-        self._reads.go_on()
-
-    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
-        """Send the error to the peer; an error the protocol has no word for ends the connection."""
-        try:
-            self.send(error_reply(error, request_id, segment, offset))
-        except UnavailableError:
-            self.close()
-        except NadiError as unexpected:
-            self.refuse(unexpected)
-        if isinstance(error, (StorageFullError, ChunksUnavailableError)):
-            self.close()
-
-    # --- commands ----------------------------------------------------------------------------------------
+    # --- taking commands ---------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is taken from the peer for now; whoever changes that calls `go_on`."""
-        intake = self._intake
-        if intake is None:
+        """Whether nothing more is taken from the peer for now; `resume` is called when that may have changed."""
+        if self._transport is None:
             return True
-        if intake.held.held_bytes > PEERS_LEAST_BYTES and intake.is_over_share:
-            intake.wait()
+        if self._held.held_bytes > PEERS_LEAST_BYTES and self._is_over_share:
+            self._pool.wait(self.resume)
             return True
-        return self.writers.is_full or self._unsent_bytes > CONNECTION_UNSENT_BYTES or self._commands.is_full
+        return self.writers.is_full or self.replies.is_full or self._commands.is_full
 
-    def go_on(self) -> None:
-        if self._intake is not None:
-            self._intake.go_on()
+    @property
+    def _is_over_share(self) -> bool:
+        """Whether what the peer sent before fills its share: the buffer in use doesn't count."""
+        held = self._held.held_bytes
+        return held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
 
-    def settled(self, count: int) -> None:
-        """So many of its appends in containers' queues are answered now."""
-        self.writers.settled(count)
+    def resume(self) -> None:
+        """Something changed: take what is here if there is room now."""
+        if not self._is_due and self._transport is not None and not self._is_reading:
+            self._is_due = True
+            self._rota.add(self._take_again)
+
+    def _take_again(self) -> int:
+        self._is_due = False
+        if self._transport is None or self._transport.is_closing() or self.is_full:
+            return 0
+        return self._take(COMMANDS_AT_ONCE)
+
+    def _take(self, most: int) -> int:
+        """Take up to `most` commands; return how many."""
+        decoder, transport = self._decoder, self._transport
+        count = 0
+        try:
+            if transport is not None and (self._is_known or self._may_come()):
+                commands = decoder.commands()
+                while count < most:
+                    if self._is_known and (appends := decoder.appends(min(_CHECKED_AFTER, most - count))):
+                        self.receive_appends(appends)
+                        count += len(appends)
+                        is_time = True
+                    elif (command := next(commands, None)) is not None:
+                        if not self._is_known:
+                            self._meet(command)
+                        self.receive(command)
+                        count += 1
+                        is_time = count % _CHECKED_AFTER == 0
+                    else:
+                        break
+                    if is_time and self.is_full:
+                        break
+                    if self._transport is None or transport.is_closing():
+                        break
+                    if not self._is_known and not self._may_come():
+                        break
+        except Exception as error:
+            self.writers.hand_over()  # what came before it is complete
+            self.replies.broken(error)
+            return 1
+        self.writers.hand_over()
+        if self._transport is None or self._transport.is_closing():
+            return count
+        has_rest = decoder.pending_bytes > 0
+        if has_rest and (count or not self._has_rest):
+            self._frame_at = self._loop.time()
+        self._has_rest = has_rest
+        is_more = count == most
+        goes_on = not is_more and not self.is_full and (not has_rest or self._has_room())
+        if goes_on != self._is_reading:
+            self._set_reading(goes_on)
+        if is_more and not self._is_due:
+            self._is_due = True
+            self._rota.add(self._take_again)
+        return count
+
+    def _set_reading(self, is_reading: bool) -> None:
+        if self._transport is None:
+            return
+        self._is_reading = is_reading
+        if is_reading:
+            self._frame_at = self._loop.time()  # the delay was ours
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _has_room(self) -> bool:
+        """Whether there is room for the next buffer, if it isn't a small one; it resumes when there is."""
+        needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
+        if needed <= self._held.room_bytes:
+            return True
+        if needed > self._pool.largest_share_bytes:
+            what = f"a frame of {needed:,} bytes is more than one connection may ever hold"
+            self.replies.broken(ProtocolError(what))
+            return False
+        self._pool.wait(self.resume)
+        return False
+
+    # --- peers that are not known yet ------------------------------------------------------------------
+
+    def _meet(self, command: Any) -> None:
+        """See whether the command shows that its sender may be here; its handler reports what is wrong with it."""
+        if self._access.asks:
+            if getattr(command, "token", None) is None:
+                return
+            try:
+                self._access.check(command)
+            except NadiError:
+                return
+        self._is_known = True
+        self._decoder.max_frame_bytes = MAX_FRAME_RECEIVED_BYTES
+        self._known()
+
+    def _may_come(self) -> bool:
+        """Whether the rest of a frame that has begun may come: a large one needs a valid token in its head."""
+        code, size = self._decoder.head
+        if size <= UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > MAX_FRAME_RECEIVED_BYTES:
+            return True  # or `next` refuses it
+        pending = self._decoder.pending
+        try:
+            head: Any = decode_payload(wire.GetTableSegmentInfo.code, pending, 8, len(pending))
+        except ProtocolError:
+            if len(pending) > UNKNOWN_PEER_FRAME_BYTES:
+                raise
+            return False
+        try:
+            command: Any = _LARGE[code](head.request_id, head.segment, head.token, ())
+            self._access.check(command)
+            self._meet(command)
+        except NadiError as error:
+            self.replies.fail(error, head.request_id, head.segment)
+            self.close()
+            return False
+        return True
+
+    # --- handling them -----------------------------------------------------------------------------------
 
     def receive(self, command: wire.Command) -> None:
-        """Take a command; `taken` must follow before this turn of the loop ends."""
+        """Take a command; the writers' `hand_over` must follow before this turn of the loop ends."""
         if not self._commands.is_busy or isinstance(command, wire.KeepAlive):
-            self.dispatch(command)
+            self._dispatch(command)
         else:
-            self._enqueue_command(command)  # not before what came before it
+            self._enqueue(command)  # not before what came before it
 
     def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
         """`receive` for appends that came one after another."""
@@ -270,11 +314,11 @@ class Connection(asyncio.BufferedProtocol):
             for append in appends:
                 self.receive(append)
 
-    def taken(self) -> None:
-        """No more comes for now: what was appended gets its place in the queues."""
+    def _dispatch_in_turn(self, command: wire.Command) -> None:
+        self._dispatch(command)
         self.writers.hand_over()
 
-    def dispatch(self, command: wire.Command) -> None:
+    def _dispatch(self, command: wire.Command) -> None:
         kind, writers = type(command), self.writers
         if kind is wire.AppendBlockEnd:
             writers.append(command)  # type: ignore[arg-type]
@@ -294,28 +338,20 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, wire.ConditionalBlockEnd):
             writers.append_block(command)
         elif isinstance(command, wire.KeepAlive):
-            self.send(command)
+            self.replies.send(command)
         elif isinstance(command, wire.ReportKeys):
             writers.report_keys(command)
         elif isinstance(command, wire.Hello):
             self._hello(command)
         elif self._service.handles(command):
-            self._enqueue_command(command)
+            self._enqueue(command)
         else:
             raise ProtocolError(f"a client can't send {kind.__name__}")
 
     def _hello(self, command: wire.Hello) -> None:
-        self.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
+        self.replies.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
-            self.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
+            self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 
-    def _enqueue_command(self, command: wire.Command) -> None:
-        assert self._intake is not None
-        size = _COMMAND_WEIGHT * self._intake.frame_bytes
-        self._intake.held.take(size)
-        self._commands.add(command, size)
-
-    def done_with(self, size_bytes: int) -> None:
-        """A command is handled."""
-        if self._intake is not None:
-            self._intake.held.give(size_bytes)
+    def _enqueue(self, command: wire.Command) -> None:
+        self._commands.add(command, _COMMAND_WEIGHT * self._decoder.frame_bytes)

@@ -99,5 +99,5 @@ class _Caller:
         if not self.reply.done():
             self.reply.set_exception(error)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """It has no connection to lose."""

@@ -12,7 +12,6 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,16 +25,14 @@ from nadi.limits import (
     READS_AT_ONCE,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.doors.replies import Replies
+from nadi.segmentstore.doors.service import TokenCheck
 from nadi.segmentstore.reading.fetched import is_cut_short
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
-
-if TYPE_CHECKING:
-    from nadi.segmentstore.doors.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
     everything else stands still. So they hold no strong reference to anything that could lead back to them.
     """
 
-    reads: weakref.ref[ConnectionReads]
+    reads: weakref.ref[Reads]
     container: weakref.ref[Container]
     record: weakref.ref[SegmentRecord]
     command: wire.ReadSegment
@@ -60,18 +57,18 @@ class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
             reads.wake(self)
 
 
-class ConnectionReads:
+class Reads:
     """`start` a read; `close` ends those in progress."""
 
     def __init__(
         self,
-        connection: Connection,
+        replies: Replies,
         container_of: Callable[[str], Container],
         reader: SegmentReader,
         access: TokenCheck,
         rota: Rota,
     ) -> None:
-        self._connection = connection
+        self._replies = replies
         self._container_of = container_of
         self._reader = reader
         self._access = access
@@ -91,7 +88,7 @@ class ConnectionReads:
             self._access.check(command)
             container = self._container_of(segment)
         except NadiError as error:
-            self._connection.fail(error, command.request_id, segment, command.offset)
+            self._replies.fail(error, command.request_id, segment, command.offset)
             return
         container.make_room()
         self._ready.append((command, container))
@@ -118,10 +115,10 @@ class ConnectionReads:
 
     def _answer_some(self) -> int:
         """Answer some; return how much that was, counted in commands."""
-        ready, connection = self._ready, self._connection
+        ready, replies = self._ready, self._replies
         done = 0
         while ready and done < READS_AT_ONCE:
-            room = connection.room_bytes
+            room = replies.room_bytes
             if not room:
                 return done
             command, container = ready.popleft()
@@ -130,7 +127,7 @@ class ConnectionReads:
                 done += 1 + self._answer(container, command, length) // READ_WEIGHT_BYTES
             except Exception as error:  # the caller may be a container, which has others to serve
                 log.error("a read of %s failed", command.segment, exc_info=error, extra={"segment": command.segment})
-                connection.close()
+                replies.close()
         if done >= READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
             self._rota.add(self._again)
@@ -165,12 +162,12 @@ class ConnectionReads:
                 self._wait(container, record, command)
             else:
                 held = min(max(length, 0), READ_REPLY_MAX_BYTES)
-                self._connection.sending.take(held)
+                self._replies.held.take(held)
                 task = asyncio.create_task(self._fetch(container, command, length))
                 self._tasks[task] = held
                 task.add_done_callback(self._fetched)  # it may be cancelled before it begins
         except NadiError as error:
-            self._connection.fail(error, command.request_id, segment, offset)
+            self._replies.fail(error, command.request_id, segment, offset)
         return 0
 
     def _wait(self, container: Container, record: SegmentRecord, command: wire.ReadSegment) -> None:
@@ -188,7 +185,7 @@ class ConnectionReads:
             try:
                 self._ready.append((command, self._container_of(command.segment)))
             except NotOwnerError as error:
-                self._connection.fail(error, command.request_id, command.segment, command.offset)
+                self._replies.fail(error, command.request_id, command.segment, command.offset)
             self.go_on()
 
     def _let_go(self, wait: _Wait) -> None:
@@ -202,7 +199,7 @@ class ConnectionReads:
     def _fetched(self, task: asyncio.Task[None]) -> None:
         """Give back what is held for its reply."""
         if task in self._tasks:
-            self._connection.sending.give(self._tasks.pop(task))
+            self._replies.held.give(self._tasks.pop(task))
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int) -> None:
         segment, offset, began = command.segment, command.offset, container.monotonic()
@@ -210,8 +207,8 @@ class ConnectionReads:
             try:
                 record, data = await self._reader.read(container, segment, offset, length, self)
                 fetched = container.monotonic()
-                while not self._connection.writable.is_set():  # another reply went out meanwhile; this one is counted
-                    await self._connection.writable.wait()
+                while not self._replies.writable.is_set():  # another reply went out meanwhile; this one is counted
+                    await self._replies.writable.wait()
             finally:
                 task = asyncio.current_task()
                 assert task is not None
@@ -227,18 +224,18 @@ class ConnectionReads:
                 self._ready.append((command, container))
             self.go_on()
         except NadiError as error:
-            self._connection.fail(error, command.request_id, segment, offset)
+            self._replies.fail(error, command.request_id, segment, offset)
         except Exception as error:
             log.error("a read of %s failed", segment, exc_info=error, extra={"segment": segment})
-            self._connection.close()
+            self._replies.close()
 
     def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:
         if len(data) > _LARGE_READ_BYTES and 2 * len(data) < len(getattr(data, "obj", data)):
             data = bytes(data)  # a copy, so that it doesn't keep alive the block it is a small part of
-        self._connection.send(reply_to(command, record, data))
+        self._replies.send(reply_to(command, record, data))
         if len(data) > _LARGE_READ_BYTES:
-            self._connection.flush()  # now, so that the next read knows whether there is room for it
-            if self._connection.writable.is_set():
+            self._replies.flush()  # now, so that the next read knows whether there is room for it
+            if self._replies.writable.is_set():
                 self.taken()
 
 

@@ -12,11 +12,19 @@ from typing import Any
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
+    NotEmptyError,
     SegmentNotFoundError,
     StreamSealedError,
     TruncatedError,
 )
-from nadi.limits import EVENT_TIME_MAX, EVENT_TIME_MIN, MOMENTS_AT_ONCE, TIMES_INDEXED_AT_ONCE
+from nadi.limits import (
+    EVENT_TIME_MAX,
+    EVENT_TIME_MIN,
+    MOMENTS_AT_ONCE,
+    TABLE_FIXED_KEY_MAX_BYTES,
+    TIMES_INDEXED_AT_ONCE,
+)
+from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
@@ -24,7 +32,7 @@ from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.records import Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION
+from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
 from nadi.wire.moments import ARRIVAL, NO_TIMES, check_clock, is_earliest, packed_moments, stretches_in
 
 Answer = Callable[[Any, FrameBuilder], wire.Command]
@@ -272,6 +280,76 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
     raise InvalidArgumentError(f"there is no attribute update of kind {kind}")
 
 
+# --- tables -------------------------------------------------------------------------------------------
+
+
+def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.Command:
+    r = find(frame.state, command.segment, Kind.TABLE)
+    return wire.TableSegmentInfo(command.request_id, r.name, 0, r.table_length, r.entry_count, r.key_length)
+
+
+def _table_create(command: wire.CreateTableSegment, frame: FrameBuilder) -> wire.Command:
+    key_length = command.key_length
+    if not 0 <= key_length <= TABLE_FIXED_KEY_MAX_BYTES:
+        raise InvalidArgumentError(f"a table's key length is 0 to {TABLE_FIXED_KEY_MAX_BYTES}, not {key_length}")
+    rollover_bytes = command.rollover_size_bytes
+    create(frame, command.segment, Kind.TABLE, key_length=key_length, rollover_bytes=rollover_bytes)
+    return wire.SegmentCreated(command.request_id, command.segment)
+
+
+def _table_delete(command: wire.DeleteTableSegment, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.TABLE)
+    if command.must_be_empty and record.entry_count:
+        raise NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
+    delete(frame, command.segment)
+    return wire.SegmentDeleted(command.request_id, command.segment)
+
+
+def _table_update(command: wire.UpdateTableEntries, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.TABLE)
+    versions = table_segments.update(frame, record, command.entries, command.table_segment_offset)
+    return wire.TableEntriesUpdated(command.request_id, tuple(versions))
+
+
+def _table_update_to_free_room(command: wire.UpdateTableToFreeRoom, frame: FrameBuilder) -> wire.Command:
+    if command.make_table and frame.state.find(command.segment) is None:
+        create(frame, command.segment, Kind.TABLE, ALL)
+    record = find(frame.state, command.segment, Kind.TABLE)
+    versions = table_segments.update(frame, record, command.entries, -1, ALL)
+    return wire.TableEntriesUpdated(command.request_id, tuple(versions))
+
+
+def _table_remove(command: wire.RemoveTableKeys, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.TABLE)
+    table_segments.remove(frame, record, command.keys, command.table_segment_offset)
+    return wire.TableKeysRemoved(command.request_id, command.segment)
+
+
+def _table_keys(command: wire.ReadTableKeys, frame: FrameBuilder) -> wire.Command:
+    entries, token = _table_page(command, frame)
+    keys = tuple(TableKey(entry.key, entry.version) for entry in entries)
+    return wire.TableKeysRead(command.request_id, command.segment, keys, token)
+
+
+def _table_entries(command: wire.ReadTableEntries, frame: FrameBuilder) -> wire.Command:
+    entries, token = _table_page(command, frame)
+    return wire.TableEntriesRead(command.request_id, command.segment, tuple(entries), token)
+
+
+def _table_page(
+    command: wire.ReadTableKeys | wire.ReadTableEntries, frame: FrameBuilder
+) -> tuple[list[TableEntry], bytes]:
+    record = find(frame.state, command.segment, Kind.TABLE)
+    return table_segments.page(frame.state, record, command.suggested_count, *command.range)
+
+
+def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.TABLE)
+    found = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
+    entries, reached_end, position = found
+    return wire.TableEntriesDeltaRead(command.request_id, command.segment, tuple(entries), False, reached_end, position)
+
+
 ANSWERS: dict[type[wire.Command], Answer] = {
     wire.GetStreamSegmentInfo: _info,
     wire.CreateSegment: _create,
@@ -286,4 +364,13 @@ ANSWERS: dict[type[wire.Command], Answer] = {
     wire.IndexTimes: _index_times,
     wire.MergeSegments: _merge,
     wire.MergeSegmentsBatch: _merge_batch,
+    wire.GetTableSegmentInfo: _table_info,
+    wire.CreateTableSegment: _table_create,
+    wire.DeleteTableSegment: _table_delete,
+    wire.UpdateTableEntries: _table_update,
+    wire.UpdateTableToFreeRoom: _table_update_to_free_room,
+    wire.RemoveTableKeys: _table_remove,
+    wire.ReadTableKeys: _table_keys,
+    wire.ReadTableEntries: _table_entries,
+    wire.ReadTableEntriesDelta: _table_delta,
 }

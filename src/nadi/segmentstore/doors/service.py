@@ -2,31 +2,42 @@
 
 Both doors of the store use it: connections, and callers in the same process. Every change and
 every look at state takes its turn in the segment's container, so replies report only what is durable. Most commands
-are answered in one turn (`segments`, `tables`); here are those that take several, or more.
+are answered in one turn (`segments`); here are those that take several, or more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from cachetools import LRUCache
 
-from nadi.access.commands import ACTS
+from nadi.access.commands import ACTS, acts_of
 from nadi.access.names import Act
-from nadi.errors import NadiError, SegmentNotFoundError, StorageFullError, UnavailableError
-from nadi.limits import TABLE_READ_KEYS
+from nadi.access.tokens import Token, TokenKey
+from nadi.errors import (
+    NadiError,
+    PermissionDeniedError,
+    SegmentNotFoundError,
+    StorageFullError,
+    TokenExpiredError,
+    UnavailableError,
+)
+from nadi.limits import LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
 from nadi.model.chunks import ChunkPart
 from nadi.model.scrub import ScrubReport
-from nadi.naming import SCRUB_SEGMENT, transient_segment_name
+from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors import loads, segments, tables
+from nadi.segmentstore.doors import segments
 from nadi.segmentstore.doors.segments import find
-from nadi.segmentstore.doors.token_check import TokenCheck
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.located import located
@@ -37,6 +48,7 @@ from nadi.wire import commands as wire
 from nadi.wire.chunks import packed_parts
 from nadi.wire.errors import error_reply
 from nadi.wire.fields import Buffer, TableEntry, TableKey
+from nadi.wire.loads import packed_loads
 
 T = TypeVar("T")
 
@@ -62,6 +74,45 @@ def _size_of(command: Any) -> int:
     return 64
 
 
+class TokenCheck:
+    """Lets commands pass or refuses them, by the tables of `nadi.access`; without a key, all pass.
+
+    A signature is checked once per token and then remembered, with its expiry on the monotonic clock, so setting the
+    wall clock neither ends nor prolongs a token; all that remains per command is a dictionary lookup or two. Append
+    sessions are checked at their setup and keep their expiry time.
+    """
+
+    def __init__(self, key: TokenKey | None = None) -> None:
+        self._key = key
+        self._good: LRUCache[str, Token] = LRUCache(TOKENS_KEPT)
+
+    @property
+    def asks(self) -> bool:
+        """Whether tokens are required."""
+        return self._key is not None
+
+    def check(self, command: Any) -> float:
+        """Return when the command's token expires, on the monotonic clock (infinity: never).
+
+        PermissionDeniedError if the token is invalid or doesn't cover the command, TokenExpiredError if it has expired.
+        """
+        if self._key is None:
+            return math.inf
+        token = self._good.get(command.token)
+        if token is None:
+            token = self._key.check(command.token)
+            self._good[command.token] = token
+        elif token.ends_at <= self._key.monotonic_s():
+            raise TokenExpiredError("the delegation token has expired")
+        if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
+            raise PermissionDeniedError("the delegation token is not for this segment, or not for this command")
+        return token.ends_at
+
+    def has_ended(self, ends_at: float) -> bool:
+        """Whether that expiry time has come."""
+        return self._key is not None and ends_at <= self._key.monotonic_s()
+
+
 class SegmentService:
     """Handles commands.
 
@@ -83,9 +134,8 @@ class SegmentService:
         self._reader = reader
         self._runtime = runtime
         self._meters = meters
-        answers = segments.ANSWERS | tables.ANSWERS
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
-            **{kind: partial(self._in_one_turn, answer) for kind, answer in answers.items()},
+            **{kind: partial(self._in_one_turn, answer) for kind, answer in segments.ANSWERS.items()},
             wire.CreateTransientSegment: self._create_transient,
             wire.LocateOffset: self._locate,
             wire.LocateChunks: self._locate_chunks,
@@ -195,4 +245,10 @@ class SegmentService:
         return wire.ScrubReported(command.request_id, command.segment, report)
 
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
-        return loads.answer(command, self._meters())
+        """The loads of the first segments after the one named, over all containers."""
+        if command.segment != LOAD_SEGMENT:
+            raise SegmentNotFoundError(command.segment)
+        pages = [meter.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for meter in self._meters()]
+        loads = sorted(chain.from_iterable(pages), key=attrgetter("segment"))
+        page = packed_loads(loads[:LOAD_PAGE_SEGMENTS])
+        return wire.SegmentLoads(command.request_id, command.segment, page, len(loads) <= LOAD_PAGE_SEGMENTS)

@@ -1,0 +1,181 @@
+"""What a connection sends: replies and acknowledgements, no more than its peer takes and there is room for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nadi.access.budget import Pool
+from nadi.errors import ChunksUnavailableError, NadiError, ProtocolError, StorageFullError, UnavailableError
+from nadi.limits import CONNECTION_REPLIES_BYTES, CONNECTION_UNSENT_BYTES, SEND_TIMEOUT_S
+from nadi.wire import commands as wire
+from nadi.wire.errors import error_reply
+from nadi.wire.outgoing import Outgoing
+from nadi.wire.unsent import Unsent
+
+log = logging.getLogger(__name__)
+
+_KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
+
+
+class Replies:
+    """The sending side of one connection; it does nothing before `open` and after `lost`.
+
+    pool: the room for all connections' replies. report: called with whose connection was ended, and why. resume: called
+    when the peer takes more, or there is room again.
+    """
+
+    def __init__(self, pool: Pool, report: Callable[[object, object], None], resume: Callable[[], None]) -> None:
+        self._pool, self._report, self._resume = pool, report, resume
+        self.held = pool.account()
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
+        self._unsent: Unsent | None = None
+        self._unsent_bytes = 0
+        self.writable = asyncio.Event()  # the peer takes what is sent
+        self.writable.set()
+        self._is_taken = True  # as `writable` says
+
+    def open(self, transport: asyncio.Transport) -> None:
+        self._transport, self._outgoing, self._unsent = transport, Outgoing(transport, self.flushed), Unsent(transport)
+
+    def lost(self) -> None:
+        self._transport = self._outgoing = self._unsent = None
+        self._pool.forget(self._room_came)
+        self.held.give(_KEPT * self._unsent_bytes)
+        self._unsent_bytes = 0
+        self._is_taken = True
+        self.writable.set()
+
+    # --- ending the connection ---------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def close(self) -> None:
+        """End the connection once what is queued has been sent."""
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it now, even if not everything has been sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def refuse(self, reason: object) -> None:
+        """End it because of its peer, and report that."""
+        self.report(reason)
+        self.close()
+
+    def report(self, reason: object) -> None:
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        self._report(peer, reason)
+
+    def broken(self, error: Exception) -> None:
+        """End it because of what was received, or of an error while handling it."""
+        if isinstance(error, ProtocolError):
+            self.refuse(error)
+        else:
+            log.error("a connection ends by an unexpected error", exc_info=error)
+            self.close()
+
+    # --- sending -------------------------------------------------------------------------------------------
+
+    def send(self, command: wire.Command) -> None:
+        """Queue a reply, unless the connection is lost."""
+        if self._outgoing is not None:
+            self._outgoing.send(command)
+
+    def send_all(self, commands: list[wire.DataAppended], *, now: bool) -> None:
+        """Send acknowledgements; at once, or with the rest of this turn of the loop."""
+        if commands and self._outgoing is not None:
+            self._outgoing.send_all(commands)
+            if now:
+                try:
+                    self.flush()
+                except Exception:  # it has ended the connection; the container that calls this is not to blame
+                    log.exception("replies could not be sent")
+
+    def flush(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.flush()
+
+    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
+        """Send the error to the peer; an error the protocol has no word for ends the connection."""
+        try:
+            self.send(error_reply(error, request_id, segment, offset))
+        except UnavailableError:
+            self.close()
+        except NadiError as unexpected:
+            self.refuse(unexpected)
+        if isinstance(error, (StorageFullError, ChunksUnavailableError)):
+            self.close()
+
+    # --- room ----------------------------------------------------------------------------------------------
+
+    @property
+    def room_bytes(self) -> int:
+        """How large a reply may be now; 0: none, and `resume` is called when that changes."""
+        if not self._is_taken:
+            return 0
+        pool = self._pool
+        share, held = pool.share_bytes, self.held.held_bytes
+        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
+        if self._outgoing is not None:
+            room -= self._outgoing.queued_bytes
+        if room > 0:
+            return room
+        pool.wait(self._room_came)
+        return 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is unsent that nothing more should be asked for."""
+        return self._unsent_bytes > CONNECTION_UNSENT_BYTES
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the peer takes nothing now."""
+        return not self._is_taken
+
+    def pause(self) -> None:
+        self._is_taken = False
+        self.writable.clear()
+
+    def go_on(self) -> None:
+        """The peer takes what is sent again."""
+        self.flushed(0)
+        self._is_taken = True
+        self.writable.set()
+
+    async def may_reply(self) -> None:
+        """Wait until the peer takes replies, and there is room for one."""
+        await self.writable.wait()
+        while not self.held.room_bytes:
+            await self.held.room()
+            await self.writable.wait()
+
+    def flushed(self, size_bytes: int) -> None:
+        """That many more bytes were handed to the transport, or it has sent some on."""
+        if self._unsent is not None:
+            unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
+            if unsent != before:
+                self._unsent_bytes = unsent
+                self.held.take(_KEPT * (unsent - before))
+
+    def _room_came(self) -> None:
+        self.flushed(0)
+        self._resume()
+
+    def stalled(self, now_s: float) -> str:
+        """Return why the connection must end for what its peer didn't take, or ""."""
+        if self._unsent is None:
+            return ""
+        if self._unsent.stalled_s(now_s) > SEND_TIMEOUT_S:
+            return f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
+        if self._unsent_bytes:
+            self.flushed(0)
+        return ""
