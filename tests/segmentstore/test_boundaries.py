@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore.reading.boundaries import Walks
-from nadi.segmentstore.reading.hops import HEADER, hop
+from nadi.segmentstore.reading.boundaries import HEADER, Walks, hop
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store

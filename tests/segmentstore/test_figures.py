@@ -14,8 +14,7 @@ from nadi.model.framing import frame_events
 from nadi.observe.metrics import Distribution, Sample
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.figures.gathering import samples
-from nadi.segmentstore.figures.meanings import MEANINGS
+from nadi.segmentstore.figures.gathering import MEANINGS, samples
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store

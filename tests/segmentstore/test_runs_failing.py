@@ -24,8 +24,8 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runfile import RunFile
+from nadi.segmentstore.tier2 import object_places
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.places import localfiles
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 from tests.segmentstore.test_runs import checkpointed, runs_in
@@ -46,7 +46,7 @@ class Disk:
         self.is_failing, self.failed = False, 0
         patches.setattr(RunFile, "_write", self._sometimes(RunFile._write))
         patches.setattr(RunFile, "complete", self._sometimes(RunFile.complete))
-        patches.setattr(localfiles, "sync", self._sometimes(localfiles.sync))
+        patches.setattr(object_places, "sync", self._sometimes(object_places.sync))
         patches.setattr(runs_module.RunFiles, "_made", self._sometimes(runs_module.RunFiles._made))
         append, put = FileLog.append, ChunkStore.put
 

@@ -12,7 +12,7 @@ import uvloop
 from nadi.errors import UnavailableError
 from nadi.limits import STORAGE_WRITER_RUNS
 from nadi.model.framing import frame_events
-from nadi.segmentstore import moving, storage_writer
+from nadi.segmentstore import storage_writer
 from nadi.segmentstore.state import machine as state_module
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
@@ -28,7 +28,7 @@ TXN = SMALL + "#transaction." + "0" * 31 + "1"
 
 async def test_only_what_is_due_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 1_000)
-    monkeypatch.setattr(moving, "CHUNK_FLUSH_BYTES", 1_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 1_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 3600.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
@@ -98,7 +98,7 @@ async def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> 
 def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
     """Of one segment too; no more of them than may be in memory, and each byte stays where it was."""
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 10_000)
-    monkeypatch.setattr(moving, "CHUNK_FLUSH_BYTES", 10_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 10_000)
     monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 20_000)
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 1_000)
     put, under_way, most = ChunkStore.put, 0, 0
@@ -146,7 +146,7 @@ def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 1_000)
-    monkeypatch.setattr(moving, "CHUNK_FLUSH_BYTES", 1_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 1_000)
     put, failures = ChunkStore.put, ["once"]
 
     async def failing_put(chunks: ChunkStore, name: str, parts: Sequence[Buffer]) -> None:

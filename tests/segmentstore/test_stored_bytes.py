@@ -20,7 +20,7 @@ from nadi.errors import CorruptLogError, DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.reading.logged import AHEAD_EXTENTS
+from nadi.segmentstore.reading.reads import AHEAD_EXTENTS
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog

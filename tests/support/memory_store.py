@@ -19,7 +19,7 @@ from nadi.errors import NadiError, SegmentNotFoundError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container.requests import Request
+from nadi.segmentstore.container.request_queue import Request
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService, TokenCheck

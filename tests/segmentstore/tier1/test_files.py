@@ -29,10 +29,9 @@ from nadi.errors import (
 from nadi.segmentstore.tier1 import disk, layout
 from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.fence import Fence
-from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.files import FileLog, Pace
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING, LogAddress
-from nadi.segmentstore.tier1.pace import Pace
 from tests.support.replayed import replayed
 
 FILE_BYTES = 64 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_LONGEST_PAUSE_S, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
-from nadi.segmentstore.tier1.pace import Pace
+from nadi.segmentstore.tier1.files import Pace
 
 QUICK_S = LOG_QUICK_WRITE_S / 3
 

@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
 from nadi.segmentstore.tier2.description import ChunkDescription
-from nadi.segmentstore.tier2.places.objects import ObjectPlace
+from nadi.segmentstore.tier2.object_places import ObjectPlace
 from nadi.wire.fields import Buffer
 
 from ..machine.process import BEGIN_MS, Process

@@ -29,7 +29,7 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
-from nadi.segmentstore.tier2.places.objects import ObjectPlace
+from nadi.segmentstore.tier2.object_places import ObjectPlace
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from nadi.engines.engine import LogEngine
 from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError, UnavailableError
 from nadi.limits import (
+    CHAIN_AHEAD_BYTES,
     CHAIN_CLOSE_S,
     CHAIN_DELETED_AT_ONCE,
     CHAIN_PAUSE_PART,
@@ -30,10 +31,9 @@ from nadi.limits import (
     FRAME_MAX_BYTES,
 )
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.chain.ahead import Ahead
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
 from nadi.segmentstore.chain.objects import ChainObjects
-from nadi.segmentstore.chain.walk import Walk
+from nadi.segmentstore.chain.walk import Link, Walk
 from nadi.segmentstore.tier1.log import (
     NOTHING,
     Appended,
@@ -48,6 +48,43 @@ from nadi.segmentstore.tier1.log import (
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
 _READS_AT_ONCE = 16  # of frames, for one caller
+
+
+class Ahead:
+    """`links` gives what the walk gives, and raises what it raises; `close` ends it before that."""
+
+    def __init__(self, links: AsyncIterator[Link]) -> None:
+        self._found: deque[Link] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._run(links))
+        self._task.add_done_callback(lambda _: self._changed.set())
+
+    async def _run(self, links: AsyncIterator[Link]) -> None:
+        async for link in links:
+            self._found.append(link)
+            self._bytes += len(link.data)
+            self._changed.set()
+            while self._bytes > CHAIN_AHEAD_BYTES:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def links(self) -> AsyncIterator[Link]:
+        while True:
+            while self._found:
+                link = self._found.popleft()
+                self._bytes -= len(link.data)
+                self._changed.set()
+                yield link
+            if self._task.done():
+                self._task.result()
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
 
 class ChainStart(NamedTuple):

@@ -36,7 +36,7 @@ from nadi.limits import (
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container.requests import again
+from nadi.segmentstore.container.request_queue import again
 from nadi.segmentstore.counts import Arrival
 from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.segments import find

@@ -136,11 +136,6 @@ class Replies:
         """Whether so much is unsent that nothing more should be asked for."""
         return self._unsent_bytes > CONNECTION_UNSENT_BYTES
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the peer takes nothing now."""
-        return not self._is_taken
-
     def pause(self) -> None:
         self._is_taken = False
         self.writable.clear()

@@ -26,9 +26,10 @@ from nadi.errors import (
     SegmentNotFoundError,
     StorageFullError,
     TokenExpiredError,
+    TruncatedError,
     UnavailableError,
 )
-from nadi.limits import LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
+from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
 from nadi.model.chunks import ChunkPart
 from nadi.model.scrub import ScrubReport
 from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
@@ -40,10 +41,9 @@ from nadi.segmentstore.doors import segments
 from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
-from nadi.segmentstore.reading.located import located
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub.scrub import Scrub
-from nadi.segmentstore.state.records import Extent, Kind
+from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.chunks import packed_parts
 from nadi.wire.errors import error_reply
@@ -51,6 +51,29 @@ from nadi.wire.fields import Buffer, TableEntry, TableKey
 from nadi.wire.loads import packed_loads
 
 T = TypeVar("T")
+
+
+def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart], bool]:
+    """The first chunks that have bytes from `start` to `end`, at most `CHUNKS_LOCATED`, and whether these are all.
+
+    Without those that can't be checked, or were damaged when they were last looked at: what these have, the store gives
+    out, or tells what is wrong with it. TruncatedError if the segment no longer has `start`.
+    """
+    if start < record.start_offset:
+        raise TruncatedError(record.name, start, record.start_offset)
+    parts: list[ChunkPart] = []
+    if start >= record.length:
+        return parts, True
+    extents = record.extents
+    for index in range(record.extent_index(start), len(extents)):
+        extent = extents[index]
+        if extent.offset >= end:
+            break
+        if extent.chunk and extent.checksums and not extent.aside:
+            if len(parts) == CHUNKS_LOCATED:
+                return parts, False
+            parts.append(ChunkPart(extent.chunk, extent.offset, extent.length, extent.checksums))
+    return parts, True
 
 
 def _subject(command: Any) -> str:

@@ -11,7 +11,8 @@ bytes go to the cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from cachetools import FIFOCache
 
 from nadi.access.shares import Places, Ticket
 from nadi.errors import (
+    ChunksUnavailableError,
+    CorruptLogError,
     DamagedDataError,
     InvalidArgumentError,
     NadiError,
@@ -39,27 +42,123 @@ from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
-from nadi.segmentstore.reading.chunked import Chunked
 from nadi.segmentstore.reading.fetched import Fetched, is_cut_short
-from nadi.segmentstore.reading.logged import (
-    AHEAD_BYTES,
-    AHEAD_EXTENTS,
-    TOGETHER_BYTES,
-    TOGETHER_EXTENTS,
-    following,
-    of_log,
-    of_run,
-)
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier1.log import Part, PartRead
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
 _EXTENTS_A_TURN = 500  # put together from the cache, for a reply or else: about 1 us each
 _DAMAGED_PLACES = 10_000  # remembered
+
+
+log = logging.getLogger(__name__)
+
+
+TOGETHER_BYTES, TOGETHER_EXTENTS = 4 * MIB, 4_096  # for whoever needs all of them
+AHEAD_BYTES, AHEAD_EXTENTS = MIB // 4, 64  # for a reader, who waits for the first of them
+
+
+async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
+    """Extents of the log, each checked.
+
+    Raises:
+        UnavailableError: the log can't be read.
+    """
+    parts = []
+    for extent in extents:
+        assert extent.frame is not None
+        assert extent.frame.address is not None
+        parts.append(Part(extent.frame.address, extent.position, extent.length, extent.checksums))
+    try:
+        found = await container.log.read_parts(parts)
+    except OSError as error:
+        raise UnavailableError(f"the log can't be read: {error}") from error
+    return [_fetched(extent.length, data) for extent, data in zip(extents, found, strict=True)]
+
+
+async def of_run(container: Container, extent: Extent) -> Fetched:
+    """An extent beside the log, checked. Raises: as `of_log`."""
+    assert container.runs is not None
+    data: PartRead
+    try:
+        data = await container.runs.read_at(extent.run, extent.position, extent.length, extent.checksums)
+    except (NotFoundError, CorruptLogError) as error:
+        data = error
+    except OSError as error:
+        raise UnavailableError(f"the log can't be read: {error}") from error
+    return _fetched(extent.length, data)
+
+
+def _fetched(length: int, found: PartRead) -> Fetched:
+    if isinstance(found, CorruptLogError):
+        return Fetched(b"", 0, length, {0: f"{found.what}, at byte {found.offset:,} of {found.file}"}, length)
+    if isinstance(found, NotFoundError):
+        return Fetched(b"", 0, length, {0: str(found)}, length)
+    return Fetched(found, 0, length, {}, length)
+
+
+def following(
+    extents: Sequence[Extent], first: int, is_at_hand: Callable[[Extent], bool], most_bytes: int, most: int
+) -> list[Extent]:
+    """The extent number `first`, and those after it that can be fetched from the log with it: up to a chunk, or a file
+    beside the log, and without those at hand. `most` of them at most, with `most_bytes`, unless the first has more."""
+    chosen, size = [extents[first]], extents[first].length
+    for number in range(first + 1, min(first + most, len(extents))):
+        extent = extents[number]
+        if extent.frame is None or extent.frame.address is None or extent.run or size + extent.length > most_bytes:
+            break
+        if not is_at_hand(extent):
+            chosen.append(extent)
+            size += extent.length
+    return chosen
+
+
+class Chunked:
+    """For one segment store."""
+
+    def __init__(self, chunks: ChunkStore) -> None:
+        self._chunks = chunks
+        self._is_away = False  # as far as the last fetch knows
+
+    async def fetch(self, extent: Extent, begin: int, size: int) -> Fetched:
+        """Part of a chunk, from a whole block on, checked.
+
+        Raises:
+            ChunksUnavailableError: tier 2 doesn't give it now.
+        """
+        name, first = extent.chunk, begin // BLOCK_BYTES
+        try:
+            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
+        except NotFoundError:
+            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
+            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+        except DiskReadError as error:
+            if size <= BLOCK_BYTES:
+                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+            # one bad place fails the whole read: block by block, the others are recovered
+            pieces = [
+                await self.fetch(extent, at, min(BLOCK_BYTES, begin + size - at))
+                for at in range(begin, begin + size, BLOCK_BYTES)
+            ]
+            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
+            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+        except UnavailableError as error:
+            if not self._is_away:
+                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
+            self._is_away = True
+            raise ChunksUnavailableError(
+                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
+            ) from None
+        self._is_away = False
+        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
+        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
 
 
 class SegmentReader:

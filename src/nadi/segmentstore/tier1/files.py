@@ -30,14 +30,21 @@ from typing import NamedTuple, Self, TypeVar
 from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES, MIB
+from nadi.limits import (
+    LOG_FILE_BYTES,
+    LOG_QUICK_FRAME_BYTES,
+    LOG_QUICK_LONGEST_PAUSE_S,
+    LOG_QUICK_PAUSE_S,
+    LOG_QUICK_WRITE_S,
+    LOG_SPARE_FILES,
+    MIB,
+)
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
-from nadi.segmentstore.tier1.pace import Pace
 from nadi.segmentstore.tier1.reading import by_file, heads_of_files, read_checked, read_heads, read_near, some_of
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply
@@ -45,6 +52,34 @@ from nadi.segmentstore.tier1.writer import FrameWriter
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
+
+
+_WEIGHT = 1 / 16  # of the latest write in the average
+_MOST_S = 4 * LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
+
+
+class Pace:
+    """Learns of each write in the loop's thread. One done by the writer thread says nothing: its time includes the wait
+    for the interpreter."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._average_s = LOG_QUICK_WRITE_S / 2
+        self._pause_s = 0.0  # the last one
+        self._pause_until = clock()
+
+    def is_quick(self, payload_bytes: int) -> bool:
+        """Whether the frame may be written here and now."""
+        return payload_bytes <= LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
+
+    def took(self, seconds: float) -> None:
+        self._average_s += (min(seconds, _MOST_S) - self._average_s) * _WEIGHT
+        if self._average_s > LOG_QUICK_WRITE_S:
+            now = self._clock()
+            is_slow_again = now - self._pause_until < self._pause_s
+            self._pause_s = min(self._pause_s * 2, LOG_QUICK_LONGEST_PAUSE_S) if is_slow_again else LOG_QUICK_PAUSE_S
+            self._pause_until = now + self._pause_s
+            self._average_s = LOG_QUICK_WRITE_S / 2
 
 
 class _Append(NamedTuple):

@@ -18,21 +18,23 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
+from crc32c import crc32c
+
 from nadi.engines.hdfs.where import SCHEME as HDFS
+from nadi.engines.outcomes import ContradictionError
 from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.limits import KIB
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
-from nadi.segmentstore.tier2 import localreads, putting
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
+from nadi.segmentstore.tier2 import object_places
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks, is_right, seed_of
 from nadi.segmentstore.tier2.claim import Claim
 from nadi.segmentstore.tier2.description import ChunkDescription
-from nadi.segmentstore.tier2.places import localfiles
-from nadi.segmentstore.tier2.places.hdfs import HdfsPlace
-from nadi.segmentstore.tier2.places.objects import ObjectPlace, failed, unwritten
-from nadi.segmentstore.tier2.places.place import DiskReadError as DiskReadError
-from nadi.segmentstore.tier2.places.place import Listed as Listed
-from nadi.segmentstore.tier2.places.place import Place
+from nadi.segmentstore.tier2.object_places import DiskReadError as DiskReadError
+from nadi.segmentstore.tier2.object_places import HdfsPlace, ObjectPlace, Place, failed, unwritten
+from nadi.segmentstore.tier2.object_places import Listed as Listed
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,58 @@ MARK, MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 _PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
+
+
+_PIECE_BYTES = 256 * KIB
+
+
+async def put_new(place: Place, name: str, parts: Sequence[Buffer]) -> None:
+    """Store `parts`, end to end, if nothing has the name; they are durable when this returns.
+
+    Raises:
+        StorageFullError, UnavailableError: it isn't known whether they are stored, or something else has the name.
+    """
+    if await place.create(name, parts):
+        return
+    try:
+        there = await place.read(name, 0, None)
+    except FileNotFoundError:
+        raise ContradictionError(
+            f"{name} could not be stored in tier 2, though nothing is there: tried again"
+        ) from None
+    if there != b"".join(parts):
+        raise UnavailableError(
+            f"tier 2 has another {name}: another server writes there, and each needs a prefix of its own"
+        )
+
+
+def read_checked(path: Path, name: str, position: int, length: int, checksums: bytes) -> tuple[memoryview, list[int]]:
+    """Return bytes of the chunk of that name, fewer if it is shorter, and which blocks aren't what was stored.
+
+    position: where a block begins. checksums: of the whole chunk, or none. Blocking; OSError if the disk fails.
+    """
+    data = np.empty(length, np.uint8).data  # doesn't clear the memory
+    damaged: list[int] = []
+    read = 0
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place would make it wait
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EIO, "it is no file")
+        for begin in range(0, length, BLOCK_BYTES):
+            number, end = (position + begin) // BLOCK_BYTES, min(begin + BLOCK_BYTES, length)
+            checksum = seed_of(name, number)
+            while read < end:
+                piece = data[read : min(read + _PIECE_BYTES, end)]
+                count = os.preadv(file, [piece], position + read)
+                if not count:
+                    break
+                checksum = crc32c(piece[:count], checksum)
+                read += count
+            if read < end or not is_right(checksums, number, checksum):
+                damaged.append(number)
+    finally:
+        os.close(file)
+    return data[:read], damaged
 
 
 class ChunkStore:
@@ -148,7 +202,7 @@ class ChunkStore:
         """
         await self._before_write()
         if self._local is None:
-            await putting.put_new(self._place, name, parts)
+            await put_new(self._place, name, parts)
         else:
             await self._place.put_over(name, parts)
 
@@ -162,7 +216,7 @@ class ChunkStore:
         """Make an object durable that a process has stored which may have been killed before that."""
         if self._local is not None:
             try:
-                await self.runtime.in_thread(localfiles.sync, self._local, self._local / name)
+                await self.runtime.in_thread(object_places.sync, self._local, self._local / name)
             except OSError as error:
                 raise unwritten(error) from error
 
@@ -185,7 +239,7 @@ class ChunkStore:
             return False
         await self._before_write()
         try:
-            await self.runtime.in_thread(localfiles.adopt, self._local, file, name, complete)
+            await self.runtime.in_thread(object_places.adopt, self._local, file, name, complete)
         except FileNotFoundError as error:
             raise NotFoundError(f"{file} is gone") from error
         except OSError as error:
@@ -215,7 +269,7 @@ class ChunkStore:
         if self._local is not None:
             arguments = self._local / name, name, position, length, checksums
             try:
-                return await self.runtime.in_thread(localreads.read_checked, *arguments)
+                return await self.runtime.in_thread(read_checked, *arguments)
             except FileNotFoundError:
                 raise self._missing(name) from None
             except OSError as error:

@@ -7,22 +7,107 @@ was begun and never ended would be paid for, and seen by nobody.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
+from nadi.engines.hdfs.files import File, Files
+from nadi.engines.hdfs.registry import value_of
+from nadi.engines.hdfs.where import where
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
-from nadi.segmentstore.tier2.places import localfiles
-from nadi.segmentstore.tier2.places.place import DiskReadError, Listed
 from nadi.wire.fields import Buffer
 
 _PAGE = 1_000
+
+
+def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
+    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking.
+
+    Raises: OSError.
+    """
+    complete()
+    path = root / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.link(file, path)
+    sync(root, path)
+
+
+def sync(root: Path, file: Path) -> None:
+    """Make a file of the folder `root` durable, and the folders that lead to it; blocking.
+
+    Raises: OSError.
+    """
+    for path in (file, *file.parents):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
+            if os.fstat(descriptor).st_mode & 0o777 != mode:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if path == root:
+            return
+
+
+class DiskReadError(UnavailableError):
+    """A place on the disk that holds a chunk can't be read."""
+
+
+class Listed(NamedTuple):
+    """An object as a listing shows it. modified_ms: when it was stored, since 1970, by the store's own clock."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Place(Protocol):
+    """Objects by name. All calls raise UnavailableError, or a kind of it, if the place can't answer, without the text
+    or the cause of what it says, which may have credentials."""
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        """Store `parts`, end to end, if nothing has the name; they are durable when this returns.
+
+        False: something has it, or the place took its own earlier try for another's: only reading it says whose it is.
+
+        Raises:
+            StorageFullError, UnavailableError: it isn't known whether they are stored.
+        """
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Store `parts`, end to end, whatever has the name now; durable, too. Raises: as `create`."""
+
+    async def read(self, name: str, position: int, length: int | None) -> memoryview:
+        """The object's bytes from there on, fewer if it is shorter; length: None is up to its end.
+
+        Raises:
+            FileNotFoundError: nothing has the name, though the place is there.
+            DiskReadError: the disk can't read them.
+        """
+
+    def has(self, name: str) -> bool:
+        """Whether an object has the name; blocking."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes in bytes of all objects in a folder, and below it; blocking."""
+
+    def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+        """All objects in a folder, and below it, some at a time, in no order; a folder "" is all there is."""
+
+    async def rename(self, name: str, new: str) -> None:
+        """The new name is durable when this returns. UnavailableError: or nothing has the old name."""
+
+    async def delete(self, name: str) -> None:
+        """Delete an object if it is there."""
 
 
 class ObjectPlace:
@@ -71,7 +156,7 @@ class ObjectPlace:
 
     async def _settle(self, name: str) -> None:
         if self._local is not None:
-            await self._runtime.in_thread(localfiles.sync, self._local, self._local / name)
+            await self._runtime.in_thread(sync, self._local, self._local / name)
 
     def _unwritten(self, name: str, error: Exception) -> UnavailableError:
         return told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
@@ -171,3 +256,41 @@ def failed(what: str, error: Exception) -> UnavailableError:
 
 def _in_a_line(error: Exception) -> str:
     return without_secrets(str(error), secrets_of({}))
+
+
+class HdfsPlace:
+    """A `Place` in HDFS."""
+
+    def __init__(self, url: str, runtime: Runtime, options: dict[str, str]) -> None:
+        self._files = Files(where(url, **options), runtime)
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        return await self._files.put(name, parts)
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        if not await self._files.put(name, parts, over=True):
+            raise UnavailableError(f"HDFS can't replace {name}: it is tried again")
+
+    async def read(self, name: str, position: int, length: int | None) -> memoryview:
+        return memoryview(await self._files.read(name, position, length))
+
+    def has(self, name: str) -> bool:
+        return self._files.is_there(name)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {one.name: one.size_bytes for one in map(_listed, self._files.listed(prefix))}
+
+    async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+        async for page in self._files.pages(folder):
+            yield [_listed(file) for file in page]
+
+    async def rename(self, name: str, new: str) -> None:
+        await self._files.rename(name, new)
+
+    async def delete(self, name: str) -> None:
+        await self._files.delete(name)
+
+
+def _listed(file: File) -> Listed:
+    """A value goes by its own name, not by those of its versions."""
+    return Listed(value_of(file.name) or file.name, file.size_bytes, file.modified_ms)
