@@ -20,7 +20,7 @@ import uvloop
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
-from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.container.container import Container, Phase
 from nadi.segmentstore.datafolder import container_number
 from nadi.segmentstore.doors.replies import Replies
 from nadi.wire import commands as wire
@@ -371,7 +371,7 @@ def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
                 await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
             await waits.wait()  # before it opens its parts again
             moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
-            await until_async(lambda: container._given_up_to is not None)
+            await until_async(lambda: container.phase is not Phase.RUNNING)
             go_on.set()
             await moving
             assert not opened

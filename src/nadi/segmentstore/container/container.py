@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
@@ -102,6 +103,16 @@ def unsure(answers: Answers) -> Answers:
     ]
 
 
+class Phase(Enum):
+    """Where a container is in its life. A failed one is RUNNING: it recovers by itself."""
+
+    RUNNING = auto()
+    GIVEN_UP = auto()  # another store will have it: requests are refused, and the frame in flight is finished
+    STOPPING = auto()  # likewise, and then a last checkpoint is written
+    LOST = auto()  # its parts are another server's: nothing is written any more; it waits for `stop`
+    ENDED = auto()  # lost, and told to stop
+
+
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result.
 
@@ -126,16 +137,14 @@ class Container:
         self.monotonic = runtime.monotonic
         self._runtime = runtime
         self._told_full = False
-        self.log_max_bytes, self.log_full = LOG_MAX_BYTES, False  # because tier 2 takes no data; checked for each frame
+        self.log_max_bytes = LOG_MAX_BYTES  # past it, tier 2 takes no data, and nothing is appended
         self.queue = RequestQueue()
         self._wake = asyncio.Event()
         self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: Answers = []
-        self._stopping = False
-        self._refuses = False  # all requests: it is stopping, or was given up
-        self._given_up_to: str | None = None  # the other store's address, "" if it isn't known
-        self.is_lost = False  # its parts are another server's: nothing is written any more
+        self.phase = Phase.RUNNING
+        self._owner: str | None = None  # the address of the store that gets it, "" if it isn't known
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -144,6 +153,15 @@ class Container:
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
 
     # --- life ----------------------------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its parts are another server's, or may be."""
+        return self.phase in (Phase.LOST, Phase.ENDED)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self.phase in (Phase.STOPPING, Phase.ENDED)
 
     async def start(self) -> None:
         """Recover from disk and start taking requests. What fails leaves nothing open."""
@@ -168,7 +186,8 @@ class Container:
 
     async def stop(self) -> None:
         """Answer what is in flight, write a last checkpoint, close the files. Cancelled, it goes on all the same."""
-        self._stopping = self._refuses = self.checkpoints.stopping = True
+        self.phase = Phase.ENDED if self.is_lost else Phase.STOPPING
+        self.checkpoints.stopping = True
         self._wake.set()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -176,14 +195,17 @@ class Container:
     def give_up(self, owner: str) -> None:
         """Refuse what waits and whatever comes: the store at that address will have the container. Then `stop` it,
         which waits for the frame in flight; its appends are acknowledged as usual."""
-        self._given_up_to, self._refuses = owner, True
+        self._owner = owner
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.GIVEN_UP
         self._refuse_waiting()
 
     def lose(self, owner: str) -> None:
         """End it for good: it is that other store's, or may be. What waits and whatever comes is refused as by
         `give_up`; appends in flight get an error, and may be stored. Then `stop` it, which writes nothing."""
-        self._given_up_to = owner
-        self.is_lost = self._refuses = self.checkpoints.stopping = True
+        self._owner = owner
+        self._set_lost()
+        self.checkpoints.stopping = True
         if self._task is not None:
             if self._is_appending:
                 self._task.cancel()  # it may take forever where the log can't be reached
@@ -192,8 +214,11 @@ class Container:
     def _end(self) -> None:
         """Its parts are another server's."""
         if not self.is_lost:
-            self.is_lost = True
+            self._set_lost()
             self.on_taken()
+
+    def _set_lost(self) -> None:
+        self.phase = Phase.ENDED if self._is_stopping else Phase.LOST
 
     async def _open(self) -> None:
         began = self._runtime.monotonic()
@@ -217,7 +242,7 @@ class Container:
 
     def submit(self, request: Request, *, own: bool = False) -> None:
         """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
-        if self._refuses or self._failure is not None:
+        if self.phase is not Phase.RUNNING or self._failure is not None:
             request.failed(self.refusal())
             return
         self.queue.add(request, own=own)
@@ -225,8 +250,8 @@ class Container:
 
     def refusal(self, segment: str = "") -> UnavailableError:
         """Why it takes no requests now, on that segment if one is named."""
-        if self._given_up_to is not None:
-            return NotOwnerError(segment, self._given_up_to)
+        if self._owner is not None:
+            return NotOwnerError(segment, self._owner)
         if self._failure is not None:
             return again(self._failure)
         return ClosedError("the server is stopping: connect again when it is back")
@@ -244,7 +269,7 @@ class Container:
     @property
     def failure(self) -> Exception | None:
         """Why it takes no requests now; it recovers by itself, unless it was given up."""
-        return self.refusal() if self._given_up_to is not None else self._failure
+        return self.refusal() if self._owner is not None else self._failure
 
     @property
     def damaged(self) -> list[Damage]:
@@ -272,14 +297,14 @@ class Container:
 
     @property
     def ended(self) -> bool:
-        return self._stopping or (self._task is not None and self._task.done())
+        return self._is_stopping or (self._task is not None and self._task.done())
 
     # --- the loop ---------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             if not self.queue and self._failure is None and self._pending_failure is None:
-                if self._stopping:
+                if self._is_stopping:
                     break
                 self._wake.clear()
                 await self._wait_for_work()
@@ -287,7 +312,7 @@ class Container:
                 error, self._pending_failure = self._pending_failure, None
                 self._fail(error)
             if self._failure is not None:
-                if self._stopping:
+                if self._is_stopping:
                     break
                 await self._reopen()
                 continue
@@ -330,7 +355,7 @@ class Container:
         frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
         answers: Answers = []
         self._in_flight = answers
-        self.log_full = self.logged_bytes > self.log_max_bytes
+        frame.log_is_full = self.logged_bytes > self.log_max_bytes
         self.queue.prepare(frame, answers)
         if not frame.empty:
             if self.parts.may_be_sealed:
@@ -408,7 +433,7 @@ class Container:
             await self._wake.wait()  # for `stop`
             return
         await asyncio.sleep(REOPEN_DELAY_S)
-        if self._given_up_to is not None:  # likewise
+        if self._owner is not None:  # likewise
             return
         try:
             await self._release()
@@ -447,6 +472,6 @@ class Container:
     async def inspect_state(self) -> tuple[str, int]:
         """As `Checkpoints.inspect_state`; UnavailableError also while the container recovers, or stops."""
         await self.checkpoints.idle()
-        if self._failure is not None or self._stopping:
+        if self._failure is not None or self._is_stopping:
             raise UnavailableError(f"container {self.number} recovers, or stops")
         return await self.checkpoints.inspect_state()

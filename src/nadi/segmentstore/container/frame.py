@@ -61,6 +61,7 @@ class FrameBuilder:
         self._room_bytes = room_bytes
         self._room = sure_bytes
         self.state = state
+        self.log_is_full = False  # past its bound, as tier 2 takes no data: nothing may be appended
         self._operations: list[AnyOperation | _Run] = []
         self.appended: list[tuple[str, int, int]] = []  # once finished, of each run: the segment, events and bytes
         self.events = self.appended_bytes = 0  # of them all, then

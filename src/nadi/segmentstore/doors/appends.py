@@ -254,7 +254,7 @@ def _store(append: Append, frame: FrameBuilder) -> int:
     session, writer = append.session, append.writer
     if session.error is not None:
         raise session.error.with_traceback(None)  # else it would hold on to every append that met it
-    if session.container.log_full:
+    if frame.log_is_full:
         raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
     state = frame.state
     record = find(state, session.segment, Kind.STREAM)
