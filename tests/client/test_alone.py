@@ -21,7 +21,7 @@ from nadi.client.segments import alone
 from nadi.client.segments.alone import Alone
 from nadi.client.segments.connection import AppendSession
 from nadi.client.writing.ack import Ack
-from nadi.client.writing.outputs import Pump
+from nadi.client.writing.segment_output import Pump
 from nadi.errors import ClosedError, RequestTimeoutError, StreamSealedError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts

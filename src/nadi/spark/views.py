@@ -133,7 +133,8 @@ async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Ty
 
 
 async def _of_table(manager: StreamManager, table: TableDefinition) -> _Typed | None:
-    from nadi.client.definitions.columns import fields_of, planned
+    from nadi.client.definitions.columns import fields_of
+    from nadi.client.definitions.stream_tables import planned
 
     try:
         target = await planned(manager, table)

@@ -20,7 +20,8 @@ from nadi.cli.bookmarks import PLACE, By, Clock, Scope, Stream, place
 from nadi.cli.events.progress import progress
 from nadi.cli.events.read import OnDamage
 from nadi.cli.events.write import INTERRUPTED, Quiet
-from nadi.cli.files.batch import Batch, FileFormat, Writes, format_of, writing
+from nadi.cli.files.batch import Batch, Writes
+from nadi.cli.files.formats import FileFormat, format_of, writing
 from nadi.cli.printing import warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError, NadiError

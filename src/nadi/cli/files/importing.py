@@ -15,8 +15,9 @@ import typer
 from nadi.cli.bookmarks import Scope, Stream
 from nadi.cli.events.progress import progress
 from nadi.cli.events.write import INTERRUPTED, Create, Quiet, create_missing
-from nadi.cli.files.batch import Batch, format_of, reading
+from nadi.cli.files.batch import Batch
 from nadi.cli.files.exporting import Format
+from nadi.cli.files.formats import format_of, reading
 from nadi.cli.printing import warn
 from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError

@@ -6,18 +6,12 @@ They are looked at when a table is defined, and each time that it is opened: the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.values.options import Target, value_options
-from nadi.client.values.target import Schemas, stored_format, target_of
 from nadi.client.values.types import alike
 from nadi.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from nadi.client.definitions.stream_tables import TableDefinition
 
 CHANGE = "_change_type"  # the column that makes a table's rows changes of another's
 _KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # what has no fields, and is equal to itself
@@ -29,23 +23,6 @@ _KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # what has no fields, and 
     pa.types.is_timestamp,
     pa.types.is_decimal,
 )
-
-
-async def planned(client: Schemas, table: TableDefinition) -> Target:
-    """What the table's events are read as, now. InvalidArgumentError if they can't be, or lack its columns."""
-    what = f"table {table.scope}/{table.name}"
-    value_format = table.value_format or await stored_format(client, table.scope, table.stream)
-    if value_format is None:
-        raise InvalidArgumentError(
-            f"{what} has no columns: the store has no schema for stream {table.scope}/{table.stream}. Write to it "
-            "with a serializer that has one, or name the columns of JSON events: value_schema='meter string, wh double'"
-        )
-    value = value_options(value_format, table.value_schema, None, table.value_mode)
-    assert value is not None, "a format was given"
-    target = await target_of(client, value, table.scope, [table.stream], lambda _: True)
-    assert target is not None, "whichever is found is wanted"
-    check_columns(fields_of(target.kind, what), table.key, table.event_time, what)
-    return target
 
 
 def fields_of(kind: pa.DataType, what: str) -> list[pa.Field]:

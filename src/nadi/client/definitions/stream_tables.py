@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +36,10 @@ from nadi.errors import (
 from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS
 from nadi.model.place import TABLE_PREFIX, StoredTable
 from nadi.naming import STREAM_TABLES_TABLE, check_name
+
+if TYPE_CHECKING:
+    from nadi.client.values.options import Target
+    from nadi.client.values.target import Schemas
 
 _USUAL_FORMAT = "json"  # of a schema that is given
 
@@ -170,8 +175,6 @@ class StreamTables:
 
     async def _check(self, name: str, stored: StoredTable) -> None:
         """InvalidArgumentError unless the stream's events can be read so, and have these columns."""
-        from nadi.client.definitions.columns import planned  # and Arrow's: most clients do without
-
         client = _Schemas(self._stores)
         await client.stream_configuration(self._scope, stored.stream)  # StreamNotFoundError
         await planned(client, self._of(name, stored))
@@ -221,3 +224,24 @@ def _key(given: Iterable[str]) -> tuple[str, ...]:
 
 def _key_of(name: str) -> bytes:
     return (TABLE_PREFIX + name).encode()
+
+
+async def planned(client: Schemas, table: TableDefinition) -> Target:
+    """What the table's events are read as, now. InvalidArgumentError if they can't be, or lack its columns."""
+    from nadi.client.definitions.columns import check_columns, fields_of  # and Arrow's: most clients do without
+    from nadi.client.values.options import value_options
+    from nadi.client.values.target import stored_format, target_of
+
+    what = f"table {table.scope}/{table.name}"
+    value_format = table.value_format or await stored_format(client, table.scope, table.stream)
+    if value_format is None:
+        raise InvalidArgumentError(
+            f"{what} has no columns: the store has no schema for stream {table.scope}/{table.stream}. Write to it "
+            "with a serializer that has one, or name the columns of JSON events: value_schema='meter string, wh double'"
+        )
+    value = value_options(value_format, table.value_schema, None, table.value_mode)
+    assert value is not None, "a format was given"
+    target = await target_of(client, value, table.scope, [table.stream], lambda _: True)
+    assert target is not None, "whichever is found is wanted"
+    check_columns(fields_of(target.kind, what), table.key, table.event_time, what)
+    return target

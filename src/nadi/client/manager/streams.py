@@ -25,8 +25,7 @@ from nadi.client.places.bookmarks import Bookmarks
 from nadi.client.places.cuts import StreamCuts
 from nadi.client.places.slices import NamedSlices
 from nadi.client.readergroup.manager import ReaderGroupManager
-from nadi.client.readergroup.membership import Membership
-from nadi.client.readergroup.reader import EventReader, membership_of
+from nadi.client.readergroup.reader import EventReader, Membership, membership_of
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import SliceReader
 from nadi.client.segments.stores import SegmentStores

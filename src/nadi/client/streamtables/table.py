@@ -10,8 +10,8 @@ import pyarrow as pa
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import checked, checking, several_texts
-from nadi.client.definitions.columns import fields_of, planned
-from nadi.client.definitions.stream_tables import TableDefinition
+from nadi.client.definitions.columns import fields_of
+from nadi.client.definitions.stream_tables import TableDefinition, planned
 from nadi.client.places.slices import NamedSlice
 from nadi.client.scan.scan import Scan, scan
 from nadi.client.streamtables.layout import OWN, Layout

@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from nadi.backoff import Backoff
+from nadi.client.control.process import OwnProcess
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session
+from nadi.client.segments.stores import SegmentStores
 from nadi.client.segments.tracing import BlockTrace, stored
 from nadi.client.writing.ack import has_callbacks
 from nadi.client.writing.batch import Batch
@@ -36,6 +40,7 @@ from nadi.errors import (
     NotFoundError,
     NotOwnerError,
     ProtocolError,
+    RequestTimeoutError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
@@ -48,19 +53,39 @@ from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
 
-if TYPE_CHECKING:
-    from nadi.client.writing.sender import EventSender
-
 log = logging.getLogger("nadi.client")
 
 _FULL_PAUSE_S = 0.25
 _ALONE_BYTES = 64 * KIB  # the most that a caller's thread sends by itself
 
 
+class Owner(Protocol):
+    """The writer of an output, as the output sees it. lock: held while events are added, or taken out. gathering: how
+    many threads' events come several at a time."""
+
+    lock: threading.Lock
+    stores: SegmentStores
+    blocking: bool
+    gathering: int
+    process: OwnProcess
+    pump: Pump
+    outputs: dict[int, SegmentOutput]
+
+    def schedule(self, call: Callable[[], None]) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def stored(self, batches: Sequence[Batch]) -> None: ...
+
+    def failed(self, batches: Sequence[Batch], error: NadiError) -> None: ...
+
+    def on_sealed(self, sealed: SegmentOutput) -> None: ...
+
+
 class SegmentOutput:
     """One segment of one writer."""
 
-    def __init__(self, owner: EventSender, segment: str, segment_id: int) -> None:
+    def __init__(self, owner: Owner, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
         self.current = Batch()
@@ -401,3 +426,67 @@ class SegmentOutput:
     def close(self) -> None:
         self._closed = True
         self._drop_session()
+
+
+_LOOK_S = 1.0
+
+
+class Pump:
+    """lock: the writer's, held when something is added. schedule: has a function called on the loop's thread, soon."""
+
+    def __init__(self, lock: threading.Lock, schedule: Callable[[Callable[[], None]], None]) -> None:
+        self._lock, self._schedule = lock, schedule
+        self._due: list[SegmentOutput] = []
+
+    def add(self, output: SegmentOutput) -> None:
+        """It has more to send; call with the lock held, from any thread. Raises what `schedule` does."""
+        is_first = not self._due
+        self._due += (output,)  # calls nothing: Ctrl-C can't come between this and the `try`
+        if is_first:
+            try:
+                self._schedule(self.run)
+            except BaseException:
+                self._due.clear()  # nobody comes for them: the next one is told again
+                raise
+
+    def add_unsent(self, outputs: Iterable[SegmentOutput]) -> None:
+        """Add those whose events wait: Ctrl-C may have come before the thread that wrote them could do so."""
+        with self._lock:
+            for output in outputs:
+                if output.current.entries:
+                    self.add(output)
+
+    def run(self) -> None:
+        """Have all that is due sent; on the loop's thread."""
+        with self._lock:
+            due, self._due = self._due, []
+            for output in due:
+                output.prepare()
+        for output in due:
+            output.send_prepared()
+
+
+async def fail_overdue(
+    outputs: Mapping[int, SegmentOutput],
+    lock: threading.Lock,
+    ack_timeout_s: float,
+    waits_for: Callable[[], NadiError | None],
+) -> None:
+    """Fail the events of outputs that have made no progress for the acknowledgement timeout; until cancelled."""
+    while True:
+        await asyncio.sleep(min(_LOOK_S, ack_timeout_s / 4))
+        now = time.monotonic()
+        for output in list(outputs.values()):
+            with lock:
+                if not output.has_pending:
+                    output.progress_at = now
+            if now - output.progress_at > ack_timeout_s:
+                what = f"segment {output.segment} acknowledged nothing for {ack_timeout_s} s"
+                if isinstance(output.trouble, StorageFullError):
+                    output.fail(StorageFullError(f"{what}: {output.trouble}"))
+                else:
+                    output.fail(too_late(what, output.trouble or waits_for()))
+
+
+def too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
+    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))

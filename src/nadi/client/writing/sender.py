@@ -19,7 +19,9 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from nadi.backoff import Backoff
@@ -31,10 +33,8 @@ from nadi.client.writing.ack import Ack
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.writing.event_time import NotedTimes
-from nadi.client.writing.outputs import Pump, fail_overdue, too_late
 from nadi.client.writing.routes import CACHED_KEYS, Routes
-from nadi.client.writing.segment_output import SegmentOutput
-from nadi.client.writing.succession import divided, routed_on
+from nadi.client.writing.segment_output import Pump, SegmentOutput, fail_overdue, too_late
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -45,11 +45,46 @@ from nadi.errors import (
 )
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.framing import HEADER_BYTES, event_header
-from nadi.model.segments import SegmentRange, Successor
+from nadi.model.segments import SegmentRange, Successor, common_keys
 
 ACK_TIMEOUT_S = 60.0
 _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
+
+
+Entry = tuple[float, float, SegmentOutput]
+
+
+def routed_on(
+    table: Iterable[Entry],
+    sealed: SegmentOutput,
+    successors: Sequence[SegmentRange],
+    output_of: Callable[[int], SegmentOutput],
+) -> Iterator[Entry]:
+    """The writer's table with the successors replacing the sealed segment. Each gets only the keys that this one had:
+    other predecessors of a merge keep theirs until they are found sealed themselves."""
+    for low, high, output in table:
+        if output is not sealed:
+            yield low, high, output
+            continue
+        own = SegmentRange(sealed.segment_id, low, high)
+        for piece in successors:
+            if keys := common_keys(own, piece):
+                yield *keys, output_of(piece.segment_id)
+
+
+def divided(
+    batch: Batch, routes: Routes[SegmentOutput], spare: SegmentOutput, route: Callable[[str], SegmentOutput]
+) -> dict[SegmentOutput, Batch]:
+    """The batch's events, in order, grouped by the output that takes their key; those without a key go to `spare`."""
+    groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
+    for header, payload, key in batch.parts():
+        if isinstance(key, Piece):
+            for code, part in key.divide(routes, routes.code_of[spare]):
+                groups[routes.segments[code]].add_piece(part)
+        else:
+            groups[spare if key is None else route(key)].add(header, payload, key)
+    return groups
 
 
 class EventSender:
