@@ -20,6 +20,7 @@ from nadi.segmentstore.repair import usedpages
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.file import pages
+from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
@@ -193,7 +194,6 @@ def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Pa
 def events_of_log(log: Path, at: int) -> int:
     """Where in its segment the frame at that place of a log appends."""
     from nadi.segmentstore.state.operations import Append, decode_frame
-    from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 
     operations, _ = decode_frame(log.read_bytes()[at + FRAME_HEADER_BYTES : at + 4096])
     assert isinstance(operations[0], Append)
@@ -423,7 +423,7 @@ def test_what_a_lost_state_would_need_of_the_log_is_read(
     assert command("check", tmp_path).exit_code == 0
     frame = StoppedLog(tmp_path / "container-0/log").readable(sequences[1])[-4]
     header = frame.header
-    within = header.offset + header.header_bytes
+    within = header.offset + FRAME_HEADER_BYTES
     place = {"head": within + 8, "header": header.offset + 20, "table": within + header.payload_bytes + 5}
     if what == "file":
         frame.path.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import random
 import shutil
@@ -13,12 +12,8 @@ from pathlib import Path
 import pytest
 
 from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError, InvalidArgumentError
-from nadi.segmentstore.datafolder import FORMAT, make_private, read_format
+from nadi.segmentstore.datafolder import make_private, read_format
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier1 import disk
-from tests.cli.test_other_formats import formats, say_format
-
-FORMER = '{"format":1,"containers":2}\n'
 
 
 def made(folder: Path, containers: int = 2) -> Path:
@@ -106,40 +101,6 @@ def test_a_creation_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
     made(tmp_path / "half", 1)
 
 
-def test_a_folder_of_before_gets_checksum_and_copies(tmp_path: Path) -> None:
-    made(tmp_path)
-    whole = (tmp_path / "format").read_bytes()
-    for path in tmp_path.rglob("format"):
-        path.unlink()
-    (tmp_path / "format").write_text(FORMER)
-    assert read_format(tmp_path, None) == 2
-    assert {path.read_bytes() for path in tmp_path.rglob("format")} == {whole}
-    assert len(list(tmp_path.rglob("format"))) == 3
-    for path in tmp_path.rglob("format"):
-        path.unlink()
-    (tmp_path / "format").write_text(FORMER.replace("2", "3"))
-    with pytest.raises(DataFolderError, match="3 containers, and 2 are there"):
-        read_format(tmp_path, None)
-
-
-def test_on_a_full_disk_too_a_folder_of_before_is_kept_from_an_earlier_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Checkpoints go on there, and an earlier version would misread what they write."""
-    whole = (made(tmp_path) / "format").read_bytes()
-    say_format(tmp_path, FORMAT - 1)
-
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "full", str(path))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(disk, "replace_file", full)
-        assert read_format(tmp_path, None) == 2
-    assert (tmp_path / "format").read_bytes() == whole
-    assert read_format(tmp_path, None) == 2
-    assert formats(tmp_path) == [FORMAT] * 3
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o027])
 def test_everything_is_for_its_user_alone(tmp_path: Path, umask: int) -> None:
     old = os.umask(umask)
@@ -152,8 +113,7 @@ def test_everything_is_for_its_user_alone(tmp_path: Path, umask: int) -> None:
 
 def test_what_was_open_to_others_is_not_any_more(tmp_path: Path) -> None:
     folder = made(tmp_path / "data")
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    folder.chmod(0o755)
     make_private(folder)
     check_private(folder)
 

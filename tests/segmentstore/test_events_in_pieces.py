@@ -21,6 +21,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.replacement import repair_container
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
@@ -217,7 +218,7 @@ def test_a_repair_has_it_from_chunks(
         for frame in StoppedLog(container / "log").readable(0):
             first = 3  # the segment's creation, its writer, its first event
             if first < frame.header.sequence <= kept[0]:
-                flip(frame.path, frame.header.offset + frame.header.header_bytes + 8)
+                flip(frame.path, frame.header.offset + FRAME_HEADER_BYTES + 8)
     else:
         data = data[:end]
         for folder in (container / "state", container / "log", tmp_path / "tier2/snapshots"):

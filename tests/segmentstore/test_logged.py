@@ -131,7 +131,7 @@ class Said:
     """A frame, as far as it is looked at."""
 
     def __init__(self, sequence: int, *operations: op.AnyOperation) -> None:
-        self.header = SimpleNamespace(sequence=sequence, number=1, offset=4_096 * sequence, header_bytes=64)
+        self.header = SimpleNamespace(sequence=sequence, number=1, offset=4_096 * sequence)
         self.check = SimpleNamespace(checksums=b"abcdefgh")
         self._head = op.encode_head(list(operations))
 

@@ -29,6 +29,7 @@ from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire import commands as wire
@@ -408,7 +409,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
             whole = await ended(store)
             assert whole.damages == 0
             header = frames[-4].header
-            within = header.header_bytes
+            within = FRAME_HEADER_BYTES
             place = {"head": within + 8, "header": 20, "table": within + header.payload_bytes + 5}[what]
             with frames[-4].path.open("r+b", buffering=0) as file:
                 file.seek(header.offset + place)

@@ -1,8 +1,8 @@
 """A data folder as a whole: who owns it, what format it has, and keeping others from reading it.
 
 `DIR/format` holds the format and the number of containers, under a checksum. Each container's folder has a copy,
-written first, from which it is healed. Folders of format 1 have neither, and get them. Tier 2 shows which containers
-there were: nothing is recreated beside what it has of them. Files are for the server's user alone, whatever its umask.
+written first, from which it is healed. Tier 2 shows which containers there were: nothing is recreated beside what it
+has of them. Files are for the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-# 4: tier 2 is always in the folder; 3: a row for each extent in the states; 2: no files beside the log; 1: no checksums
 FORMAT = 5
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
@@ -159,7 +158,7 @@ def read_format(folder: Path, containers: int | None) -> int:
             raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
         raise DataFolderVersionError(str(folder), found.own, FORMAT)
     counted = found.format
-    if counted.format > FORMAT:
+    if counted.format != FORMAT:
         raise DataFolderVersionError(str(folder), counted.format, FORMAT)
     if found.disagree:
         raise DataFolderError(
@@ -182,29 +181,29 @@ def find_format(folder: Path) -> FoundFormat:
     copies = {path: _read(path / _FILE) for path in folders.values()}
     whole = {copy.containers for copy in copies.values() if isinstance(copy, Format)}
     if isinstance(own, Format):
-        stale = [path for path, copy in copies.items() if not isinstance(copy, Format) or copy.format != FORMAT]
+        stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
         return FoundFormat("", own, stale, bool(whole - {own.containers}))
     if whole == {len(folders)}:
         stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
         newest = max(copy.format for copy in copies.values() if isinstance(copy, Format))
-        return FoundFormat(own, Format(max(FORMAT, newest), len(folders)), stale)
+        return FoundFormat(own, Format(newest, len(folders)), stale)
     return FoundFormat(own, None)
 
 
 def check_version(folder: Path) -> None:
-    """Refuse the folder of a later version, whose states, misread, would look damaged, and be "repaired".
+    """Refuse the folder of another version, whose states, misread, would look damaged, and be "repaired".
 
     Raises:
         DataFolderVersionError: it is one.
     """
     found = find_format(folder).format
-    if found is not None and found.format > FORMAT:
+    if found is not None and found.format != FORMAT:
         raise DataFolderVersionError(str(folder), found.format, FORMAT)
 
 
 def renew_format(folder: Path) -> None:
-    """Let the folder, and its copies, say this version's format, before a state is written there; blocking. Nothing is
-    done if nothing tells how many containers there are."""
+    """Write what is missing or damaged of the folder's `format` and its copies; blocking. Nothing is done if nothing
+    tells how many containers there are."""
     found = find_format(folder)
     if found.format is not None:
         _heal(folder, found, found.format)
@@ -303,8 +302,7 @@ def _read(path: Path) -> Format | str:
         return "missing"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "unreadable"
-    without = not 1 < found.format <= FORMAT and not found.crc32c
-    if not without and found.crc32c != found.checksum():
+    if found.crc32c != found.checksum():
         return "unreadable"
     return found
 
@@ -318,13 +316,7 @@ def _check_containers(folder: Path, found: Format) -> None:
     for what in misplaced(folder, found.containers):
         raise DataFolderError(f"the data folder {folder} can't be used: {what}")
     there = set(container_folders(folder))
-    missing = sorted(set(range(found.containers)) - there)
-    if missing and there and found.format == 1:  # all were created at the first start
-        what = f"{_FILE} says {found.containers} containers, and {len(there)} are there"
-        raise DataFolderError(f"the data folder {folder} can't be used: {what}; put back from a copy what is wrong")
-    if found.format == 1:  # they were created after the file
-        missing = sorted(stored_containers(folder).intersection(missing))
-    if missing:
+    if missing := sorted(set(range(found.containers)) - there):
         raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
 
 
@@ -342,13 +334,11 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
     try:
         for path in found.stale:
             _write(path, counted.containers)
-        if found.own or counted.format != FORMAT:
+        if found.own:
             _write(folder, counted.containers)
     except OSError as error:
         if not disk.is_no_room(error):
             raise
-        if 1 < counted.format < FORMAT and not found.own:
-            _overwrite(folder / _FILE, counted.containers)
         log.warning("no room to recreate %s in %s (%s): that waits for a later start", _FILE, folder, error)
         return
     if found.own:
@@ -359,42 +349,15 @@ def _write(folder: Path, count: int) -> None:
     disk.replace_file(folder / _FILE, _encoded(count))
 
 
-def _overwrite(file: Path, count: int) -> None:
-    """Let an earlier version's file say this version's format where there is no room for a new one, for states are in
-    this version's form from here on. If that is cut short, copies heal it."""
-    with file.open("r+b", buffering=0) as stream:
-        disk.write_all(stream.fileno(), memoryview(_encoded(count)), 0)
-        os.fsync(stream.fileno())
-
-
 def _encoded(count: int) -> bytes:
     said = Format(FORMAT, count)
     return msgspec.json.encode(msgspec.structs.replace(said, crc32c=said.checksum())) + b"\n"
 
 
-# --- who may read it ---------------------------------------------------------------------------------
-
-
 def make_private(folder: Path) -> None:
-    """Take away the access that earlier versions gave to others: everywhere once; later only the folder is checked.
-
-    The mode of `lock` shows whether it was done, since that is the last file to be changed.
-    """
+    """Let only the server's user into the folder."""
     try:
-        _chmod(folder, 0o700)
-        if not stat.S_IMODE((folder / "lock").stat().st_mode) & 0o077:
-            return
-        for path, folders, files in os.walk(folder):
-            for name in folders:
-                _chmod(Path(path) / name, 0o700)
-            for name in files:
-                if (path, name) != (str(folder), "lock"):
-                    _chmod(Path(path) / name, 0o600)
-        _chmod(folder / "lock", 0o600)
+        if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+            folder.chmod(0o700)
     except PermissionError as error:  # a folder of somebody else, who lets this user in
         log.warning("%s stays open to others: %s", folder, error)
-
-
-def _chmod(path: Path, mode: int) -> None:
-    if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) != mode:
-        path.chmod(mode)

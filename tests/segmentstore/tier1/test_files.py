@@ -344,7 +344,7 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
         sequence += count
         assert read(tmp_path, sequence - 1) == payloads[-1:]
         live = max(path for path in tmp_path.glob("log-*.nadi") if FileHeader.decode(path.read_bytes(), path))
-        stale += live.read_bytes().count(layout.FRAME_MAGICS[0], BLOCK_BYTES) > 1
+        stale += live.read_bytes().count(layout.FRAME_MAGIC, BLOCK_BYTES) > 1
     assert stale, "the test must have met stale frames"
 
 

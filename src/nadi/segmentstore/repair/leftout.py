@@ -31,6 +31,7 @@ from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -156,7 +157,7 @@ class _Rest:
             # what was created there has an id, which must not be given again
             state.next_segment += FRAME_MAX_REQUESTS * (header.sequence - 1 - state.sequence)
         self.found.kept += bool(self.found.frames)
-        address = LogAddress(header.sequence, header.number, header.offset + header.header_bytes)
+        address = LogAddress(header.sequence, header.number, header.offset + FRAME_HEADER_BYTES)
         frame = FrameRef(header.sequence, address, time.monotonic())
         apply_frame(state, frame, readable.head(), readable.check, self._goes)
 

@@ -23,7 +23,7 @@ from nadi.segmentstore.state.extent_rows import EVERYWHERE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import record_changes
-from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FRAME_HEADER_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
 
 Places = dict[int, list[tuple[int, int]]]  # by segment: from offset to offset, in order
@@ -155,7 +155,7 @@ class _Reading:
             self._lengths.clear()
             self._sources.clear()
         self._last = header.sequence
-        address = LogAddress(header.sequence, header.number, header.offset + header.header_bytes)
+        address = LogAddress(header.sequence, header.number, header.offset + FRAME_HEADER_BYTES)
         frame = FrameRef(header.sequence, address, 0.0)
         operations, data_at = op.decode_frame(readable.head())
         part = 0

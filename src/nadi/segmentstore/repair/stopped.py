@@ -31,7 +31,7 @@ from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import read_epoch
-from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
+from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES, FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
 from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import (
@@ -84,7 +84,7 @@ class ReadableFrame(NamedTuple):
     def head(self) -> bytes:
         """What precedes the data."""
         with self.path.open("rb", buffering=0) as stream:
-            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + self.header.header_bytes)
+            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + FRAME_HEADER_BYTES)
 
 
 class StoppedLog:

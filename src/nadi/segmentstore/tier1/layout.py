@@ -14,10 +14,6 @@ A payload is its head and the parts after it. Each has a checksum of its own, so
 hit, the head still says what the frame was about if its data is damaged, and a part is read and checked without the
 rest. Every checksum is seeded with the log's random id and its place on disk: neither a stale frame in a
 recycled file, nor a block that was written elsewhere, nor a payload that carries the image of a frame, can pass.
-
-Format 1 had neither the size in the file's header nor parts: one crc for the whole payload, in a shorter frame header.
-It can still be read, but is no longer written. The file header begins as it did then, so that an earlier nadi sees a
-format it doesn't know, rather than a damaged header.
 """
 
 from __future__ import annotations
@@ -34,18 +30,16 @@ from nadi.errors import DataFolderVersionError
 
 BLOCK_BYTES = 4096  # what disks write whole, and what O_DIRECT asks for; also the page size
 FORMAT = 2
-FRAME_MAGICS = (b"nad2", b"nadf")  # of formats 2 and 1
+FRAME_MAGIC = b"nad2"
 
 _FILE_MAGIC = b"nadi-log"
 _FILE_HEADER = struct.Struct("<8sI16sQQQ")
 _FILE_SIZE = struct.Struct("<Q")
 _FRAME_HEADER = struct.Struct("<4sIQQQQIIII")
-_FRAME_HEADER_1 = struct.Struct("<4sIQQQQI")
 _PLACE = struct.Struct("<QQ")
 _PART = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 FRAME_HEADER_BYTES = _FRAME_HEADER.size + _CRC.size
-FRAME_HEADER_1_BYTES = _FRAME_HEADER_1.size + _CRC.size
 FRAME_MAX_PAYLOAD_BYTES = 0xFFFF_FFFF
 CHECKSUM_BYTES = _CRC.size
 
@@ -89,7 +83,7 @@ def pack_checksum(checksum: int) -> bytes:
 class FileHeader(NamedTuple):
     """What the first block of a log file says; every frame of the file is of this epoch.
 
-    `size_bytes` is the least that the file takes on disk; 0 if that isn't known.
+    `size_bytes` is the least that the file takes on disk; 0 if that is damaged.
     """
 
     log_id: bytes
@@ -116,10 +110,10 @@ class FileHeader(NamedTuple):
         (crc,) = _CRC.unpack_from(block, _FILE_HEADER.size)
         if magic != _FILE_MAGIC or crc != crc32c(block[: _FILE_HEADER.size]):
             return None
-        if version not in (1, 2):
+        if version != FORMAT:
             raise DataFolderVersionError(str(path.parent), version, FORMAT)
         size_bytes, end = 0, _FILE_HEADER.size + _CRC.size + _FILE_SIZE.size
-        if version == 2 and crc32c(block[:end]) == _CRC.unpack_from(block, end)[0]:
+        if crc32c(block[:end]) == _CRC.unpack_from(block, end)[0]:
             (size_bytes,) = _FILE_SIZE.unpack_from(block, end - _FILE_SIZE.size)
         return cls(log_id, number, first_sequence, epoch, size_bytes)
 
@@ -137,10 +131,7 @@ class FrameCheck(NamedTuple):
 
 
 class FrameHeader(NamedTuple):
-    """What stands before a frame's payload; `offset` is the header's own place in file `number`.
-
-    In format 1 the whole payload is the head.
-    """
+    """What stands before a frame's payload; `offset` is the header's own place in file `number`."""
 
     payload_bytes: int
     sequence: int
@@ -151,55 +142,43 @@ class FrameHeader(NamedTuple):
     head_crc: int
     parts: int
     table_crc: int
-    format: int = FORMAT
-
-    @property
-    def header_bytes(self) -> int:
-        return FRAME_HEADER_BYTES if self.format == 2 else FRAME_HEADER_1_BYTES
 
     @property
     def content_bytes(self) -> int:
         """Header, payload and table."""
-        return self.header_bytes + self.payload_bytes + self.parts * _PART.size
+        return FRAME_HEADER_BYTES + self.payload_bytes + self.parts * _PART.size
 
     @property
     def frame_bytes(self) -> int:
         return padded(self.content_bytes)
 
     def encode_into(self, block: memoryview, log_crc: int) -> None:
-        _FRAME_HEADER.pack_into(block, 0, FRAME_MAGICS[0], *self[:-1])
+        _FRAME_HEADER.pack_into(block, 0, FRAME_MAGIC, *self)
         _CRC.pack_into(block, _FRAME_HEADER.size, crc32c(block[: _FRAME_HEADER.size], log_crc))
 
     @classmethod
     def decode(cls, block: memoryview, log_crc: int, number: int, offset: int) -> FrameHeader | None:
         """The header in `block` if it is intact and belongs to exactly this place, else None."""
-        layout = _FRAME_HEADER if block[:4] == FRAME_MAGICS[0] else _FRAME_HEADER_1
-        if block[:4] not in FRAME_MAGICS or len(block) < layout.size + _CRC.size:
+        if block[:4] != FRAME_MAGIC or len(block) < FRAME_HEADER_BYTES:
             return None
-        (crc,) = _CRC.unpack_from(block, layout.size)
-        if crc != crc32c(block[: layout.size], log_crc):
+        (crc,) = _CRC.unpack_from(block, _FRAME_HEADER.size)
+        if crc != crc32c(block[: _FRAME_HEADER.size], log_crc):
             return None
-        if layout is _FRAME_HEADER:
-            header = cls._make((*layout.unpack_from(block)[1:], 2))
-        else:
-            _, size, *place, payload_crc = layout.unpack_from(block)
-            header = cls._make((size, *place, size, payload_crc, 0, 0, 1))
+        header = cls._make(_FRAME_HEADER.unpack_from(block)[1:])
         return header if (header.number, header.offset) == (number, offset) else None
 
     @staticmethod
     def resembles(block: memoryview, sequence: int, epoch: int, number: int, offset: int) -> bool:
         """Whether a damaged header of just this frame stands there: nothing else has most of the fields in common."""
-        if len(block) < FRAME_HEADER_1_BYTES:
+        if len(block) < FRAME_HEADER_BYTES:
             return False
-        found: tuple[int, ...] = _FRAME_HEADER_1.unpack_from(block)[2:6]
+        found: tuple[int, ...] = _FRAME_HEADER.unpack_from(block)[2:6]
         return sum(a == b for a, b in zip(found, (sequence, epoch, number, offset), strict=True)) >= 3
 
     def check(self, frame: memoryview, log_crc: int) -> FrameCheck:
         """Look at all of the frame's checksums. `frame` is header, payload and table, or what is there of them."""
-        begin, end = self.header_bytes, self.header_bytes + self.payload_bytes
+        begin, end = FRAME_HEADER_BYTES, FRAME_HEADER_BYTES + self.payload_bytes
         head = frame[begin : begin + self.head_bytes]
-        if self.format == 1:
-            return FrameCheck(len(head) == self.head_bytes and crc32c(head) == self.head_crc, b"", ())
         head_crc = checksum_at(head, log_crc, self.number, self.offset + begin)
         is_whole = len(head) == self.head_bytes and head_crc == self.head_crc
         table = frame[end : self.content_bytes]

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
-from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, checksum_at, pack_checksum
 from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead
 from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
 
@@ -158,7 +158,7 @@ def read_heads(
             position, sequence = header.offset, header.sequence
             continue
         if sequence > after_sequence:
-            size = header.header_bytes + header.head_bytes
+            size = FRAME_HEADER_BYTES + header.head_bytes
             if size > len(block):
                 block = memoryview(_what_is_there(file, position, size))
                 read_bytes += size
@@ -166,7 +166,7 @@ def read_heads(
                 what = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
                 damages.append(CorruptLogError(str(file.path), position, what))
             elif header.parts:
-                begin = header.header_bytes + header.payload_bytes
+                begin = FRAME_HEADER_BYTES + header.payload_bytes
                 table = _what_is_there(file, position + begin, header.content_bytes - begin)
                 read_bytes += len(table)
                 if checksum_at(table, log_crc, file.number, position + begin) != header.table_crc:

@@ -44,7 +44,8 @@ from nadi.segmentstore.tier1.disk import open_for_reading
 from nadi.segmentstore.tier1.latest import latest
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
-    FRAME_MAGICS,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
     FileHeader,
     FrameHeader,
     log_file_name,
@@ -291,7 +292,7 @@ def headers_of(fd: int, log_crc: int, number: int) -> Iterator[FrameHeader]:
 def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterator[FrameHeader]:
     """All intact frame headers that belong where they stand, in `chunk`, which lies at `position` of file `number`."""
     for offset in range(0, len(chunk), BLOCK_BYTES):
-        if chunk.startswith(FRAME_MAGICS, offset):
+        if chunk.startswith(FRAME_MAGIC, offset):
             block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
             header = FrameHeader.decode(block, log_crc, number, position + offset)
             if header is not None:
@@ -397,8 +398,8 @@ class Replay:
         check = header.check(content, self._log_crc)
         if not check.head_is_whole:
             return None
-        address = LogAddress(header.sequence, file.number, header.offset + header.header_bytes)
-        payload = bytes(content[header.header_bytes : header.header_bytes + header.payload_bytes])
+        address = LogAddress(header.sequence, file.number, header.offset + FRAME_HEADER_BYTES)
+        payload = bytes(content[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.payload_bytes])
         return Frame(address, payload, check.checksums, check.damaged_parts)
 
     def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
