@@ -13,7 +13,7 @@ import nadi
 from nadi.errors import DamagedDataError, DataFolderError
 from nadi.segmentstore.repair.remains import Described
 from nadi.segmentstore.repair.unnamed import of_one_past
-from nadi.segmentstore.tier1.latest import latest
+from nadi.segmentstore.tier1.fence import latest
 from nadi.segmentstore.tier2.description import ChunkDescription
 from tests.cli.test_check_and_repair import command, frames_of
 from tests.support.waiting import until

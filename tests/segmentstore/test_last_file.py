@@ -21,7 +21,7 @@ from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.operations import Create
 from nadi.segmentstore.state.records import Kind
-from nadi.segmentstore.tier1 import latest, writer
+from nadi.segmentstore.tier1 import fence, writer
 from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.writer import FrameWriter
@@ -69,19 +69,19 @@ def test_what_was_acknowledged_after_a_clean_stop_is_not_lost_unsaid(
 
 def test_a_log_knows_its_last_file(tmp_path: Path) -> None:
     log_id, other = secrets.token_bytes(16), secrets.token_bytes(16)
-    assert latest.latest(tmp_path, log_id) == 0
+    assert fence.latest(tmp_path, log_id) == 0
     for number in (1, 2, 3, 2):  # again 2: after a repair the numbers may begin below
-        latest.note(tmp_path, log_id, number)
-        assert latest.latest(tmp_path, log_id) == number
-        assert latest.latest(tmp_path, other) == 0, "that of another log says nothing"
-    file = tmp_path / latest.LATEST_FILE
+        fence.note(tmp_path, log_id, number)
+        assert fence.latest(tmp_path, log_id) == number
+        assert fence.latest(tmp_path, other) == 0, "that of another log says nothing"
+    file = tmp_path / fence.LATEST_FILE
     assert file.stat().st_size == 1024
     whole = file.read_bytes()
     for torn in range(0, 1024, 7):
         file.write_bytes(whole[:torn] + bytes([whole[torn] ^ 1]) + whole[torn + 1 :])
-        assert latest.latest(tmp_path, log_id) in (2, 3), "the other place holds"
-    latest.forget(tmp_path)
-    assert latest.latest(tmp_path, log_id) == 0
+        assert fence.latest(tmp_path, log_id) in (2, 3), "the other place holds"
+    fence.forget(tmp_path)
+    assert fence.latest(tmp_path, log_id) == 0
 
 
 def test_a_log_whose_last_file_is_missing_is_refused_and_may_be_cut_there(tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ from nadi.segmentstore.tier1 import reading
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.files import FileLog
-from nadi.segmentstore.tier1.runfile import RunFile
-from nadi.segmentstore.tier1.runs import run_name
+from nadi.segmentstore.tier1.runs import RunFile, run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -145,7 +144,7 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(runs_module, "RUN_FILE_BYTES", chance.choice((400_000, 1 << 20, 32 << 20)) // 4096 * 4096)
     monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", chance.choice((1, 2, 16)))
     monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
-    monkeypatch.setattr("nadi.segmentstore.tier1.runfile.RUN_CARRY_BYTES", chance.choice((0, 5_000, 300_000)))
+    monkeypatch.setattr("nadi.segmentstore.tier1.runs.RUN_CARRY_BYTES", chance.choice((0, 5_000, 300_000)))
     folder, started, used = tmp_path / "0", 0, 0
     states: dict[str, Writer] = {}
     for turn in range(4):

@@ -23,7 +23,7 @@ from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.files import FileLog
-from nadi.segmentstore.tier1.runfile import RunFile
+from nadi.segmentstore.tier1.runs import RunFile
 from nadi.segmentstore.tier2 import object_places
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire

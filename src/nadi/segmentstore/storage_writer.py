@@ -37,8 +37,7 @@ from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL
-from nadi.segmentstore.tier1.runfile import RunFile
-from nadi.segmentstore.tier1.runs import RunFiles
+from nadi.segmentstore.tier1.runs import RunFile, RunFiles
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of

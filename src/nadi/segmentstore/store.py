@@ -34,13 +34,13 @@ from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.counts import Counts, StoreTracing
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.hosted import Hosted, Mapping, Placement
-from nadi.segmentstore.load.meter import LoadMeter
+from nadi.segmentstore.load import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
@@ -50,7 +50,6 @@ from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of
 from nadi.segmentstore.tier2.whereabouts import Tier2
-from nadi.segmentstore.tracing import StoreTracing
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 

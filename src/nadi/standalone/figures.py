@@ -10,7 +10,7 @@ from nadi.access.listener import Listener
 from nadi.access.shares import Shares
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
-from nadi.segmentstore.figures.gathering import samples
+from nadi.segmentstore.figures import samples
 from nadi.segmentstore.store import SegmentStore
 
 MEANINGS = by_name(

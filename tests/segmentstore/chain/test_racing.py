@@ -15,7 +15,7 @@ from nadi.errors import CorruptLogError, UnavailableError
 from nadi.segmentstore.chain import walk
 from nadi.segmentstore.chain.layout import FRAME, SEAL, Header, Place, name_of, place_of
 from nadi.segmentstore.chain.log import ChainLog
-from nadi.segmentstore.chain.objects import ChainObjects
+from nadi.segmentstore.chain.walk import ChainObjects
 from tests.segmentstore.chain.racing import play
 
 SEEDS = 100

@@ -20,8 +20,7 @@ from nadi.cluster.records import Records, Stored
 from nadi.controller.engine import hold, workflows
 from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import Place
-from nadi.segmentstore.chain.objects import ChainObjects
-from nadi.segmentstore.chain.walk import Walk
+from nadi.segmentstore.chain.walk import ChainObjects, Walk
 from nadi.segmentstore.recovery.snapshots import Manifest
 
 from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_append_twice

@@ -32,8 +32,7 @@ from nadi.limits import (
 )
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
-from nadi.segmentstore.chain.objects import ChainObjects
-from nadi.segmentstore.chain.walk import Link, Walk
+from nadi.segmentstore.chain.walk import ChainObjects, Link, Walk
 from nadi.segmentstore.tier1.log import (
     NOTHING,
     Appended,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from nadi.limits import CACHE_MAX_BYTES
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
-from nadi.segmentstore.tier1.runfile import Piece
+from nadi.segmentstore.tier1.runs import Piece
 from nadi.wire.fields import Buffer
 
 _ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each

@@ -20,8 +20,7 @@ from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import AnyOperation, Append, AppendBeside, encode_head, most_bytes
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import NOTHING
-from nadi.segmentstore.tier1.runfile import Piece
-from nadi.segmentstore.tier1.runs import RunFiles
+from nadi.segmentstore.tier1.runs import Piece, RunFiles
 from nadi.wire.fields import Buffer
 
 _RUN_BYTES = 128  # the most that an append's operation takes, and one writer's number in it

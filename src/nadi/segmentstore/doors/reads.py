@@ -27,8 +27,7 @@ from nadi.limits import (
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.service import TokenCheck
-from nadi.segmentstore.reading.fetched import is_cut_short
-from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.reading.reads import SegmentReader, is_cut_short
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire import commands as wire

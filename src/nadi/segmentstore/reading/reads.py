@@ -37,12 +37,12 @@ from nadi.limits import (
     MIB,
     READ_AHEAD_FETCHES,
     READ_REPLY_MAX_BYTES,
+    READ_WHOLE_BYTES,
 )
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
-from nadi.segmentstore.reading.fetched import Fetched, is_cut_short
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
@@ -62,6 +62,29 @@ log = logging.getLogger(__name__)
 
 TOGETHER_BYTES, TOGETHER_EXTENTS = 4 * MIB, 4_096  # for whoever needs all of them
 AHEAD_BYTES, AHEAD_EXTENTS = MIB // 4, 64  # for a reader, who waits for the first of them
+
+
+class Fetched(NamedTuple):
+    """What an extent has from `begin` on, `size` bytes; `damaged` says which blocks of the extent are bad, and why."""
+
+    data: Buffer
+    begin: int
+    size: int
+    damaged: dict[int, str]
+    block_bytes: int
+
+    def readable_to(self, within: int) -> int:
+        """Where the intact bytes end that start at that position of the extent."""
+        if not self.damaged:
+            return self.begin + self.size
+        first = within // self.block_bytes
+        ends = [number for number in self.damaged if number >= first]
+        return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
+
+
+def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) -> bool:
+    """Whether a small read at `offset` has found less than there is."""
+    return 0 < len(data) < length <= READ_WHOLE_BYTES and offset + len(data) < record.durable_length
 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:

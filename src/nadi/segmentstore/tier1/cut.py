@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.latest import forget, latest
+from nadi.segmentstore.tier1.fence import forget, latest
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
 from nadi.segmentstore.tier1.runs import FOLDER as RUNS
 from nadi.segmentstore.tier1.runs import RunReader

@@ -41,7 +41,7 @@ from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.disk import open_for_reading
-from nadi.segmentstore.tier1.latest import latest
+from nadi.segmentstore.tier1.fence import latest
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_HEADER_BYTES,

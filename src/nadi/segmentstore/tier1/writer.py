@@ -14,8 +14,7 @@ from crc32c import crc32c
 from nadi.limits import MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.disk import is_no_room
-from nadi.segmentstore.tier1.fence import Fence
-from nadi.segmentstore.tier1.latest import note
+from nadi.segmentstore.tier1.fence import Fence, note
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_HEADER_BYTES,

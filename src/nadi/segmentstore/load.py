@@ -20,6 +20,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from nadi import limits
 from nadi.limits import LOAD_KEY_POSITIONS, LOAD_KEYS_SEGMENTS, LOAD_KEYS_WINDOW_S
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
 from nadi.naming import TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, segment_of
-from nadi.segmentstore.load.rates import Mask, Numbers, Rates
 
 FOLD_S = 1.0
 _LEAST_S = FOLD_S / 2  # counted before a fold
@@ -38,6 +38,77 @@ _UNMEASURED = 0  # the row of all that isn't measured
 
 _TOGETHER_S = 2.0
 _TOGETHER_POSITIONS = LOAD_KEY_POSITIONS // 2
+
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+_FEW = 16
+_WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
+
+
+class Rates:
+    """Rows of means. All times are in seconds on one monotonic clock."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._means = np.zeros((2, len(WINDOWS_S), _FEW))
+        self._times = np.zeros((3, _FEW))  # of each row: its start, its last fold, and the last that brought something
+
+    @property
+    def means(self) -> Numbers:
+        """Per second: of events and bytes, for each window, of each row."""
+        return self._means[:, :, : self.count]
+
+    @property
+    def ages_s(self) -> Numbers:
+        """For how long each row had been counted at its last fold; 0 before the first."""
+        began, folded, _ = self._times[:, : self.count]
+        return np.asarray(folded - began)
+
+    def idle_s(self, now_s: float) -> Numbers:
+        """For how long nothing was counted for each row."""
+        return np.asarray(now_s - self._times[2, : self.count])
+
+    def begin(self, now_s: float) -> int:
+        """Add a row; return its number."""
+        row = self.count
+        if row == self._times.shape[1]:
+            self._means = np.concatenate([self._means, np.zeros_like(self._means)], axis=2)
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)], axis=1)
+        self._means[:, :, row] = 0.0
+        self._times[:, row] = now_s
+        self.count += 1
+        return row
+
+    def end(self, row: int) -> None:
+        """From now on the row has always been idle."""
+        self._times[2, row] = -np.inf
+
+    def fold(self, counted: Numbers, now_s: float, least_s: float) -> Mask:
+        """Fold in what was counted for each row since its last fold, as if it had come evenly.
+
+        counted: events and bytes, of each row. Returns which rows were folded: those whose last fold was at least
+        `least_s` ago, so that a young row's first rate isn't that of a moment, and a clock set back changes nothing.
+        """
+        began, folded, active = self._times[:, : self.count]
+        passed = now_s - folded
+        due: Mask = passed >= least_s
+        if not due.any():
+            return due
+        weight = np.expm1(-np.where(due, passed, 0.0) / _WINDOWS) / np.expm1(
+            -np.where(due, now_s - began, 1.0) / _WINDOWS
+        )
+        rate = counted / np.where(due, passed, 1.0)
+        means = self.means
+        means += weight * (rate[:, np.newaxis, :] - means)
+        folded[due] = now_s
+        active[due & (counted > 0).any(axis=0)] = now_s
+        return due
+
+    def keep(self, kept: Mask) -> None:
+        """Drop all other rows; the kept ones, at least one, are numbered anew, in the same order."""
+        self._means, self._times = self.means[:, :, kept], self._times[:, : self.count][:, kept]
+        self.count = self._times.shape[1]
 
 
 @dataclass(slots=True)
