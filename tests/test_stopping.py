@@ -24,6 +24,7 @@ from nadi import stopping
 from nadi.client import StreamManager
 from nadi.cluster import node
 from nadi.cluster.doors.front import Front
+from nadi.config import ServerConfig
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
 from nadi.errors import (
@@ -197,7 +198,7 @@ async def test_nothing_keeps_a_server_of_a_cluster(
     doors, close = Doors(monkeypatch, clustered), SegmentStore.close
     for kind in (SegmentStore, Front):
         monkeypatch.setattr(kind, "close", lambda self: never())
-    one = ClusterServer(f"file://{tmp_path}/store", store_port=0, controller_port=0, containers=2)
+    one = ClusterServer(ServerConfig(store=f"file://{tmp_path}/store", store_port=0, port=0, containers=2))
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
@@ -214,7 +215,7 @@ async def test_nothing_keeps_a_server_of_a_folder(
     doors, close, stop = Doors(monkeypatch, server), SegmentStore.close, Controller.stop
     monkeypatch.setattr(SegmentStore, "close", lambda self: never())
     monkeypatch.setattr(Controller, "stop", lambda self: never())
-    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
@@ -237,7 +238,7 @@ async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, m
         step(self, what, end, limit_s, after_all=after_all)
 
     monkeypatch.setattr(Ending, "step", spied)
-    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     await one.stop()
     assert {"the data folder", "the REST door", "the live page's clients", "what was taken in over HTTP"} <= set(limits)

@@ -10,9 +10,9 @@ from pathlib import Path
 from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.access.tokens import TokenKey
+from nadi.config import ServerSecurity
 from nadi.errors import InvalidArgumentError
 from nadi.naming import check_path
-from nadi.standalone.security import ServerSecurity
 
 
 def tls_of(security: ServerSecurity) -> ServerTls | None:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nadi.standalone.security import ServerSecurity
+from nadi.config import ServerSecurity
 
 if TYPE_CHECKING:
     from nadi.controller.rest.intake import Rejected, Sent

@@ -12,25 +12,25 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
+from nadi.config import ServerConfig, is_any_address
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.crowd import Crowd
 from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
-from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
+from nadi.defaults import DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, StorageFullError
 from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S, THREAD_SWITCH_S
-from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.whereabouts import Tier2
 from nadi.standalone import anew
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
@@ -38,8 +38,6 @@ from nadi.standalone.health import server_health
 from nadi.standalone.intake import OwnIntake
 from nadi.standalone.leaving import Leaving
 from nadi.standalone.ports import listening
-from nadi.standalone.security import ServerSecurity, is_any_address
-from nadi.standalone.tiers import log_bound, tier2_of
 from nadi.stopping import Ending
 from nadi.web.door import Door
 from nadi.web.own_index import OwnIndex
@@ -56,43 +54,18 @@ STOP_GRACE_S = 1.0
 
 
 class Server:
-    """`async with Server(folder) as server:` serves until the block ends.
+    """`async with Server(ServerConfig(data=folder)) as server:` serves until the block ends.
 
-    Ports of 0 are any free ones; `controller_uri` and `rest_uri` say which. A REST port of None: no REST.
-    advertised_host: what clients are told to connect to, if not `host`. scaling: the profile by whose rules streams
-    follow their load. tier2: the URL of a store that has its chunks (docs/tier2.md), "" is the folder itself;
-    tier2_options: of it, such as `endpoint`. log_max_bytes: what the log of a container may hold while tier 2 takes
-    nothing; then writers wait. Raises DataFolderError where the folder can't be used, StoreError where tier 2 can't,
-    UnavailableError where a port is taken, InvalidArgumentError where `security` doesn't fit the address or its files.
+    Raises:
+        DataFolderError, StoreError: the folder, or tier 2, can't be used.
+        UnavailableError: a port is taken.
+        InvalidArgumentError: the configuration is wrong.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        host: str = DEFAULT_HOST,
-        store_port: int = DEFAULT_STORE_PORT,
-        controller_port: int = DEFAULT_CONTROLLER_PORT,
-        rest_port: int | None = None,
-        containers: int | None = None,
-        advertised_host: str | None = None,
-        security: ServerSecurity | None = None,
-        scaling: str = DEFAULT_SCALING,
-        tier2: str = "",
-        tier2_options: dict[str, str] | None = None,
-        log_max_bytes: int = LOG_MAX_BYTES,
-    ) -> None:
-        self.folder = check_path("the data folder", folder)
-        self._tier2 = tier2_of(tier2, tier2_options or {})
-        self._log_max_bytes = log_bound(log_max_bytes)
-        self._host = host
-        self._store_port = store_port
-        self._controller_port = controller_port
-        self._rest_port = rest_port
-        self._containers = containers
-        self._advertised_host = advertised_host
-        self._security = security or ServerSecurity()
-        self._scaling = profile_of(scaling)
+    def __init__(self, config: ServerConfig) -> None:
+        config.check()
+        self._config, self.folder = config, config.folder
+        self._scaling = profile_of(config.scaling)
         self.store_address = ("", 0)
         self.controller_uri = ""
         self.rest_uri = ""
@@ -107,21 +80,22 @@ class Server:
         return str(self.folder)
 
     async def start(self) -> None:
-        security = self._security
-        security.check_address(self._host, self._advertised_host)
+        config, security = self._config, self._config.security
+        security.check_address(config.host, config.advertised_host)
+        tier2 = None if config.tier2 is None else Tier2(config.tier2, config.tier2_options)
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
         context = tls.ssl_context() if tls is not None else None
         async with Ending() as parts:
             self.store = SegmentStore(
-                self.folder, self._containers, tokens, tier2=self._tier2, log_max_bytes=self._log_max_bytes
+                self.folder, config.containers, tokens, tier2=tier2, log_max_bytes=config.log_max_bytes or LOG_MAX_BYTES
             )
             parts.step("the data folder", self.store.close, STOP_STORE_S)
             self.gate = gate_of(security)
             if self.gate is not None:
                 parts.callback(self.gate.close)
             self._figures = ServerFigures(self.store, self.gate, REAL)
-            if self._rest_port is not None:
-                self._rest = await self._listening_rest(self._rest_port, context)
+            if self._config.rest_port is not None:
+                self._rest = await self._listening_rest(self._config.rest_port, context)
                 parts.step("the REST door", self._rest.stop, STOP_DOOR_S)
                 self.rest_uri = self._rest.uri
             await self.store.start()
@@ -130,7 +104,7 @@ class Server:
             self.controller = Controller(
                 exchange,
                 endpoint_of=lambda segment: self.store_address,
-                rpc_endpoint=(self.store_address[0], self._controller_port),
+                rpc_endpoint=(self.store_address[0], self._config.port),
                 scaling=self._scaling,
             )
             parts.step("the controller", self.controller.stop, STOP_DOOR_S)
@@ -166,17 +140,21 @@ class Server:
         self._clients = Clients()
         own, site = OwnMetrics(self._figures.samples, REAL), live_site(self._clients)
         self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
-        rest = RestServer(self._api, self._host, port, context)
+        rest = RestServer(self._api, self._config.host, port, context)
         self._figures.rests.append(rest.listener)
-        with listening(self._host, port, "--rest-port"):
+        with listening(self._config.host, port, "--rest-port"):
             await rest.start()
         return rest
 
     async def _listen_store(self, context: ssl.SSLContext | None) -> None:
-        with listening(self._host, self._store_port, "--store-port"):
-            self._listening_store = address, port = await self.store.listen(self._host, self._store_port, context)
+        wanted = DEFAULT_STORE_PORT if self._config.store_port is None else self._config.store_port
+        with listening(self._config.host, wanted, "--store-port"):
+            self._listening_store = address, port = await self.store.listen(self._config.host, wanted, context)
         # a certificate bears names rather than numbers
-        self.store_address = (self._advertised_host or (self._host if context is not None else address), port)
+        self.store_address = (
+            self._config.advertised_host or (self._config.host if context is not None else address),
+            port,
+        )
 
     async def _start_controller(self, exchange: Exchange) -> None:
         try:
@@ -190,8 +168,8 @@ class Server:
     async def _start_rpc(self, tls: ServerTls | None, access: ControllerAccess | None) -> None:
         self._rpc = rpc_server()
         self._figures.rpc.append(add_controller(self._rpc, self.controller, access))
-        port = open_rpc(self._rpc, self._host, self._controller_port, tls)
-        told = self._advertised_host or self._host
+        port = open_rpc(self._rpc, self._config.host, self._config.port, tls)
+        told = self._config.advertised_host or self._config.host
         self._rpc_port = port
         self.controller.rpc_endpoint = (told, port)
         self.controller.rest_port = urlsplit(self.rest_uri).port or 0
@@ -202,8 +180,8 @@ class Server:
 
     def _own_door(self, token: str = "") -> Door:
         """Whatever clients are told, it is in this process."""
-        host = DEFAULT_HOST if is_any_address(self._host) else self._host
-        certificate, store = self._security.tls_certificate, (host, self._listening_store[1])
+        host = DEFAULT_HOST if is_any_address(self._config.host) else self._config.host
+        certificate, store = self._config.security.tls_certificate, (host, self._listening_store[1])
         return Door(
             f"[{host}]:{self._rpc_port}" if ":" in host else f"{host}:{self._rpc_port}",
             lambda segment: store,
