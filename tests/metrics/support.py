@@ -13,7 +13,7 @@ from nadi.cluster.operating import figures as cluster
 from nadi.controller.metrics import families as controller
 from nadi.observe.metrics import Meaning
 from nadi.segmentstore.figures import meanings as store
-from nadi.standalone import figures as server
+from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS
 OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}

@@ -15,7 +15,8 @@ import pytest
 from nadi.config import ServerConfig
 from nadi.limits import THREAD_SWITCH_S
 from nadi.segmentstore.store import SegmentStore
-from nadi.standalone.server import Server, serve
+from nadi.standalone.assembly import serve
+from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 
 pytestmark = pytest.mark.uvloop

@@ -14,7 +14,8 @@ from nadi import StreamManager
 from nadi.cli.app import app
 from nadi.config import ServerConfig
 from nadi.errors import DataFolderTakenError
-from nadi.standalone.server import Server, serve
+from nadi.standalone.assembly import serve
+from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 
 from .harness import open_store

@@ -30,7 +30,7 @@ def _say(ready: Ready) -> None:
 
 async def _serve(config: ServerConfig, served: list[str]) -> None:
     """served: gets the controller's URI once it is."""
-    from nadi.standalone.server import serve
+    from nadi.standalone.assembly import serve
 
     def ready(server: Server | ClusterServer) -> None:
         _say(Ready(server.controller_uri, *server.store_address, server.rest_uri))

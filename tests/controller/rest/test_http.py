@@ -218,7 +218,7 @@ async def test_a_stop_answers_the_request_whose_body_does_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("nadi.controller.rest.endpoint.REST_BODY_TIMEOUT_S", 600.0)
-    monkeypatch.setattr("nadi.standalone.server.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
+    monkeypatch.setattr("nadi.standalone.assembly.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     await server.start()
     reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))

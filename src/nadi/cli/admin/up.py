@@ -211,7 +211,8 @@ def _serve_folder(config: ServerConfig) -> None:
     import uvloop
 
     from nadi.limits import STOP_S
-    from nadi.standalone.server import Server, serve
+    from nadi.standalone.assembly import serve
+    from nadi.standalone.server import Server
 
     def ready(server: Server) -> None:
         say(f"nadi is serving {config.folder.resolve()}")
@@ -249,8 +250,8 @@ def _serve_store(config: ServerConfig) -> None:
     import uvloop
 
     from nadi.limits import CLUSTER_STOP_S
+    from nadi.standalone.assembly import serve
     from nadi.standalone.clustered import ClusterServer
-    from nadi.standalone.server import serve
 
     def ready(server: ClusterServer) -> None:
         cluster = server.cluster
