@@ -7,7 +7,7 @@ import pytest
 from nadi.cluster.servers.members import Member, encode
 from nadi.cluster.servers.pace import MembershipPace
 from nadi.cluster.servers.roster import Roster
-from nadi.engines.registry import Entry
+from nadi.engines.engine import Entry
 
 DEAD_S = MembershipPace().dead_s
 

@@ -14,10 +14,10 @@ import pytest
 
 import nadi
 from nadi.cluster.records import MovedAway, Records
+from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
 from nadi.engines.identity import turn_has_ended
 from nadi.engines.opening import open_engines
-from nadi.engines.registry import Registry
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import turn, undoing
 from nadi.migration.clusters import ClusterStore

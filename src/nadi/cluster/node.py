@@ -40,11 +40,10 @@ from nadi.controller.controller import Controller
 from nadi.controller.periodic.retention_rounds import IndexTimes
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
+from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
-from nadi.engines.registry import Registry
-from nadi.engines.starting import patiently
 from nadi.errors import RequestTimeoutError
 from nadi.limits import (
     CLUSTER_BREAK_S,

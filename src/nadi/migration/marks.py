@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import MIGRATION
-from nadi.engines.starting import patiently, stored
+from nadi.engines.outcomes import patiently, stored_patiently
 from nadi.errors import StoreError
 from nadi.runtime import REAL
 from nadi.segmentstore import moved
@@ -21,7 +21,7 @@ async def begun(engine: LogEngine, url: str) -> Incoming | None:
 
 async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
     """What fills the store: that one, if nothing did. StoreError: as `begun`."""
-    _, raw = await stored(engine, MIGRATION, moved.encode(new), REAL)
+    _, raw = await stored_patiently(engine, MIGRATION, moved.encode(new), REAL)
     return _decoded(raw, url)
 
 

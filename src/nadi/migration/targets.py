@@ -19,8 +19,8 @@ from nadi.engines.identity import (
     refuse_strangers,
 )
 from nadi.engines.opening import open_engines
+from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
-from nadi.engines.starting import patiently
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.migration import marks
 from nadi.migration.ends import Source

@@ -21,9 +21,9 @@ from typing import Self
 
 import msgspec
 
+from nadi.engines.engine import Entry, Registry
 from nadi.engines.identity import TURN, turn_has_ended
-from nadi.engines.registry import Entry, Registry
-from nadi.engines.starting import patiently, was_set
+from nadi.engines.outcomes import patiently, was_set_patiently
 from nadi.errors import ConflictError, NadiError
 from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
 from nadi.runtime import REAL, Runtime
@@ -85,7 +85,7 @@ class Turn:
         if self._is_lost:
             raise self._taken(await self._there())
         self._next = self._next or self._value(ends)
-        entry = await was_set(self._registry, TURN, self._next, self._version, self._runtime)
+        entry = await was_set_patiently(self._registry, TURN, self._next, self._version, self._runtime)
         self._next = b""
         if entry is None:
             self._is_lost = True

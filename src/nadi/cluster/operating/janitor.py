@@ -21,9 +21,8 @@ from nadi.cluster import records
 from nadi.cluster.operating import garbage
 from nadi.cluster.records import ContainerRecord, Records
 from nadi.cluster.servers import members
-from nadi.engines.engine import LogEngine, OwnEngine
+from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.proof import PROOF
-from nadi.engines.registry import Registry
 from nadi.errors import NadiError, NotFoundError
 from nadi.limits import (
     JANITOR_DELETED_AT_ONCE,

@@ -17,11 +17,10 @@ from nadi.cluster.operating.view import Seen, cluster_report
 from nadi.cluster.records import ContainerRecord, Records
 from nadi.cluster.servers.members import FOLDER, Member, decode
 from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
-from nadi.engines.engine import LogEngine, OwnEngine
+from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
-from nadi.engines.registry import Registry
-from nadi.engines.starting import patiently
+from nadi.engines.outcomes import patiently
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE

@@ -21,7 +21,7 @@ from nadi.cluster.servers.lease import Lease
 from nadi.cluster.servers.members import FOLDER, Member, encode, entry_name
 from nadi.cluster.servers.pace import MembershipPace
 from nadi.cluster.servers.roster import Peer, Roster
-from nadi.engines.registry import Registry
+from nadi.engines.engine import Registry
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_CALLS_AT_ONCE, CLUSTER_LEAVE_TRIES
 from nadi.runtime import REAL, Runtime

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from nadi.cluster.placement import Server
 from nadi.cluster.servers.members import Member, decode
 from nadi.cluster.servers.pace import MembershipPace
-from nadi.engines.registry import Entry
+from nadi.engines.engine import Entry
 from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_FORGET_S, CLUSTER_VALUE_S
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from nadi.engines.hdfs.engine import value_of
 from nadi.engines.hdfs.files import File, Files
-from nadi.engines.hdfs.registry import value_of
 from nadi.engines.hdfs.where import where
 from nadi.errors import UnavailableError
 from nadi.runtime import Runtime
