@@ -22,7 +22,7 @@ import nadi
 from nadi import stopping
 from nadi.client import StreamManager
 from nadi.cluster import node
-from nadi.cluster.doors.front import Front
+from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.config import ServerConfig
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
@@ -196,7 +196,7 @@ async def test_nothing_keeps_a_server_of_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     doors, close = Doors(monkeypatch), SegmentStore.close
-    for kind in (SegmentStore, Front):
+    for kind in (SegmentStore, RequestProxy):
         monkeypatch.setattr(kind, "close", lambda self: never())
     one = ClusterServer(ServerConfig(store=f"file://{tmp_path}/store", store_port=0, port=0, containers=2))
     await one.start()

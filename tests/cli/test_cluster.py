@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.admin.storing import store_options
 from nadi.cli.app import app
-from nadi.cluster.operating import looking
-from nadi.cluster.operating.figures import MEANINGS
-from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.admin import cluster_view as looking
+from nadi.cluster.admin.metrics import MEANINGS
+from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import InvalidArgumentError
 from tests.cluster.servers import NOBODY_DIES
 from tests.support.doors import doors, said_until_ready

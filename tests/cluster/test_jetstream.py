@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.cluster.operating.looking import look, opened
+from nadi.cluster.admin.cluster_view import look, opened
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.observe.cluster import ClusterReport
 from tests.support.nats import nats_servers, url_of

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from nadi.cluster.operating import figures as cluster
+from nadi.cluster.admin import metrics as cluster
 from nadi.controller.metrics import families as controller
 from nadi.observe.metrics import Meaning
 from nadi.segmentstore.figures import meanings as store

@@ -12,8 +12,8 @@ import pytest
 import nadi
 from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
-from nadi.cluster.operating import looking
-from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.admin import cluster_view as looking
+from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import DataFolderError, StoreError
 from nadi.limits import MIGRATION_LEFT_BYTES
 from nadi.migration.folders import ServedFolder

@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nadi.cluster.mapping import container_of
-from nadi.cluster.operating.looking import SharedStore, living, opened, read_records
+from nadi.cluster.admin.cluster_view import SharedStore, living, opened, read_records
+from nadi.cluster.map import container_of
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.records import MovedAway, Records
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, StoreError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.cluster.operating.looking import living, opened, read_records
+from nadi.cluster.admin.cluster_view import living, opened, read_records
 from nadi.engines.identity import check_count, known_cluster, refuse_strangers
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of

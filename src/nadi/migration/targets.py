@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nadi.cluster.mapping import container_of
+from nadi.cluster.map import container_of
 from nadi.cluster.records import first_record, name_of
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nadi.cluster.operating.looking import SharedStore, opened, read_records
+from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
 from nadi.cluster.records import ContainerRecord, MovedAway, Records
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import forget_cluster, known_cluster

@@ -41,7 +41,7 @@ from nadi.web.own_index import OwnIndex
 if TYPE_CHECKING:
     import grpc
 
-    from nadi.cluster.doors.rest import RestFront
+    from nadi.cluster.proxy.rest import RestProxy
     from nadi.controller.rest.endpoint import Api
     from nadi.controller.rest.intake import Rejected, Sent
     from nadi.controller.rest.server import RestServer
@@ -116,8 +116,8 @@ class ServerAssembly:
 
     # --- ports ---------------------------------------------------------------------------------------
 
-    async def _listen_rest(self, parts: Ending, front: Callable[[Api], RestFront] | None = None) -> None:
-        """At its own port, and then at the one that it shares. front: puts the cluster's answers around its own."""
+    async def _listen_rest(self, parts: Ending, proxy: Callable[[Api], RestProxy] | None = None) -> None:
+        """At its own port, and then at the one that it shares. proxy: puts the cluster's answers around its own."""
         config = self._config
         if config.rest_port is None:
             return
@@ -132,7 +132,7 @@ class ServerAssembly:
         self._page: Clients = Clients()
         own, site = OwnMetrics(self._samples, self._runtime), live_site(self._page)
         self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
-        around = front(self._api) if front is not None else None
+        around = proxy(self._api) if proxy is not None else None
         shared = config.shared.rest if config.shared is not None else None
         for port in [config.rest_port] if shared is None else [config.rest_port, shared]:
             is_shared = bool(self._rests)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import nadi
 from nadi.client.control.security import Security
+from nadi.cluster.admin.metrics import samples
+from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
-from nadi.cluster.operating.figures import samples
-from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
 from nadi.config import ServerConfig
 from nadi.controller.scaling.profile import profile_of
 from nadi.engines.engine import LogEngine
@@ -68,12 +68,12 @@ class ClusterServer(ServerAssembly):
 
     async def _assemble(self, parts: Ending) -> None:
         await self._open_node(parts)
-        front = self.node.front
-        await self._listen_rest(parts, front.rest)
+        proxy = self.node.proxy
+        await self._listen_rest(parts, proxy.rest)
         await self._listen_store()
-        await self._listen_rpc(parts, self._config.port, front.add_to)
+        await self._listen_rpc(parts, self._config.port, proxy.add_to)
         if self._config.shared is not None:
-            await self._listen_rpc(parts, self._config.shared.controller, front.add_to, shares_port=True)
+            await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
         door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # as all clients, and servers
         index = OwnIndex(door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
@@ -133,7 +133,7 @@ class ClusterServer(ServerAssembly):
 
     def _health(self) -> Component:
         node = self.node
-        health = server_health(self.store, node.seat.controller, self.controller_uri, node.controller_elsewhere())
+        health = server_health(self.store, node.leadership.controller, self.controller_uri, node.controller_elsewhere())
         return parent(health.name, (*health.children.values(), node.health()))
 
 

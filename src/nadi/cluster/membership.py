@@ -4,7 +4,24 @@ Two tasks run side by side, so that neither waits for the other. One sets the se
 BEAT, whether or not the last try has ended; each try has DEAD to end, so few are ever under way (a put that hangs
 doesn't stop the beats). What succeeds extends
 the lease for reads (`lease.py`). The other lists all entries each BEAT, reads those that it has a question about, and
-draws conclusions (`roster.py`). It also asks at the very moment at which somebody has been silent for too long.
+draws conclusions (`membership_view.py`). It also asks at the very moment at which somebody has been silent for too long.
+
+Whether this server may answer reads. It may not once another server could have its containers.
+
+Each beat (`membership.py`) that succeeds extends the lease to LEASE after it was *sent*. Others take a server for dead
+when its entry has been the same for DEAD, from the end of the look that showed it first to the start of one that shows
+it still. Say the last version they saw was sent at t. No beat that took effect before their last look came after that
+one, and that look began at t + DEAD or later; so a beat that would extend the lease further can only succeed after
+t + DEAD, when the lease of the one at t is over, however long beats and looks took, as long as clocks that differ by a
+fifth or so don't make LEASE longer than DEAD (`pace.py`). A beat whose outcome isn't known extends nothing.
+
+That is why **a lease that has ended doesn't begin again by a beat alone**. Somebody may have taken the server for dead
+meanwhile, and be about to claim its containers. So each unbroken stretch of beats is a `term`, and the next term is
+valid only when the owner of the containers says so, by `affirm`: after it has set the record of each of its containers
+anew, by compare-and-set, since the term began. A claim that was decided earlier replaces the record's earlier version,
+so one of the two fails. In the first term there is nothing to affirm: nothing can be claimed before it.
+
+The clock is the one that goes on while the machine is suspended, and not comparable with anybody else's.
 """
 
 from __future__ import annotations
@@ -16,11 +33,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import NamedTuple, TypeVar
 
+from nadi.cluster.membership_view import FOLDER, Member, MembershipPace, MembershipView, Peer, encode, entry_name
 from nadi.cluster.placement import Holding, Server, View
-from nadi.cluster.servers.lease import Lease
-from nadi.cluster.servers.members import FOLDER, Member, encode, entry_name
-from nadi.cluster.servers.pace import MembershipPace
-from nadi.cluster.servers.roster import Peer, Roster
 from nadi.engines.engine import Registry
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_CALLS_AT_ONCE, CLUSTER_LEAVE_TRIES
@@ -57,7 +71,7 @@ class Membership:
         self._registry, self._me, self._runtime, self._load = registry, me, runtime, load
         self._pace = pace or MembershipPace()
         self._on_change = on_change
-        self._roster = Roster(me.id, self._pace)
+        self._view = MembershipView(me.id, self._pace)
         self._lease = Lease(runtime, self._pace.lease_s)
         self._complaints = Complaints(log, "%s, and it tries again")
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -126,21 +140,21 @@ class Membership:
         """All that have an entry, and those that `name` asked for, dead ones too; this one once it has joined."""
         me, now = self._me, self._runtime.monotonic()
         mine = {me.id: Peer(me.id, me, True, self._since, now)} if self.term else {}
-        return mine | self._roster.peers()
+        return mine | self._view.peers()
 
     def has_takers(self) -> bool:
         """Whether any other server takes containers, as far as this one sees."""
-        peers = self._roster.peers().values()
+        peers = self._view.peers().values()
         return any(one.is_alive and one.member is not None and not one.member.is_draining for one in peers)
 
     @property
     def stable_since(self) -> float:
         """When somebody last came, went or began to drain, by the monotonic clock; in the past, if nobody ever did."""
-        return max(self._roster.stable_since, self._since)
+        return max(self._view.stable_since, self._since)
 
     def name(self, owners: Collection[str]) -> None:
         """Tell whom the containers' records name, so that it is known of all of them whether they are alive."""
-        self._roster.name(owners)
+        self._view.name(owners)
 
     async def is_dead(self, server: str) -> bool:
         """Ask the registry once more whether a server that counts as dead is still as silent as it was. To be asked
@@ -149,12 +163,12 @@ class Membership:
         Raises:
             UnavailableError: it can't answer.
         """
-        if not self._roster.is_dead(server):
+        if not self._view.is_dead(server):
             return False
-        changes = self._roster.changes
+        changes = self._view.changes
         await self._ask(server)
         self._tell(changes)
-        return self._roster.is_dead(server)
+        return self._view.is_dead(server)
 
     def view(self, holdings: Mapping[int, Holding], containers: int) -> View:
         """What `placement.decisions` decides by."""
@@ -163,11 +177,11 @@ class Membership:
         return View(
             me=self._me.id,
             at=now,
-            servers=mine | self._roster.servers(),
+            servers=mine | self._view.servers(),
             holdings=holdings,
             containers=containers,
-            looked_at=self._roster.looked_at,
-            is_current=self._roster.is_current(now),
+            looked_at=self._view.looked_at,
+            is_current=self._view.is_current(now),
             stable_since=self.stable_since,
         )
 
@@ -220,15 +234,15 @@ class Membership:
     async def _look_for_ever(self) -> None:
         clock, due = self._runtime.monotonic, self._runtime.monotonic()
         while True:
-            changes = self._roster.changes
+            changes = self._view.changes
             if clock() >= due:
                 due = max(due + self._pace.beat_s, clock())
                 await self._look()
             asked = clock()
-            await self._ask_all(self._roster.questions(asked))
+            await self._ask_all(self._view.questions(asked))
             await self._clean()
             self._tell(changes)
-            doubt = self._roster.next_doubt()  # may have come meanwhile; an earlier one was asked about
+            doubt = self._view.next_doubt()  # may have come meanwhile; an earlier one was asked about
             await self._runtime.sleep(max(0.0, min(due, doubt if doubt > asked else due) - clock()))
 
     async def _look(self) -> None:
@@ -236,7 +250,7 @@ class Membership:
         if not await self._try_to_look():
             await self._runtime.sleep(self._pace.beat_s / 2)
             if not await self._try_to_look():
-                self._roster.failed()
+                self._view.failed()
 
     async def _try_to_look(self) -> bool:
         began = self._runtime.monotonic()
@@ -247,7 +261,7 @@ class Membership:
             return False
         self._complaints.settled("the registry doesn't say which servers there are")
         versions = {name.removeprefix(FOLDER): version for name, version in found.items()}
-        self._roster.listed(versions, began, self._runtime.monotonic())
+        self._view.listed(versions, began, self._runtime.monotonic())
         return True
 
     async def _ask_all(self, servers: Collection[str]) -> None:
@@ -271,21 +285,21 @@ class Membership:
     async def _ask(self, server: str) -> None:
         asked = self._runtime.monotonic()
         entry = await self._in_time(self._registry.get(entry_name(server)))
-        self._roster.found(server, entry, asked, self._runtime.monotonic())
+        self._view.found(server, entry, asked, self._runtime.monotonic())
 
     async def _clean(self) -> None:
-        for server in self._roster.obsolete(self._runtime.monotonic())[:CLUSTER_CALLS_AT_ONCE]:
+        for server in self._view.obsolete(self._runtime.monotonic())[:CLUSTER_CALLS_AT_ONCE]:
             try:
                 await self._in_time(self._registry.delete(entry_name(server)))
             except Exception as error:
                 self._complaints.tell("the registry doesn't delete the entry of a dead server", error)
                 break
             self._complaints.settled("the registry doesn't delete the entry of a dead server")
-            self._roster.deleted(server)
-        self._roster.forget()
+            self._view.deleted(server)
+        self._view.forget()
 
     def _tell(self, changes: int) -> None:
-        if self._roster.changes != changes:
+        if self._view.changes != changes:
             self._on_change()
 
     # --- both ---------------------------------------------------------------------------------------
@@ -302,3 +316,41 @@ class Membership:
         task = asyncio.get_running_loop().create_task(work)
         tasks[task] = None
         task.add_done_callback(tasks.pop)
+
+
+class Lease:
+    def __init__(self, runtime: Runtime, length_s: float) -> None:
+        self._now = runtime.boottime
+        self._length_s = length_s
+        self._ends = -math.inf  # of the term
+        self._valid_until = -math.inf
+        self.term = 0  # 0 until the first beat has succeeded
+        self.affirmed = 1  # the newest term that reads may be answered in
+
+    def is_valid(self) -> bool:
+        return self._now() < self._valid_until
+
+    def extend(self, sent: float) -> bool:
+        """A beat that was sent then, by the boot-time clock, has succeeded. True: it has begun a new term."""
+        now, ends = self._now(), sent + self._length_s
+        if ends <= now:  # it took too long to be of use
+            return False
+        is_new = now >= self._ends
+        if is_new:
+            self.term += 1
+        self._ends = max(ends, self._ends)
+        self._settle()
+        return is_new
+
+    def affirm(self, term: int) -> None:
+        """All records of one's containers were set since that term began. Another term isn't meant by it."""
+        assert term <= self.term, f"term {term} hasn't begun: this is {self.term}"
+        self.affirmed = max(self.affirmed, term)
+        self._settle()
+
+    def end(self) -> None:
+        """For good: no beat extends it any more."""
+        self._length_s = self._ends = self._valid_until = -math.inf
+
+    def _settle(self) -> None:
+        self._valid_until = self._ends if self.affirmed == self.term else -math.inf

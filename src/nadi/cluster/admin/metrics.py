@@ -2,15 +2,17 @@
 
 `CountedEngine` stands in front of the engine and counts what a log's objects take; the rest is asked for when it is
 told.
+
+How often containers came to a server, and left it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from nadi.cluster.operating.moves import Moves
 from nadi.engines.engine import LogEngine
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
@@ -144,3 +146,25 @@ def samples(figures: Figures) -> Iterator[Sample]:
 
 def _sample(name: str, value: Value, *labels: str) -> Sample:
     return Sample(MEANINGS[name], value, labels)
+
+
+@dataclass(slots=True)
+class Moves:
+    """Since the server began. taken_over: from servers that were dead. received, handed_over: by agreement, from and to
+    others. begun: containers that nobody ever had. fenced: claims, or containers, that another server was faster to
+    claim."""
+
+    taken_over: int = 0
+    received: int = 0
+    handed_over: int = 0
+    begun: int = 0
+    fenced: int = 0
+
+    def took(self, *, by_hand_over: bool, owner: str) -> None:
+        """A container is here. owner: whose it was, "" if nobody's."""
+        if by_hand_over:
+            self.received += 1
+        elif owner:
+            self.taken_over += 1
+        else:
+            self.begun += 1

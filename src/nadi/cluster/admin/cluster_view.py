@@ -1,33 +1,41 @@
 """A cluster as its store shows it to somebody who is none of its servers: `nadi cluster status`.
 
 Entries of `servers/` say who lives: one whose version changes while it is watched does, as among the servers.
+
+Reports about a cluster, made of servers' entries and containers' records. All of it is pure.
+
+What one server of a cluster tells an operator, and does for one: the logic behind `/v1/cluster`.
+
+Whatever is asked for is begun, not waited for: whoever asked looks at the report to see how far it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from nadi.cluster.operating.view import Seen, cluster_report
-from nadi.cluster.records import ContainerRecord, Records
-from nadi.cluster.servers.members import FOLDER, Member, decode
-from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
+from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import CONTROLLER_CONTAINER
+from nadi.cluster.membership import Membership
+from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
+from nadi.cluster.records import ContainerRecord, Records, RecordWatch
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.outcomes import patiently
 from nadi.engines.urls import folder_of
-from nadi.errors import InvalidArgumentError, StoreError
+from nadi.errors import ConflictError, InvalidArgumentError, StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
-from nadi.observe.cluster import ClusterReport
+from nadi.observe.cluster import ClusterReport, ContainerReport, DrainReport, ServerReport, SnapshotReport
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain import layout
 from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 T = TypeVar("T")
@@ -170,3 +178,126 @@ async def _of_each(work: Callable[[int], Awaitable[T]], numbers: range, at_once:
             return await work(number)
 
     return await asyncio.gather(*map(one, numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a cluster. members: by server, with whether each is alive. records: of the containers.
+    log_bytes: what their logs hold; snapshot_ages_s: since their snapshots were stored; as far as known."""
+
+    members: Mapping[str, tuple[Member, bool]]
+    records: Mapping[int, ContainerRecord]
+    log_bytes: Mapping[int, int] = field(default_factory=dict)
+    snapshot_ages_s: Mapping[int, float] = field(default_factory=dict)
+
+    def is_alive(self, server: str) -> bool:
+        return server in self.members and self.members[server][1]
+
+
+def cluster_report(cluster: str, seen_by: str, seen: Seen) -> ClusterReport:
+    """The report: servers in order of their start, containers in order. seen_by: see `ClusterReport`."""
+    containers = [_container(number, seen) for number in sorted(seen.records)]
+    by_start = sorted(seen.members.values(), key=lambda one: (one[0].started_ms, one[0].id))
+    active = seen.records.get(CONTROLLER_CONTAINER, ContainerRecord())
+    has_controller = not active.released and seen.is_alive(active.owner)
+    return ClusterReport(
+        cluster,
+        seen_by,
+        active.owner if has_controller else "",
+        [_server(member, is_alive=is_alive, containers=containers) for member, is_alive in by_start],
+        containers,
+    )
+
+
+def held(server: str, containers: list[ContainerReport]) -> list[int]:
+    """The containers that a server has."""
+    return [one.number for one in containers if one.owner == server and one.state in ("open", "moving", "orphaned")]
+
+
+def _server(member: Member, *, is_alive: bool, containers: list[ContainerReport]) -> ServerReport:
+    state: Literal["alive", "draining", "dead"] = "draining" if member.is_draining else "alive"
+    return ServerReport(
+        member.id,
+        state if is_alive else "dead",
+        member.store,
+        member.controller,
+        member.rest,
+        member.version,
+        member.started_ms,
+        held(member.id, containers),
+        member.bytes_per_s if is_alive else 0.0,
+    )
+
+
+def _container(number: int, seen: Seen) -> ContainerReport:
+    record = seen.records[number]
+    start, snapshot = record.start, None
+    if record.snapshot is not None:
+        size_bytes = sum(part.size_bytes for part in record.snapshot.parts)
+        deltas, age_s = len(record.snapshot.deltas), seen.snapshot_ages_s.get(number)
+        snapshot = SnapshotReport(record.snapshot.sequence, size_bytes, deltas, age_s)
+    return ContainerReport(
+        number,
+        _state(record, seen),
+        record.owner,
+        record.epoch,
+        record.target,
+        start.epoch,
+        start.number,
+        start.sequence,
+        seen.log_bytes.get(number),
+        snapshot,
+    )
+
+
+def _state(record: ContainerRecord, seen: Seen) -> Literal["open", "moving", "released", "orphaned", "new"]:
+    if not record.owner:
+        return "new"
+    if record.released:
+        return "released"
+    if not seen.is_alive(record.owner):
+        return "orphaned"
+    return "moving" if record.target else "open"
+
+
+class Operator:
+    """Of one server, the one of the id `me`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        me: str,
+        membership: Membership,
+        watch: RecordWatch,
+        keeper: Keeper,
+        store: SegmentStore,
+    ) -> None:
+        self._cluster, self._me = cluster, me
+        self._membership, self._watch, self._keeper, self._store = membership, watch, keeper, store
+
+    def report(self) -> ClusterReport:
+        """The cluster as this server sees it; it knows how much a log holds only of its own containers."""
+        peers = self._membership.members.values()
+        members = {peer.id: (peer.member, peer.is_alive) for peer in peers if peer.member is not None}
+        records = {number: self._watch.record(number) for number in range(self._cluster.containers)}
+        log_bytes = {one.number: one.logged_bytes for one in self._store.containers if one.started}
+        return cluster_report(self._cluster.cluster, self._me, Seen(members, records, log_bytes))
+
+    def drain(self) -> DrainReport:
+        """Begin to hand all containers over, for good; ConflictError if no other server takes any."""
+        if not self._membership.has_takers():
+            raise ConflictError(
+                "no other server of the cluster takes containers: start one first, or stop this one, and whichever "
+                "comes next takes them over"
+            )
+        self._membership.drain()
+        self._keeper.wake()
+        return self._progress()
+
+    def rebalance(self) -> DrainReport:
+        """Begin to hand over what other servers are to have, without waiting for a quiet time."""
+        self._keeper.rebalance()
+        return self._progress()
+
+    def _progress(self) -> DrainReport:
+        return DrainReport(self._me, held(self._me, self.report().containers))

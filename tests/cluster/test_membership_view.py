@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.cluster.servers.members import Member, encode
-from nadi.cluster.servers.pace import MembershipPace
-from nadi.cluster.servers.roster import Roster
+from nadi.cluster.membership_view import Member, MembershipPace, MembershipView, encode
 from nadi.engines.engine import Entry
 
 DEAD_S = MembershipPace().dead_s
@@ -17,15 +15,15 @@ def entry(counter: int) -> Entry:
     return Entry(encode(one), f"v{counter}")
 
 
-def seen(began: float, ended: float) -> Roster:
+def seen(began: float, ended: float) -> MembershipView:
     """One that has seen version 1 of a server, in a look that lasted from then to then."""
-    roster = Roster("me", MembershipPace())
+    roster = MembershipView("me", MembershipPace())
     roster.listed({"x": "v1"}, began, ended)
     roster.found("x", entry(1), ended, ended)
     return roster
 
 
-def lives(roster: Roster) -> bool:
+def lives(roster: MembershipView) -> bool:
     return roster.peers()["x"].is_alive
 
 
@@ -78,7 +76,7 @@ def test_after_a_pause_too(gap_s: float, is_alive: bool) -> None:
     assert lives(roster) == is_alive
 
 
-def died() -> Roster:
+def died() -> MembershipView:
     roster = seen(10.0, 10.0)
     roster.listed({"x": "v1"}, 13.0, 13.0)
     roster.found("x", entry(1), 13.0, 13.0)
@@ -139,7 +137,7 @@ def test_who_is_named_is_remembered() -> None:
 
 
 def test_one_that_is_named_before_it_is_listed_lives() -> None:
-    roster = Roster("me", MembershipPace())
+    roster = MembershipView("me", MembershipPace())
     roster.name({"x"})
     roster.found("x", entry(1), 10.0, 10.0)
     assert lives(roster)
@@ -147,7 +145,7 @@ def test_one_that_is_named_before_it_is_listed_lives() -> None:
 
 
 def test_values_are_read_once_in_a_while_the_oldest_first() -> None:
-    roster = Roster("me", MembershipPace())
+    roster = MembershipView("me", MembershipPace())
     roster.listed({"x": "v1", "y": "v1", "me": "v1"}, 10.0, 10.0)
     assert roster.questions(10.0) == ["x", "y"]
     roster.found("y", entry(1), 10.0, 10.0)

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import nadi
-from nadi.cluster.operating.looking import living, opened
+from nadi.cluster.admin.cluster_view import living, opened
 from tests.support.clocks import StandsStill
 
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.cluster.doors.active import Addresses
+from nadi.cluster.proxy.active import Addresses
 from nadi.errors import StreamNotSealedError, UnavailableError
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path
@@ -185,9 +185,9 @@ async def test_statuses_and_texts_are_the_same_at_either_server(tmp_path: Path) 
 
 async def test_a_call_is_not_passed_on_twice(tmp_path: Path) -> None:
     async with asyncio.timeout(90), cluster(tmp_path) as made:
-        made.active.front.active(None)
-        made.one.front.follow(made.two.addresses)
-        made.two.front.follow(made.one.addresses)
+        made.active.proxy.active(None)
+        made.one.proxy.follow(made.two.addresses)
+        made.two.proxy.follow(made.one.addresses)
         for server in made.servers:
             code, text = await refused(server, "createScope", pb.ScopeInfo(scope="sc"))
             assert code is grpc.StatusCode.UNAVAILABLE
@@ -198,9 +198,9 @@ async def test_without_a_known_controller_a_call_is_refused_and_places_are_told(
     async with asyncio.timeout(90), cluster(tmp_path) as made:
         segment = pb.SegmentId(streamInfo=pb.StreamInfo(scope="sc", stream="st"), segmentId=0)
         before = await call(made.active, "getURI", segment)
-        made.active.front.active(None)
+        made.active.proxy.active(None)
         for server in made.servers:
-            server.front.follow(None)
+            server.proxy.follow(None)
             code, text = await refused(server, "createScope", pb.ScopeInfo(scope="sc"))
             assert code is grpc.StatusCode.UNAVAILABLE
             assert "no server is known" in text
@@ -259,7 +259,7 @@ async def test_calls_that_wait_for_a_silent_server_end_when_another_takes_over(t
     async with asyncio.timeout(90), cluster(tmp_path) as made:
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        made.other.front.follow(Addresses(f"127.0.0.1:{port}"))
+        made.other.proxy.follow(Addresses(f"127.0.0.1:{port}"))
         waiting = asyncio.create_task(call(made.other, "createScope", pb.ScopeInfo(scope="sc")))
         await came.wait()
         begun = asyncio.get_running_loop().time()

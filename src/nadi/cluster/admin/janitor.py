@@ -4,23 +4,37 @@ Objects are listed a page at a time, with a pause after each, and the record is 
 the state of the record's snapshot is restored into a folder, and of each old chunk that it doesn't know the description
 is read. "Old" is by the store's own clock, as its listing shows it: its newest entry of a server or container is taken
 for now, so that nothing is taken for older than it is. A log that isn't in the store tells the ages by itself.
+
+Which objects of a cluster's store nobody needs, and never will. All of it is pure.
+
+What is decided here holds whatever servers do meanwhile, for it follows from a record, which was read *after* the
+objects were listed, and from names: records only move on, and no name is used twice. Age is asked for as well, to be
+sure of it twice over. What isn't understood stays.
+
+- A frame of a log, if no state refers to it. The record's start says from which sequence on frames may still hold the
+  only copy of bytes (`held_from`), and which epochs these are in (`begun`). A walk begins at the start's place. So a
+  frame goes if its epoch is before the start's and has ended before its number (garbage of a deposed owner, behind a
+  seal), or if its sequence is before `held_from`. Seals never go: an object that is no longer than a header may be one.
+- An object of a snapshot, if the record doesn't name it and its own name says an earlier frame than the snapshot that
+  counts: later snapshots consist of what counts now, and of new objects of that frame or later ones.
+- A chunk, if it was planned by a frame that the snapshot's state reflects, and that state neither refers to it nor
+  knows that it is planned, or garbage. Its own description says which frame planned it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 
-from nadi.cluster import records
-from nadi.cluster.operating import garbage
+from nadi.cluster import membership_view, records
 from nadi.cluster.records import ContainerRecord, Records
-from nadi.cluster.servers import members
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.proof import PROOF
 from nadi.errors import NadiError, NotFoundError
@@ -32,7 +46,7 @@ from nadi.limits import (
     JANITOR_PAUSE_S,
 )
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.layout import folder_of
+from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.state.metadata import Metadata
@@ -93,7 +107,7 @@ class Janitor:
         """
         cleaned = Cleaned()
         now_ms = 0
-        for folder in (members.FOLDER, records.FOLDER):
+        for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
                 now_ms = max([now_ms, *(one.modified_ms for one in page)])
         before_ms = now_ms - round(self._older_s * 1000)
@@ -106,14 +120,14 @@ class Janitor:
     async def _of_servers(self, before_ms: int, cleaned: Cleaned) -> int:
         """Entries that nobody has renewed; one that lives after all sets its own again."""
         count = 0
-        async for page in self._pages(members.FOLDER):
-            count += await self._remove(page, [one.name for one in garbage.old(page, before_ms)], cleaned)
+        async for page in self._pages(membership_view.FOLDER):
+            count += await self._remove(page, [one.name for one in old(page, before_ms)], cleaned)
         return count
 
     async def _of_proofs(self, before_ms: int, cleaned: Cleaned) -> int:
         count = 0
         async for page in self._pages(f"{PROOF}/"):
-            count += await self._remove(page, [one.name for one in garbage.old(page, before_ms)], cleaned)
+            count += await self._remove(page, [one.name for one in old(page, before_ms)], cleaned)
         if self._log is not None:
             async for page in self._aged(self._log, PROOF):
                 count += await self._remove(page, [one.name for one in page], cleaned, self._log)
@@ -123,17 +137,17 @@ class Janitor:
         count, log = 0, self._log
         pages = self._pages(folder_of(container)) if log is None else self._aged(log, folder_of(container))
         async for page in pages:
-            aged = page if log is not None else garbage.old(page, before_ms)
+            aged = page if log is not None else old(page, before_ms)
             record = await self._record(container) if aged else ContainerRecord()
-            count += await self._remove(page, garbage.frames(container, record, aged), cleaned, log)
+            count += await self._remove(page, frames(container, record, aged), cleaned, log)
         return count
 
     async def _of_container(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
         cleaned.frames += await self._of_log(container, before_ms, cleaned)
         async for page in self._pages(snapshots.folder_of(container)):
-            aged = garbage.old(page, before_ms)
+            aged = old(page, before_ms)
             record = await self._record(container) if aged else ContainerRecord()
-            names = garbage.snapshot_objects(container, record, aged)
+            names = snapshot_objects(container, record, aged)
             cleaned.snapshot_objects += await self._remove(page, names, cleaned)
         await self._of_chunks(container, before_ms, cleaned)
 
@@ -148,10 +162,10 @@ class Janitor:
             return
         async for page in self._pages(f"container-{container}"):
             names = []
-            for one in garbage.old(page, before_ms):
+            for one in old(page, before_ms):
                 if one.name in known:
                     continue
-                if garbage.is_lost_chunk(record, known, one.name, await self._planned_by(container, one)):
+                if is_lost_chunk(record, known, one.name, await self._planned_by(container, one)):
                     names.append(one.name)
                 else:
                     cleaned.kept_chunks += 1
@@ -230,3 +244,59 @@ async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], b
                 what = "cleaned the store of %d objects that nobody needs, with %d bytes"
                 (log.info if cleaned.objects else log.debug)(what, cleaned.objects, cleaned.removed_bytes)
         await runtime.sleep(JANITOR_EACH_S)
+
+
+_OF_SNAPSHOT = re.compile(r"(?:base-([0-9a-f]{16})-[0-9a-f]{32}-\d+|delta-([0-9a-f]{16})-[0-9a-f]{32})")
+
+
+def frames(container: int, record: ContainerRecord, listed: Iterable[Listed]) -> list[str]:
+    """The names, among objects of a container's log, of frames that nobody needs."""
+    found = []
+    for one in listed:
+        place = place_of(one.name)
+        if place is None or name_of(container, place) != one.name or one.size_bytes <= HEADER_BYTES:
+            continue
+        if _is_past(record, place):
+            found.append(one.name)
+    return found
+
+
+def _is_past(record: ContainerRecord, place: Place) -> bool:
+    start = record.start
+    begun = dict(start.begun)
+    if place.epoch > start.epoch or start.epoch not in begun:
+        return False
+    if place.epoch == start.epoch:
+        return place.number < start.number and begun[place.epoch] + place.number - 1 < start.held_from
+    if place.epoch not in begun:  # it ended before `held_from`, or nothing of it was ever in the chain
+        return True
+    sequence = begun[place.epoch] + place.number - 1
+    end = min(first for epoch, first in start.begun if epoch > place.epoch)
+    return sequence >= end or sequence < start.held_from
+
+
+def snapshot_objects(container: int, record: ContainerRecord, listed: Iterable[Listed]) -> list[str]:
+    """The names, among objects of a container's snapshots, of those that no snapshot will have any more."""
+    if record.snapshot is None:
+        return []
+    named = {part.name for part in record.snapshot.parts}
+    folder = snapshots.folder_of(container) + "/"
+    found = []
+    for one in listed:
+        match = _OF_SNAPSHOT.fullmatch(one.name.removeprefix(folder)) if one.name.startswith(folder) else None
+        if match is None or one.name in named:
+            continue
+        if int(match[1] or match[2], 16) < record.snapshot.sequence:
+            found.append(one.name)
+    return found
+
+
+def is_lost_chunk(record: ContainerRecord, known: Collection[str], name: str, planned_by: int) -> bool:
+    """Whether nobody will ever refer to a chunk. known: all that the state of the record's snapshot knows. planned_by:
+    the sequence of the frame that planned it, 0 if that isn't known."""
+    return record.snapshot is not None and name not in known and 0 < planned_by <= record.snapshot.sequence
+
+
+def old(listed: Iterable[Listed], before_ms: int) -> list[Listed]:
+    """Those that were stored before that time, by the store's clock."""
+    return [one for one in listed if one.modified_ms < before_ms]

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.doors import peers
-from nadi.cluster.doors.loads import joined
-from nadi.cluster.doors.reach import Reach
-from nadi.cluster.mapping import container_of
+from nadi.cluster.map import container_of
+from nadi.cluster.proxy import segment_router as peers
+from nadi.cluster.proxy.segment_router import SegmentRouter, joined
 from nadi.controller.state.segments import Segments
 from nadi.controller.time.mark_stream import MarkStream
 from nadi.errors import ClosedError, NotOwnerError, UnavailableError
@@ -74,7 +73,7 @@ class TwoStores:
             await store.start()
             await store.listen(HOST, 0)
         both = [self.address(store) for store in (self.here, self.there)]
-        self.reach = Reach(self.here, both[0], lambda segment: self.owner_of(segment), lambda: both)
+        self.reach = SegmentRouter(self.here, both[0], lambda segment: self.owner_of(segment), lambda: both)
 
     async def move(self, number: int) -> None:
         origin = self.where[number]

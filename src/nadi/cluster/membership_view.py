@@ -15,6 +15,10 @@ than the last one, for an old list may show it too.
 
 With each beat an entry's version changes, which lists tell for all servers at once. The values are read when somebody
 is new, and then every few seconds: with n servers, reading all of them each second would be n * n calls.
+
+What a server says of itself to the others, in its entry `servers/<id>` of the registry.
+
+How fast a cluster's servers say that they are there, and when they take each other for dead.
 """
 
 from __future__ import annotations
@@ -23,12 +27,22 @@ import heapq
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from nadi.cluster.placement import Server
-from nadi.cluster.servers.members import Member, decode
-from nadi.cluster.servers.pace import MembershipPace
 from nadi.engines.engine import Entry
-from nadi.limits import CLUSTER_DEAD_KEPT, CLUSTER_FORGET_S, CLUSTER_VALUE_S
+from nadi.engines.lines import line_of, value_of
+from nadi.errors import InvalidArgumentError
+from nadi.limits import (
+    CLUSTER_BEAT_S,
+    CLUSTER_DEAD_KEPT,
+    CLUSTER_DEAD_S,
+    CLUSTER_FORGET_S,
+    CLUSTER_LEASE_S,
+    CLUSTER_VALUE_S,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class _Watched:
         self.read = -math.inf  # when its value was asked for last, successfully
 
 
-class Roster:
+class MembershipView:
     """me: the id of this server, which is never looked at."""
 
     def __init__(self, me: str, pace: MembershipPace) -> None:
@@ -225,3 +239,85 @@ class Roster:
         for server, watched in self._watched.items():
             if watched.version is None and not watched.is_alive and server not in self._named:
                 yield server
+
+
+FOLDER = "servers/"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of an entry, as a line of JSON with its checksum. Fields that a later version adds are ignored, so they
+    may be added at any time.
+
+    id: new with each start of the server. store, controller, rest: addresses, "host:port", where clients reach it.
+    version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of its beats, from 1 on;
+    of two values the one with the higher counter is newer. nonce: makes each value unlike any other.
+    is_draining: it gives all its containers away. containers, bytes_per_s: what it has, and what is written to it.
+    """
+
+    id: str
+    store: str
+    controller: str
+    rest: str
+    version: str
+    started_ms: int
+    counter: int = 0
+    nonce: str = ""
+    is_draining: bool = False
+    containers: int = 0
+    bytes_per_s: float = 0.0
+
+    def but(self, **changes: Any) -> Member:
+        return msgspec.structs.replace(self, **changes)
+
+
+def entry_name(server: str) -> str:
+    """The entry of the server of that id.
+
+    >>> entry_name("ab12")
+    'servers/ab12'
+    """
+    return FOLDER + server
+
+
+def encode(member: Member) -> bytes:
+    return line_of(msgspec.json.encode(member))
+
+
+def decode(value: bytes) -> Member | None:
+    """None if it is damaged, or isn't one, as of a version of nadi that can't be understood."""
+    try:
+        found = value_of(value)
+        return None if found is None else msgspec.json.decode(found, type=Member)
+    except msgspec.MsgspecError:
+        return None
+
+
+CLOCKS_DIFFER_TIMES = 1.25
+"""Of two clocks one may be so much faster: one that is 10 % fast and one that is 10 % slow differ by 1.1 / 0.9."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipPace:
+    """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
+
+    InvalidArgumentError if it can't.
+    """
+
+    beat_s: float = CLUSTER_BEAT_S
+    lease_s: float = CLUSTER_LEASE_S
+    dead_s: float = CLUSTER_DEAD_S
+
+    def __post_init__(self) -> None:
+        if self.lease_s < 2 * self.beat_s:
+            raise InvalidArgumentError(
+                f"a lease of {self.lease_s:g} s ends between two beats of {self.beat_s:g} s: make it two beats at least"
+            )
+        if self.dead_s < CLOCKS_DIFFER_TIMES * self.lease_s:
+            raise InvalidArgumentError(
+                f"a server that counts as dead after {self.dead_s:g} s may still have its lease of {self.lease_s:g} s, "
+                f"for clocks differ: wait for {CLOCKS_DIFFER_TIMES * self.lease_s:g} s at least"
+            )
+
+
+GCS_PACE = MembershipPace(beat_s=2.0, lease_s=4.0, dead_s=6.0)
+"""For Google's object store, which takes about one write a second to a name."""
