@@ -2,18 +2,18 @@
 
 Two tasks run side by side, so that neither waits for the other. One sets the server's own entry in the registry, each
 BEAT, whether or not the last try has ended; each try has DEAD to end, so few are ever under way (a put that hangs
-doesn't stop the beats). What succeeds extends
-the lease for reads (`lease.py`). The other lists all entries each BEAT, reads those that it has a question about, and
-draws conclusions (`membership_view.py`). It also asks at the very moment at which somebody has been silent for too long.
+doesn't stop the beats). What succeeds extends the lease for reads (`Lease`). The other lists all entries each BEAT,
+reads those that it has a question about, and draws conclusions (`membership_view.py`). It also asks at the very moment
+at which somebody has been silent for too long.
 
-Whether this server may answer reads. It may not once another server could have its containers.
+The lease says whether this server may answer reads. It may not once another server could have its containers.
 
-Each beat (`membership.py`) that succeeds extends the lease to LEASE after it was *sent*. Others take a server for dead
+Each beat that succeeds extends the lease to LEASE after it was *sent*. Others take a server for dead
 when its entry has been the same for DEAD, from the end of the look that showed it first to the start of one that shows
 it still. Say the last version they saw was sent at t. No beat that took effect before their last look came after that
 one, and that look began at t + DEAD or later; so a beat that would extend the lease further can only succeed after
 t + DEAD, when the lease of the one at t is over, however long beats and looks took, as long as clocks that differ by a
-fifth or so don't make LEASE longer than DEAD (`pace.py`). A beat whose outcome isn't known extends nothing.
+fifth or so don't make LEASE longer than DEAD (`MembershipPace`). A beat whose outcome isn't known extends nothing.
 
 That is why **a lease that has ended doesn't begin again by a beat alone**. Somebody may have taken the server for dead
 meanwhile, and be about to claim its containers. So each unbroken stretch of beats is a `term`, and the next term is

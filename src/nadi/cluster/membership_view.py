@@ -16,9 +16,8 @@ than the last one, for an old list may show it too.
 With each beat an entry's version changes, which lists tell for all servers at once. The values are read when somebody
 is new, and then every few seconds: with n servers, reading all of them each second would be n * n calls.
 
-What a server says of itself to the others, in its entry `servers/<id>` of the registry.
-
-How fast a cluster's servers say that they are there, and when they take each other for dead.
+`Member` is what a server says of itself to the others, in its entry `servers/<id>` of the registry; `MembershipPace`
+says how fast a cluster's servers do so, and when they take each other for dead.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ The cluster's one active controller (`Leadership`) is where container 0 is, for 
 
 A server that has taken that container runs a controller, which resumes whatever the last one left unfinished. Before
 the container is handed over, or once it is lost, the controller ends. Other servers pass calls on (`proxy`).
-
-What a server sees of its cluster, as a part of its health.
 """
 
 from __future__ import annotations

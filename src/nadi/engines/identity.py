@@ -29,7 +29,7 @@ FORMAT = 1
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
-TURN = "migrating"  # changes while one is under way, whichever way, and stays: see `nadi.migration.turn`
+TURN = "migrating"  # changes while one is under way, whichever way, and stays: see `nadi.migration.migration_lock`
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 

@@ -13,8 +13,7 @@ import lmdb
 from nadi.errors import DamagedStateError
 from nadi.limits import MIGRATION_ROWS
 from nadi.migration.copying import Copier
-from nadi.migration.division import Division
-from nadi.migration.states import States
+from nadi.migration.states import Division, States
 from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import (

@@ -23,9 +23,8 @@ from nadi.errors import ConflictError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LEFT_BYTES, MIGRATION_PASSES, MIGRATION_TRIES
 from nadi.migration.copying import Copier, Progress
 from nadi.migration.dividing import Divider
-from nadi.migration.division import Division
 from nadi.migration.ends import Settled, Snapshots, Source, Target
-from nadi.migration.states import States
+from nadi.migration.states import Division, States
 from nadi.runtime import REAL
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 

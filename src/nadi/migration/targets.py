@@ -22,10 +22,10 @@ from nadi.engines.opening import open_engines
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, StoreError
-from nadi.migration import marks
+from nadi.migration import migration_lock as marks
 from nadi.migration.ends import Source
+from nadi.migration.migration_lock import Turn
 from nadi.migration.planning import check_empty
-from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder, moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format

@@ -7,12 +7,10 @@ controller is no longer the active one, and must not change them from afar.
 A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
 where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.
 
-The other segment stores: one connection to each, over which any number of commands are on their way.
+There is one connection to each of the other segment stores, over which any number of commands are on their way.
 
 If a store can't be reached, or says nothing for some seconds, what was sent to it fails with UnavailableError, and the
 next command tries to connect again.
-
-The loads of the segments of all stores, as a page of one store would be.
 """
 
 from __future__ import annotations

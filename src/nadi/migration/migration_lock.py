@@ -3,10 +3,13 @@
 It sets a value in the store again and again, each time anew; whoever comes meanwhile sees that it changes, and is
 refused. One that was killed leaves a value that doesn't change any more: the next one watches it for a while, by its
 own clock, and takes its place. One that stood still for so long, and wakes up, is told so before each step that
-counts. A folder has a lock of the system's besides: see `folders.alone`.
+counts. A folder has a lock of the system's besides: see `sources.alone`.
 
 Who has done says so in the value, and leaves it there: a store can set a value only if it is still one's own, and can't
 so delete it, and a deletion that comes late would be that of the next one's.
+
+The mark in a store that a migration fills, and that isn't a cluster's yet: written once, and with a checksum, as the
+marks in folders are (`segmentstore.moved`).
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ from typing import Self
 
 import msgspec
 
-from nadi.engines.engine import Entry, Registry
-from nadi.engines.identity import TURN, turn_has_ended
-from nadi.engines.outcomes import patiently, was_set_patiently
-from nadi.errors import ConflictError, NadiError
+from nadi.engines.engine import Entry, LogEngine, Registry
+from nadi.engines.identity import MIGRATION, TURN, turn_has_ended
+from nadi.engines.outcomes import patiently, stored_patiently, was_set_patiently
+from nadi.errors import ConflictError, NadiError, StoreError
 from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
 from nadi.runtime import REAL, Runtime
+from nadi.segmentstore import moved
+from nadi.segmentstore.moved import Incoming
 
 log = logging.getLogger(__name__)
 
@@ -135,3 +140,36 @@ def _holder(there: Entry) -> _Holder | None:
         return msgspec.json.decode(there.value, type=_Holder)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+async def begun(engine: LogEngine, url: str) -> Incoming | None:
+    """What fills the store at that URL; None if nothing does. StoreError: the mark is damaged, or the store refuses."""
+    raw = await patiently("read what it holds", lambda: engine.get(MIGRATION), REAL)
+    return _decoded(bytes(raw), url) if raw is not None else None
+
+
+async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
+    """What fills the store: that one, if nothing did. StoreError: as `begun`."""
+    _, raw = await stored_patiently(engine, MIGRATION, moved.encode(new), REAL)
+    return _decoded(raw, url)
+
+
+async def begin_anew(engine: LogEngine, url: str, new: Incoming) -> None:
+    """Likewise, whatever fills it now: by whoever has the turn, and while the store is a cluster's."""
+    await clear(engine)
+    await begin(engine, url, new)
+
+
+async def clear(engine: LogEngine) -> None:
+    await patiently("delete what isn't needed any more", lambda: engine.delete([MIGRATION]), REAL)
+
+
+def _decoded(raw: bytes, url: str) -> Incoming:
+    try:
+        return moved.decode(raw, Incoming)
+    except ValueError as error:
+        raise StoreError(
+            f"{MIGRATION} in {url} is damaged ({error}): it says what this store is being filled from. If the source "
+            "refuses to start because its data was moved there, let it have that back with `nadi migrate --undo`; then "
+            f"remove all that is in {url}, of which the source has everything, and start the migration again"
+        ) from None
