@@ -374,7 +374,7 @@ def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ports", [{"port": 70_000}, {"port": -1}, {"rest_port": 65_536}])
 def test_what_is_no_port_is_told(ports: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"can.t be .*: it is from 0 to 65,535"):
+    with pytest.raises(InvalidArgumentError, match=r"can.t be .*: it is a whole number from 0 to 65535"):
         nadi.embedded(tmp_path / "data", **ports)
 
 

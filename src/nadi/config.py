@@ -2,7 +2,8 @@
 
 The options of `nadi up`, the keys of its file, the environment variables, `--print-config`, the tables of
 docs/configuration.md, the arguments of servers and what a parent passes to a child process are derived from these
-fields. Callers: `cli.admin`, `standalone`. `nadi up --help` imports this module, so it imports no server.
+fields. Callers: `cli.admin`, `standalone`. `nadi up --help` imports this module, so it imports no server; nor limits
+as it is loaded, for those raise where NADI_LIMITS is wrong.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from nadi.defaults import (
     TRACE_KINDS,
 )
 from nadi.errors import InvalidArgumentError
-from nadi.limits import LOG_FILE_BYTES, RUN_FILE_BYTES
-from nadi.naming import check_path
 
 if TYPE_CHECKING:
     _PathText = str | os.PathLike[str]  # accepted
@@ -40,8 +39,7 @@ else:
 
 log = logging.getLogger(__name__)
 
-LOG_PROFILES_S = {"latency": 0.0, "balanced": 0.05, "cost": 0.25}  # least time between the starts of two frames
-_LEAST_LOG_BYTES = 2 * (LOG_FILE_BYTES + RUN_FILE_BYTES)  # below it, writers would wait for files that are being filled
+WAL_PROFILES_S = {"latency": 0.0, "balanced": 0.05, "cost": 0.25}  # least time between the starts of two frames
 _MOST_WORKERS = 64
 _MOST_PORT = 65_535
 _SECURITY, _TIER2, _CLUSTER = (
@@ -155,7 +153,7 @@ class ServerSecurity:
     """TLS, and who may log in; all off unless given. Files are texts or path-like, and kept as texts; no field is a
     secret.
 
-    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_authority: PEM file by which servers of a
+    tls_certificate, tls_key: PEM files; with them all ports speak TLS. tls_ca: PEM file by which servers of a
     cluster check each other's certificates; None is the system's. users_file: see nadi.access.users.
     bearer_*: see nadi.access.bearer. signing_key_file: of delegation tokens; None is one of the data
     folder's own. insecure_public: serve everybody who can reach a public address, with all rights. Without
@@ -195,7 +193,7 @@ class ServerSecurity:
         needs=("users_file", "bearer_keys"),
     )
     insecure_public: bool = _option(False, "Serve everybody on a public address, no login.", panel=_SECURITY)
-    tls_authority: _PathText | None = _option(
+    tls_ca: _PathText | None = _option(
         None,
         "PEM file of the certificates by which servers trust each other.",
         default_text="the system's",
@@ -328,7 +326,6 @@ class ServerConfig:
         kind=Kind.SIZE,
         default_text="4GiB",
         panel=_TIER2,
-        least=_LEAST_LOG_BYTES,
         modes=Mode.ALONE,
     )
     store: str | None = _option(
@@ -352,12 +349,12 @@ class ServerConfig:
         panel=_CLUSTER,
         modes=Mode.MEMBER,
     )
-    log_profile: str | None = _option(
+    wal_profile: str | None = _option(
         None,
         "How long acknowledgements may take, for how few puts: latency, balanced or cost.",
         default_text="balanced; latency for a folder",
         panel=_CLUSTER,
-        choices=tuple(LOG_PROFILES_S),
+        choices=tuple(WAL_PROFILES_S),
         modes=Mode.MEMBER,
     )
     log: str | None = _option(
@@ -393,6 +390,8 @@ class ServerConfig:
     @property
     def folder(self) -> Path:
         """The data folder, given or not."""
+        from nadi.naming import check_path  # here, for it loads limits
+
         return check_path("the data folder", "nadi-data" if self.data is None else self.data)
 
     @property
@@ -400,7 +399,7 @@ class ServerConfig:
         """The least time from the start of one frame to that of the next, unless a whole frame is waiting. Frames that
         start further apart are fewer and larger (docs/cluster.md); puts into a folder, or NATS, cost nothing."""
         is_free = (self.log or self.store or "file:").startswith(("file:", "nats:", "tls:"))
-        return LOG_PROFILES_S[self.log_profile or ("latency" if is_free else "balanced")]
+        return WAL_PROFILES_S[self.wal_profile or ("latency" if is_free else "balanced")]
 
     def check(self, name: Callable[[Option], str] = attrgetter("name")) -> None:
         """Check each value and what goes together, without opening files, ports or stores.
@@ -423,8 +422,16 @@ class ServerConfig:
                 raise InvalidArgumentError(f"{name(option)} can't be {value[:40]!r}: it is one of {choices}")
             least, most = option.least, option.most
             if least is not None and (value < least or (most is not None and value > most)):
-                limits = f"from {least:,} to {most:,}" if most is not None else f"at least {least:,}"
-                raise InvalidArgumentError(f"{name(option)} can't be {value:,}: it is {limits}")
+                raise InvalidArgumentError(f"{name(option)} can't be {value}: it is {option.allowed}")
+        if self.log_max_bytes is not None:
+            from nadi.limits import LOG_FILE_BYTES, RUN_FILE_BYTES  # here, for it raises where NADI_LIMITS is wrong
+
+            least = 2 * (
+                LOG_FILE_BYTES + RUN_FILE_BYTES
+            )  # below it, writers would wait for files that are being filled
+            if self.log_max_bytes < least:
+                log_max = name(OPTIONS["log_max_bytes"])
+                raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it is at least {least:,}")
         if (self.security.tls_certificate is None) != (self.security.tls_key is None):
             raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
 

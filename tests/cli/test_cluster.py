@@ -165,8 +165,8 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
         (("--store", "file:///s", "--data", "d"), "--data is for a data folder"),
         (("--store", "file:///s", "--signing-key", "k"), "--signing-key is for one server of a data folder"),
         (("--cache", "c"), "--cache is for a server of a cluster"),
-        (("--log-profile", "cost"), "--log-profile is for a server of a cluster"),
-        (("--tls-authority", "a"), "--tls-authority is for a server of a cluster"),
+        (("--wal-profile", "cost"), "--wal-profile is for a server of a cluster"),
+        (("--tls-ca", "a"), "--tls-ca is for a server of a cluster"),
         (("--store-option", "a=b"), "--store-option is for a server of a cluster"),
         (("--store", "file:///s", "--workers", "2"), "--workers is for a data folder"),
         (("--workers", "2", "--store-option", "a=b"), "--store-option is for a server of a cluster"),
@@ -178,10 +178,10 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
         ),
         (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "replicas"), "--log-option is key=value"),
         (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "password=x"), "set in NATS_PASSWORD"),
-        (("--store", "file:///s", "--tls-authority", "a"), "--tls-authority has no effect without --tls-cert"),
+        (("--store", "file:///s", "--tls-ca", "a"), "--tls-ca has no effect without --tls-cert"),
         (("--store", "ftp://s"), "a store is file://"),
         (("--store", "s3://b/p", "--store-option", "aws_secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
-        (("--store", "file:///s", "--log-profile", "cheap"), "latency, balanced, cost"),
+        (("--store", "file:///s", "--wal-profile", "cheap"), "latency, balanced, cost"),
     ],
 )
 def test_options_that_do_not_fit_together(arguments: tuple[str, ...], says: str) -> None:

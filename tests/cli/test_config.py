@@ -161,8 +161,8 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("traces = 'all'", "traces can't be 'all': it is one of none, otlp"),
         ("log-max = '5'", "log-max: "),
         (
-            "log-profile = 'cheap'\nstore = 'file:///s'",
-            "log-profile can't be 'cheap': it is one of latency, balanced, cost",
+            "wal-profile = 'cheap'\nstore = 'file:///s'",
+            "wal-profile can't be 'cheap': it is one of latency, balanced, cost",
         ),
         ("cache = 'c'", "cache is for a server of a cluster"),
         ("data = 'd'\nstore = 'file:///s'", "data is for a data folder"),
@@ -243,7 +243,7 @@ def test_help_shows_what_holds_without_an_option() -> None:
 
 def test_arguments_of_an_embedded_server_are_options_with_their_defaults() -> None:
     options = {name: option.default for name, option in OPTIONS.items()}
-    more = {"folder", "timeout_s", "environment", "security", "profile"}
+    more = {"folder", "timeout_s", "environment", "security"}
     for name, parameter in inspect.signature(nadi.embedded).parameters.items():
         assert name in options or name in more
         if name in options and name != "port":  # any free one

@@ -126,5 +126,5 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 65])
 def test_how_many_there_may_be(tmp_path: Path, count: int) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"workers can't be .*: it is from 1 to 64"):
+    with pytest.raises(InvalidArgumentError, match=r"workers can't be .*: it is a whole number from 1 to 64"):
         workers_of(count, tmp_path)

@@ -275,7 +275,7 @@ class _OwnIntake:
         from nadi.ingest.http.taking import HttpIntake
 
         given = self._security
-        trusted = given.tls_certificate if self._alone else given.tls_authority
+        trusted = given.tls_certificate if self._alone else given.tls_ca
         security = Security(
             tls=given.tls_certificate is not None,
             trust_store=None if trusted is None else str(trusted),

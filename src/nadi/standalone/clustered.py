@@ -128,7 +128,7 @@ class ClusterServer(ServerAssembly):
 
     @property
     def _authority(self) -> str | None:
-        authority = self._config.security.tls_authority
+        authority = self._config.security.tls_ca
         return None if authority is None else str(authority)
 
     def _health(self) -> Component:

@@ -197,7 +197,7 @@ def embedded(
     scaling: str = DEFAULT_SCALING,
     store: str = "",
     store_options: Mapping[str, str] | None = None,
-    profile: str | None = None,
+    wal_profile: str | None = None,
     log: str = "",
     log_options: Mapping[str, str] | None = None,
     tier2: str = "",
@@ -212,7 +212,7 @@ def embedded(
     what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
     follow their load, "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: the URL of
     the store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
-    store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
+    store_options: of it, such as `endpoint`. wal_profile: how long its acknowledgements may take, for how few puts.
     log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options. tier2: the URL of a store
     that keeps the chunks of this one server (docs/tier2.md), with its tier2_options; log_max_bytes: what the log may
     hold while that takes nothing.
@@ -239,7 +239,7 @@ def embedded(
         scaling=scaling,
         store=store or None,
         store_options=dict(store_options or {}),
-        log_profile=profile,
+        wal_profile=wal_profile,
         log=log or None,
         log_options=dict(log_options or {}),
         tier2=tier2 or None,
