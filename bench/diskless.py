@@ -21,7 +21,7 @@ from pathlib import Path
 import nadi
 from bench.measure import SCOPE, STREAM, Figure, open_stream
 from bench.steady import steadily
-from nadi.standalone.profiles import BALANCED, COST, LATENCY
+from nadi.config import WAL_PROFILES_S
 from tests.support.fake_s3 import EXPRESS, STANDARD
 
 _RATE, _SECONDS, _WARM_S, _IDLE_S = 500, 20.0, 3.0, 10.0
@@ -60,9 +60,9 @@ def store() -> Iterator[Store]:
 def diskless(folder: Path) -> list[Figure]:
     """A steady 500 events of 1 KB a second; then nothing, as most clusters do at night."""
     figures: list[Figure] = []
-    for profile in (LATENCY, BALANCED, COST):
-        figures += _profile(f"profile {profile.name}", profile.name, STANDARD)
-    return figures + _profile("profile latency, S3 Express's latencies", LATENCY.name, EXPRESS)
+    for profile in WAL_PROFILES_S:
+        figures += _profile(f"profile {profile}", profile, STANDARD)
+    return figures + _profile("profile latency, S3 Express's latencies", "latency", EXPRESS)
 
 
 def _profile(name: str, profile: str, latency_ms: dict[str, tuple[int, int]]) -> list[Figure]:
@@ -70,7 +70,7 @@ def _profile(name: str, profile: str, latency_ms: dict[str, tuple[int, int]]) ->
         s3.slow(latency_ms)
         began = time.perf_counter()
         with nadi.embedded(
-            store=f"s3://bucket/{profile}", store_options=s3.options, profile=profile, containers=1
+            store=f"s3://bucket/{profile}", store_options=s3.options, wal_profile=profile, containers=1
         ) as server:
             started_s = time.perf_counter() - began
             with nadi.StreamManager(server.controller_uri) as manager:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,7 +22,8 @@ import nadi
 from nadi import stopping
 from nadi.client import StreamManager
 from nadi.cluster import node
-from nadi.cluster.doors.front import Front
+from nadi.cluster.proxy.request_proxy import RequestProxy
+from nadi.config import ServerConfig
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
 from nadi.errors import (
@@ -38,7 +38,7 @@ from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import FolderLock
 from nadi.segmentstore.store import SegmentStore
-from nadi.standalone import clustered, server
+from nadi.standalone import assembly, clustered, server
 from nadi.standalone.clustered import ClusterServer
 from nadi.standalone.server import Server
 from nadi.stopping import Ending, end_within
@@ -162,6 +162,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
+        (assembly, "STOP_DOOR_S"),
         (clustered, "STOP_DOOR_S"),
         (server, "STOP_DOOR_S"),
         (server, "STOP_STORE_S"),
@@ -174,10 +175,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 class Doors:
     """gRPC servers that don't stop, until they really are to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._made: list[Any] = []
         self._really = rpc_server
-        monkeypatch.setattr(module, "rpc_server", self._make)
+        monkeypatch.setattr(assembly, "rpc_server", self._make)
 
     def _make(self, **how: Any) -> Any:
         made = self._really(**how)
@@ -194,10 +195,10 @@ class Doors:
 async def test_nothing_keeps_a_server_of_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doors, close = Doors(monkeypatch, clustered), SegmentStore.close
-    for kind in (SegmentStore, Front):
+    doors, close = Doors(monkeypatch), SegmentStore.close
+    for kind in (SegmentStore, RequestProxy):
         monkeypatch.setattr(kind, "close", lambda self: never())
-    one = ClusterServer(f"file://{tmp_path}/store", store_port=0, controller_port=0, containers=2)
+    one = ClusterServer(ServerConfig(store=f"file://{tmp_path}/store", store_port=0, port=0, containers=2))
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
@@ -211,15 +212,15 @@ async def test_nothing_keeps_a_server_of_a_cluster(
 async def test_nothing_keeps_a_server_of_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doors, close, stop = Doors(monkeypatch, server), SegmentStore.close, Controller.stop
+    doors, close, stop = Doors(monkeypatch), SegmentStore.close, Controller.stop
     monkeypatch.setattr(SegmentStore, "close", lambda self: never())
     monkeypatch.setattr(Controller, "stop", lambda self: never())
-    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
     left = [what for what in told(caplog) if what != "the REST door"]  # which a slow machine may not close in time
-    assert left == ["the doors of gRPC and REST", "the controller", "the data folder"]
+    assert left == ["the gRPC door", "the controller", "the data folder"]
     with pytest.raises(DataFolderLockedError):  # what writes there still may
         FolderLock(tmp_path / "data")
     await stop(one.controller)
@@ -237,10 +238,10 @@ async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, m
         step(self, what, end, limit_s, after_all=after_all)
 
     monkeypatch.setattr(Ending, "step", spied)
-    one = Server(tmp_path / "data", store_port=0, controller_port=0, rest_port=0)
+    one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     await one.stop()
-    assert {"the data folder", "the REST door", "the live page's clients", "what was taken in over HTTP"} <= set(limits)
+    assert {"the data folder", "the REST door", "the gRPC door", "this server's own clients"} <= set(limits)
     assert sum(limits.values()) < STOP_S
 
 
@@ -373,7 +374,7 @@ def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ports", [{"port": 70_000}, {"port": -1}, {"rest_port": 65_536}])
 def test_what_is_no_port_is_told(ports: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="is not a port"):
+    with pytest.raises(InvalidArgumentError, match=r"can.t be .*: it is a whole number from 0 to 65535"):
         nadi.embedded(tmp_path / "data", **ports)
 
 

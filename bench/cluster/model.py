@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.measure import Figure
+from nadi.config import WAL_PROFILES_S
 from nadi.limits import FRAME_MAX_BYTES
-from nadi.standalone.profiles import BALANCED, COST, LATENCY
 
 PUT_S, PUT_P99_S = 0.030, 0.150  # of a small object
 PUT_BYTES_PER_S = 80e6  # of a large one, on one connection
@@ -61,9 +61,9 @@ def model(folder: Path) -> list[Figure]:
     """folder: not used, for nothing is run."""
     figures = []
     for name, depth, interval_s in [
-        *((profile.name, 1, profile.interval_s) for profile in (LATENCY, BALANCED, COST)),
-        *((f"{depth} puts under way", depth, LATENCY.interval_s) for depth in (2, 4, 8)),
-        *((f"{depth} puts under way, 50 ms apart", depth, BALANCED.interval_s) for depth in (2, 4, 8)),
+        *((profile, 1, interval_s) for profile, interval_s in WAL_PROFILES_S.items()),
+        *((f"{depth} puts under way", depth, WAL_PROFILES_S["latency"]) for depth in (2, 4, 8)),
+        *((f"{depth} puts under way, 50 ms apart", depth, WAL_PROFILES_S["balanced"]) for depth in (2, 4, 8)),
     ]:
         log = log_of(depth, interval_s)
         figures += [
@@ -82,7 +82,7 @@ def _cluster() -> list[Figure]:
         by_core = SERVERS * BUSY_SHARE / (cpu_s + size * PUTS_OF_A_BYTE * PUT_CPU_S)
         by_log = CONTAINERS * FRAME_MAX_BYTES / (PUT_S + FRAME_MAX_BYTES / PUT_BYTES_PER_S) / size
         rate = min(by_core, by_log)
-        frames_per_s = max(CONTAINERS * log_of(1, BALANCED.interval_s).puts_per_s, rate * size / FRAME_MAX_BYTES)
+        frames_per_s = max(CONTAINERS * log_of(1, WAL_PROFILES_S["balanced"]).puts_per_s, rate * size / FRAME_MAX_BYTES)
         figures += [
             Figure(f"{name}: {size:,}-byte events, by the servers' cores", by_core, "events/s"),
             Figure(f"{name}: {size:,}-byte events, by the logs' puts", by_log, "events/s"),

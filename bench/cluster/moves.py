@@ -19,7 +19,7 @@ from bench.events import percentile
 from bench.measure import SCOPE, STREAM, Figure
 from nadi.client.aio import StreamManager
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
-from nadi.cluster.mapping import container_of
+from nadi.cluster.map import container_of
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 

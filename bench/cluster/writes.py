@@ -15,8 +15,7 @@ from bench.cluster.servers import servers
 from bench.events import percentile
 from bench.measure import KEYS, SCOPE, STREAM, Figure, fill, open_stream
 from bench.process import cpu_seconds
-from nadi.standalone.embedded import Settings
-from nadi.standalone.security import ServerSecurity
+from nadi.config import ServerConfig
 from nadi.standalone.workers import Workers
 
 COUNTS = {100: 1_000_000, 1_000: 300_000}
@@ -34,8 +33,10 @@ def writes(folder: Path) -> list[Figure]:
                 running = [stack.enter_context(nadi.embedded(folder / str(count)))]
             name, uri = f"{count} of a cluster" if count else "embedded", running[0].controller_uri
             figures += _measured(name, uri, [server.pid for server in running])
-    settings = Settings("127.0.0.1", 0, None, 4, None, ServerSecurity())
-    with Workers(WORKERS, folder / "workers", settings, folder / "cache") as workers:
+    config = ServerConfig(
+        data=folder / "workers", cache=folder / "cache", workers=WORKERS, port=0, store_port=0, containers=4
+    )
+    with Workers(config) as workers:
         return figures + _measured(f"--workers {WORKERS}", workers.controller_uri, workers.pids)
 
 

@@ -15,11 +15,12 @@ DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
 # the profile by whose rules streams follow their load
 DEFAULT_SCALING = "fast"
 
-# how a server's messages are written
-DEFAULT_LOG_FORMAT = "text"
+# which of a server's messages are shown, and how they are written
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+DEFAULT_LOG_FORMAT, *_ = LOG_FORMATS = ("text", "json")
 
 # where its spans of writes and reads go
-DEFAULT_TRACES = "none"
+DEFAULT_TRACES, *_ = TRACE_KINDS = ("none", "otlp")
 
 # how long a delegation token is valid, and the claim of a bearer token that holds the permissions
 DEFAULT_TOKEN_LIFETIME_S = 600

@@ -27,6 +27,7 @@ from nadi.client import aio
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.conditional_append import ConditionalAppender
 from nadi.client.segments.connection import SegmentStoreConnection
+from nadi.config import ServerConfig
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,
@@ -457,7 +458,7 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
     security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
 
     async def main() -> None:
-        server = Server(tmp_path, store_port=0, controller_port=0, security=security)
+        server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, security=security))
         async with server:
             uri = server.controller_uri
             async with aio.StreamManager(uri, trust_store=tls.authority) as manager:
@@ -504,7 +505,7 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
         async with asyncio.timeout(60):
             while True:
                 for connection in server.store._connections:
-                    if not connection.writable.is_set():
+                    if not connection.replies.writable.is_set():
                         return connection
                 await asyncio.sleep(0.01)
 

@@ -14,6 +14,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
+from nadi.config import ServerConfig
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.server import Server
 from tests.browser.support import SLACK, Figures, until, writing
@@ -35,7 +36,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     folder: Path = tmp_path_factory.mktemp("full")
 
     async def make() -> None:
-        async with Server(folder, store_port=0, controller_port=0) as server:
+        async with Server(ServerConfig(data=folder, store_port=0, port=0)) as server:
             await fill(server, "full", COUNT)
 
     with ThreadPoolExecutor(1) as thread:  # the browser's driver has a loop in this one

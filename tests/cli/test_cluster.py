@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.admin.storing import store_options
 from nadi.cli.app import app
-from nadi.cluster.operating import looking
-from nadi.cluster.operating.figures import MEANINGS
-from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.admin import cluster_view as looking
+from nadi.cluster.admin.metrics import MEANINGS
+from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import InvalidArgumentError
 from tests.cluster.servers import NOBODY_DIES
 from tests.support.doors import doors, said_until_ready
@@ -163,22 +163,25 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("--store", "file:///s", "--data", "d"), "--data is for a data folder"),
-        (("--store", "file:///s", "--signing-key", "k"), "--signing-key is for a data folder"),
+        (("--store", "file:///s", "--signing-key", "k"), "--signing-key is for one server of a data folder"),
         (("--cache", "c"), "--cache is for a server of a cluster"),
-        (("--log-profile", "cost"), "--log-profile is for a server of a cluster"),
-        (("--tls-authority", "a"), "--tls-authority is for a server of a cluster"),
+        (("--wal-profile", "cost"), "--wal-profile is for a server of a cluster"),
+        (("--tls-ca", "a"), "--tls-ca is for a server of a cluster"),
         (("--store-option", "a=b"), "--store-option is for a server of a cluster"),
-        (("--store", "file:///s", "--workers", "2"), "--workers is for a folder"),
+        (("--store", "file:///s", "--workers", "2"), "--workers is for a data folder"),
         (("--workers", "2", "--store-option", "a=b"), "--store-option is for a server of a cluster"),
-        (("--workers", "2", "--signing-key", "k"), "--signing-key isn't for workers"),
+        (("--workers", "2", "--signing-key", "k"), "--signing-key is for one server of a data folder"),
         (("--log", "nats://h/S"), "--log is for a server of a cluster"),
-        (("--store", "file:///s", "--log-option", "replicas=3"), "--log-option is for a log that isn't in the store"),
+        (
+            ("--store", "file:///s", "--log-option", "replicas=3"),
+            "--log-option has no effect without --log: give that, too",
+        ),
         (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "replicas"), "--log-option is key=value"),
         (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "password=x"), "set in NATS_PASSWORD"),
-        (("--store", "file:///s", "--tls-authority", "a"), "--tls-authority is for servers with TLS"),
+        (("--store", "file:///s", "--tls-ca", "a"), "--tls-ca has no effect without --tls-cert"),
         (("--store", "ftp://s"), "a store is file://"),
         (("--store", "s3://b/p", "--store-option", "aws_secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
-        (("--store", "file:///s", "--log-profile", "cheap"), "latency, balanced, cost"),
+        (("--store", "file:///s", "--wal-profile", "cheap"), "latency, balanced, cost"),
     ],
 )
 def test_options_that_do_not_fit_together(arguments: tuple[str, ...], says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tomllib
 from pathlib import Path
@@ -11,15 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nadi.cli.admin.reference import markdown
-from nadi.cli.admin.settings import settings_of
-from nadi.cli.admin.up import up
+import nadi
+from nadi.cli.admin.settings import markdown
 from nadi.cli.app import app
+from nadi.config import OPTIONS
 
 from .test_cluster import up as served
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = settings_of(up)
+SETTINGS = {option.key: option for option in OPTIONS.values()}
 
 
 def run(*arguments: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
@@ -142,7 +143,7 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("port = 9090.0", "port can't be a decimal number: it is a whole number"),
         ("port = true", "port can't be true or false: it is a whole number"),
         ("port = 65536", "port can't be 65536: it is a whole number from 0 to 65535"),
-        ("workers = 0", "workers can't be 0: it is a whole number, 1 or more"),
+        ("workers = 0", "workers can't be 0: it is a whole number from 1 to 64"),
         ("insecure-public = 'yes'", "insecure-public can't be a text: it is true or false"),
         ("data = 5", 'data can\'t be a number: it is a text, such as data = "…"'),
         ("data = ''", "data is empty (leave it out instead)"),
@@ -155,22 +156,31 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("store-option = ['region=eu', 5]", "store-option has an entry that isn't a text"),
         ("port = 1\nport = 2", "is not TOML: "),
         ("port: 1", "is not TOML: "),
-        ("scaling = 'quick'", "scaling: there is no scaling profile 'quick': choose fast or classic"),
-        ("log-format = 'xml'", "log-format: there is no format 'xml': it is one of text, json"),
-        ("traces = 'all'", "traces: there is no kind 'all'"),
+        ("scaling = 'quick'", "scaling can't be 'quick': it is one of fast, classic"),
+        ("log-format = 'xml'", "log-format can't be 'xml': it is one of text, json"),
+        ("traces = 'all'", "traces can't be 'all': it is one of none, otlp"),
         ("log-max = '5'", "log-max: "),
-        ("log-profile = 'cheap'\nstore = 'file:///s'", "log-profile: there is no log profile 'cheap'"),
+        (
+            "wal-profile = 'cheap'\nstore = 'file:///s'",
+            "wal-profile can't be 'cheap': it is one of latency, balanced, cost",
+        ),
         ("cache = 'c'", "cache is for a server of a cluster"),
         ("data = 'd'\nstore = 'file:///s'", "data is for a data folder"),
-        ("tier2-option = ['a=b']", "tier2-option is for a store of chunks"),
+        ("tier2-option = ['a=b']", "tier2-option has no effect without --tier2: give that, too"),
         ("containers = 0", "containers can't be 0: it is a whole number from 1 to 1000"),
         ("containers = -3", "containers can't be -3: it is a whole number from 1 to 1000"),
         ("containers = 1000000000", "containers can't be 1000000000: it is a whole number from 1 to 1000"),
         (f"port = {'9' * 5_000}", "is not TOML: "),
-        ("bearer-issuer = 'https://login.example'", "bearer-issuer is for bearer tokens: give --bearer-keys, too"),
-        ("bearer-claim = 'rights'\nusers-file = 'u'", "bearer-claim is for bearer tokens: give --bearer-keys, too"),
-        ("token-lifetime = 60", "token-lifetime is for servers whose users log in: give --users-file, too"),
-        ("signing-key = 'k'", "signing-key is for servers whose users log in: give --users-file, too"),
+        (
+            "bearer-issuer = 'https://login.example'",
+            "bearer-issuer has no effect without --bearer-keys: give that, too",
+        ),
+        (
+            "bearer-claim = 'rights'\nusers-file = 'u'",
+            "bearer-claim has no effect without --bearer-keys: give that, too",
+        ),
+        ("token-lifetime = 60", "token-lifetime has no effect without --users-file or --bearer-keys"),
+        ("signing-key = 'k'", "signing-key has no effect without --users-file or --bearer-keys"),
         ("port = 9091\nrest-port = 9091", "rest-port are both 9091: give one of them another port"),
     ],
 )
@@ -219,6 +229,22 @@ def test_one_port_is_not_for_two_doors() -> None:
 
 def test_the_guide_has_the_table() -> None:
     guide = (ROOT / "docs" / "configuration.md").read_text()
-    assert markdown(up) in guide, "python -m nadi.cli.admin.reference prints what it should be"
+    assert markdown() in guide, "python -m nadi.cli.admin.settings prints what it should be"
     for setting in SETTINGS.values():
         assert f"| `{setting.key}` |" in guide
+
+
+def test_help_shows_what_holds_without_an_option() -> None:
+    text = CliRunner().invoke(app, ["up", "--help"], env={"COLUMNS": "200"}).output
+    for option in OPTIONS.values():
+        assert f"--{option.key}" in text
+        assert not option.default_text or f"[default: ({option.default_text})]" in text
+
+
+def test_arguments_of_an_embedded_server_are_options_with_their_defaults() -> None:
+    options = {name: option.default for name, option in OPTIONS.items()}
+    more = {"folder", "timeout_s", "environment", "security"}
+    for name, parameter in inspect.signature(nadi.embedded).parameters.items():
+        assert name in options or name in more
+        if name in options and name != "port":  # any free one
+            assert (parameter.default or None) == (options[name] or None)

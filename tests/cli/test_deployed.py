@@ -77,7 +77,7 @@ def settings_of_up(arguments: list[str], folder: Path, tls: Certificate, users: 
         "cache": str(folder / "cache"),
         "tls_cert": str(tls.certificate),
         "tls_key": str(tls.key),
-        "tls_authority": str(tls.authority),
+        "tls_ca": str(tls.authority),
         "users_file": str(users),
     }
     made: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.app import app
 from nadi.client import StreamManager
+from nadi.config import ServerConfig, ServerSecurity
 from nadi.errors import InvalidArgumentError, InvalidNameError
 from nadi.standalone import Server
-from nadi.standalone.security import ServerSecurity
 from nadi.testing import RestartableServer
 from tests.cli.test_streams import Shell
 
@@ -71,9 +71,14 @@ def test_commands_take_empty_text_where_it_means_something(tmp_path: Path) -> No
 
 def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for start in (nadi.embedded, Server, RestartableServer):
+    starts: list[Callable[[], object]] = [
+        lambda: nadi.embedded(""),
+        lambda: Server(ServerConfig(data="")),
+        lambda: RestartableServer(""),
+    ]
+    for start in starts:
         with pytest.raises(InvalidArgumentError, match="the data folder is empty"):
-            start("")
+            start()
     with pytest.raises(InvalidArgumentError, match="the TLS certificate is empty"):
         nadi.embedded("data", security=ServerSecurity(tls_certificate="", tls_key="key.pem"))
     with pytest.raises(InvalidArgumentError, match="the trust store is empty"):

@@ -12,6 +12,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager, aio
+from nadi.config import ServerConfig
 from nadi.controller.keda.lag import unread
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import ConflictError, ReaderGroupNotFoundError
@@ -114,7 +115,7 @@ def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) ->
 async def test_what_scales_with_a_group_knows_its_recorded_positions(tmp_path: Path) -> None:
     """Though the group holds back no retention."""
     async with (
-        Server(tmp_path, store_port=0, controller_port=0) as server,
+        Server(ServerConfig(data=tmp_path, store_port=0, port=0)) as server,
         aio.StreamManager(server.controller_uri) as manager,
     ):
         for stream in ("meters", "others"):

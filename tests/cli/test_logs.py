@@ -104,15 +104,15 @@ def test_an_embedded_server_by_its_environment(tmp_path: Path, capfd: pytest.Cap
         pass
     messages = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["container"] for line in messages if "recovered" in line["message"]] == [0]
-    with pytest.raises(InvalidArgumentError, match=r"^NADI_LOG_FORMAT: there is no format 'xml': it is one of text,"):
+    with pytest.raises(InvalidArgumentError, match=r"^NADI_LOG_FORMAT can't be 'xml': it is one of text,"):
         nadi.embedded(tmp_path / "other", environment={"NADI_LOG_FORMAT": "xml"})
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--log-format", "xml"], "--log-format: there is no format 'xml': it is one of text, json"),
-        (["--log-level", "LOUD"], "--log-level: there is no level 'LOUD': it is one of DEBUG, INFO,"),
+        (["--log-format", "xml"], "--log-format can't be 'xml': it is one of text, json"),
+        (["--log-level", "LOUD"], "--log-level can't be 'LOUD': it is one of DEBUG, INFO,"),
         (["--log-level", "INFO", "-v"], "--verbose has no effect beside --log-level"),
     ],
 )

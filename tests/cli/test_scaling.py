@@ -112,7 +112,7 @@ def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
 def test_a_profile_that_is_none(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "d"), "--port", "0", "--scaling", "quick"])
     assert result.exit_code == 2
-    assert "there is no scaling profile 'quick': choose fast or classic" in result.output
+    assert "--scaling can't be 'quick': it is one of fast, classic" in result.output
     assert "Traceback" not in result.output
     with pytest.raises(nadi.errors.InvalidArgumentError, match="choose fast or classic"):
         nadi.embedded(tmp_path / "d", scaling="quick")

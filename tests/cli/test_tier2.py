@@ -222,10 +222,10 @@ def test_a_store_without_chunks_isnt_claimed(data: Path, fake: tuple[str, Path])
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("up", "--tier2-option", "a=b"), "give its --tier2, too"),
-        (("up", "--store", "s3://b/p", "--tier2", "s3://b/q"), "is for a data folder"),
+        (("up", "--tier2-option", "a=b"), "has no effect without --tier2"),
+        (("up", "--store", "s3://b/p", "--tier2", "s3://b/q"), "is for one server of a data folder"),
         (("up", "--workers", "2", "--tier2", "s3://b/q"), "is for one server of a data folder"),
-        (("up", "--log-max", "1MiB"), "is too small"),
+        (("up", "--log-max", "1MiB"), "--log-max can't be 1,048,576: it is at least "),
         (("up", "--tier2", "s3://b/q", "--tier2-option", "secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
         (("migrate", "--data", "{data}", "--to", "s3://b/p", "--dry-run"), "`nadi tier2 move {data} --back` first"),
     ],

@@ -221,10 +221,10 @@ async def test_a_byte_stream_has_a_load_and_no_keys() -> None:
 class OlderConnection(FakeConnection):
     """Of a server that knows no reports, as any other that speaks the protocol."""
 
-    def dispatch(self, command: wire.Command) -> None:
+    def _dispatch(self, command: wire.Command) -> None:
         if isinstance(command, wire.ReportKeys):
             raise ProtocolError(f"there is no command of type {command.code}")
-        super().dispatch(command)
+        super()._dispatch(command)
 
     def _hello(self, command: wire.Hello) -> None:
         self.send(wire.HELLO)

@@ -15,12 +15,11 @@ from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.doors.active import Addresses
-from nadi.cluster.doors.directory import Address, Directory, Presence
-from nadi.cluster.doors.front import Front
-from nadi.cluster.doors.reach import Reach
-from nadi.cluster.doors.tokens import ClusterKey
-from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
+from nadi.cluster.map import CONTROLLER_CONTAINER, container_of
+from nadi.cluster.proxy.active import Addresses, ClusterKey
+from nadi.cluster.proxy.directory import Address, Directory, Presence
+from nadi.cluster.proxy.request_proxy import RequestProxy
+from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
@@ -74,7 +73,7 @@ class ServerOfCluster:
         authority = None if guards.tls is None else str(guards.tls.authority)
         self.security = Security(tls=guards.tls is not None, trust_store=authority)
         self.is_leased = True
-        self.front = Front(
+        self.proxy = RequestProxy(
             directory(cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers]),
             key,
             self.security,
@@ -89,7 +88,7 @@ class ServerOfCluster:
         await self.store.start()
         self.store_address = await self.store.listen(HOST, 0, context)
         self.rpc: grpc.aio.Server = rpc_server()
-        self.front.add_to(self.rpc)
+        self.proxy.add_to(self.rpc)
         if tls is None:
             port = self.rpc.add_insecure_port(f"{HOST}:0")
         else:
@@ -97,7 +96,7 @@ class ServerOfCluster:
         await self.rpc.start()
         self.rpc_address = (HOST, port)
         self.uri = f"{'tcp' if tls is None else 'tls'}://{HOST}:{port}"
-        self.rest = RestServer(self.api, HOST, 0, context, self.front.rest(self.api).around)
+        self.rest = RestServer(self.api, HOST, 0, context, self.proxy.rest(self.api).around)
         await self.rest.start()
 
     @property
@@ -106,7 +105,7 @@ class ServerOfCluster:
 
     async def begin(self) -> None:
         """Run the controller."""
-        self.reach = Reach(
+        self.reach = SegmentRouter(
             self.store,
             f"{HOST}:{self.store_address[1]}",
             lambda segment: self.cluster.store_address(container_of(segment, CONTAINERS)),
@@ -122,10 +121,10 @@ class ServerOfCluster:
             rpc_endpoint=self.rpc_address,
         )
         await self.controller.start()
-        self.front.active(self.controller)
+        self.proxy.active(self.controller)
 
     async def end(self) -> None:
-        self.front.active(None)
+        self.proxy.active(None)
         if self.controller is not None:
             controller, self.controller = self.controller, None
             await controller.stop()
@@ -133,7 +132,7 @@ class ServerOfCluster:
 
     async def stop(self) -> None:
         await self.end()
-        await self.front.close()
+        await self.proxy.close()
         await self.rpc.stop(0)
         await self.rest.stop()
         await self.store.close()
@@ -191,7 +190,7 @@ class Cluster:
         """To the other server; in between there is none."""
         origin, target = self.active, self.other
         for server in self.servers:
-            server.front.follow(None)
+            server.proxy.follow(None)
         await origin.end()
         await self.move(CONTROLLER_CONTAINER, target)
         await target.begin()
@@ -200,7 +199,7 @@ class Cluster:
 
     def tell(self) -> None:
         for server in self.servers:
-            server.front.follow(self.active.addresses)
+            server.proxy.follow(self.active.addresses)
 
     def manager(self, server: ServerOfCluster, name: str | None = None) -> StreamManager:
         trusted = self.guards.tls.authority if self.guards.tls is not None else None

@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from nadi.cluster.servers.members import Member
-from nadi.cluster.servers.membership import Load, Membership
-from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.membership import Load, Membership
+from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.runtime import Runtime
 from tests.simulation.machine.loop import SimulatedLoop
 from tests.simulation.machine.process import Process

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.cluster.doors import directory as directories
-from nadi.cluster.doors.directory import Address, Directory, Presence, takes_connections
+from nadi.cluster.proxy import directory as directories
+from nadi.cluster.proxy.directory import Address, Directory, Presence, takes_connections
 from nadi.errors import UnavailableError
 from nadi.runtime import Runtime
 from nadi.wire.rpc import controller_pb2 as pb

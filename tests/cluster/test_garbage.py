@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.cluster.operating import garbage
+from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.records import ContainerRecord, LogStart
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, base_name, delta_name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.cluster.operating.looking import look, opened
+from nadi.cluster.admin.cluster_view import look, opened
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.observe.cluster import ClusterReport
 from tests.support.nats import nats_servers, url_of
@@ -53,5 +53,5 @@ def test_another_server_has_all_that_one_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_log_needs_a_store() -> None:
-    with pytest.raises(InvalidArgumentError, match="give the URL of its store"):
+    with pytest.raises(InvalidArgumentError, match="log is for a server of a cluster: give its store"):
         nadi.embedded(log="nats://127.0.0.1/LOG")

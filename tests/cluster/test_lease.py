@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.servers import pace
-from nadi.cluster.servers.lease import Lease
-from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
+from nadi.cluster import membership_view as pace
+from nadi.cluster.membership import Lease
+from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.runtime import REAL, Runtime
 from tests.simulation.machine.loop import SimulatedLoop, run
 from tests.support.waiting import until_async

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from nadi.cluster.map import Map
-from nadi.cluster.servers.members import Member
-from nadi.cluster.servers.roster import Peer
+from nadi.cluster.membership_view import Member, Peer
 from nadi.errors import UnavailableError
 
 STORE = ("127.0.0.1", 9000)

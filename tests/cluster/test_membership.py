@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.servers import roster
-from nadi.cluster.servers.members import Member, decode, encode, entry_name
-from nadi.cluster.servers.membership import Load
-from nadi.cluster.servers.pace import GCS_PACE, MembershipPace
+from nadi.cluster import membership_view as roster
+from nadi.cluster.membership import Load
+from nadi.cluster.membership_view import GCS_PACE, Member, MembershipPace, decode, encode, entry_name
 from nadi.engines.lines import line_of, value_of
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.membership import Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.records import Records, RecordWatch, Stored
-from nadi.cluster.servers.membership import Membership
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from tests.cluster.support import Cluster, Node

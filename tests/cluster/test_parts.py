@@ -15,7 +15,7 @@ from nadi.errors import ClosedError, DataFolderError, DataFolderLockedError, Fen
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.standalone.cache import emptied_cache
+from nadi.standalone.clustered import emptied_cache
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
 from tests.support.memory_engine import MemoryEngine

@@ -10,9 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from nadi.cluster.doors.active import Addresses
-from nadi.cluster.doors.front import Front
-from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
+from nadi.cluster.proxy.active import FORWARDED, Addresses, ClusterKey
+from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.controller.grpc.server import Call, Refusal, add_answers, rpc_server
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.wire.rpc import controller_pb2 as pb
@@ -41,7 +40,7 @@ async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Serve
     async with AsyncExitStack() as parts:
         active, passing = rpc_server(), rpc_server()
         add_answers(active, answer)
-        front = Front(directory(lambda segment: (HOST, 1)), KEY)
+        front = RequestProxy(directory(lambda segment: (HOST, 1)), KEY)
         front.add_to(passing)
         ports = []
         for server in (active, passing):
@@ -89,7 +88,7 @@ async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
         return b""
 
     async with asyncio.timeout(60), AsyncExitStack() as parts:
-        front = Front(directory(lambda segment: (HOST, 1)), KEY)
+        front = RequestProxy(directory(lambda segment: (HOST, 1)), KEY)
         server = rpc_server()
         add_answers(server, answer, front.peer_of)
         port = server.add_insecure_port(f"{HOST}:0")

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from nadi.cluster.operating.figures import BUCKETS_S, CountedEngine, Figures, samples
-from nadi.cluster.operating.moves import Moves
-from nadi.cluster.operating.view import Seen, cluster_report
+from nadi.cluster.admin.cluster_view import Seen, cluster_report
+from nadi.cluster.admin.metrics import BUCKETS_S, CountedEngine, Figures, Moves, samples
+from nadi.cluster.membership_view import Member
 from nadi.cluster.records import ContainerRecord
-from nadi.cluster.servers.members import Member
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import families
 from nadi.runtime import Runtime

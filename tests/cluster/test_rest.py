@@ -10,8 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nadi.cluster.doors.active import Addresses
-from nadi.cluster.doors.tokens import FORWARDED
+from nadi.cluster.proxy.active import FORWARDED, Addresses
 from nadi.limits import REST_BODY_MAX_BYTES
 
 from .servers import Cluster, ServerOfCluster, cluster
@@ -74,8 +73,8 @@ async def test_health_metrics_and_descriptions_are_each_servers_own(tmp_path: Pa
         assert "nadi_" in (await active.get("/metrics")).text
         told = await other.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
         assert (told.status_code, told.text) == (200, "# EOF\n")
-        made.active.front.active(None)
-        made.active.front.follow(None)
+        made.active.proxy.active(None)
+        made.active.proxy.follow(None)
         assert (await active.get("/v1/health")).status_code == 200
         assert (await active.get("/metrics")).status_code == 503
 
@@ -103,9 +102,9 @@ async def test_it_follows_the_controller(tmp_path: Path) -> None:
 
 async def test_a_request_is_not_passed_on_twice(tmp_path: Path) -> None:
     async with clients(tmp_path) as (made, one, two):
-        made.active.front.active(None)
-        made.one.front.follow(made.two.addresses)
-        made.two.front.follow(made.one.addresses)
+        made.active.proxy.active(None)
+        made.one.proxy.follow(made.two.addresses)
+        made.two.proxy.follow(made.one.addresses)
         for asking in (one, two):
             told = await asking.get("/v1/scopes")
             assert told.status_code == 503
@@ -115,11 +114,11 @@ async def test_a_request_is_not_passed_on_twice(tmp_path: Path) -> None:
 
 async def test_without_a_controller_there_is_a_reason(tmp_path: Path) -> None:
     async with clients(tmp_path) as (made, _, other):
-        made.other.front.follow(None)
+        made.other.proxy.follow(None)
         assert "no server is known" in (await other.get("/v1/scopes")).text
-        made.other.front.follow(Addresses("127.0.0.1:1"))
+        made.other.proxy.follow(Addresses("127.0.0.1:1"))
         assert "has no REST port" in (await other.get("/v1/scopes")).text
-        made.other.front.follow(Addresses("127.0.0.1:1", "127.0.0.1:1"))
+        made.other.proxy.follow(Addresses("127.0.0.1:1", "127.0.0.1:1"))
         told = await other.get("/v1/scopes")
         assert told.status_code == 503
         assert "the server at 127.0.0.1:1, which has the active controller, gave no answer" in told.text
@@ -151,7 +150,7 @@ async def before(made: Cluster, *answer: bytes) -> AsyncIterator[Upstream]:
     upstream = Upstream(*answer)
     listening = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    made.other.front.follow(Addresses(address, address))
+    made.other.proxy.follow(Addresses(address, address))
     yield upstream
     upstream.go_on.set()
     listening.close()

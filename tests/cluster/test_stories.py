@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.servers.lease import Lease
-from nadi.cluster.servers.membership import Membership
+from nadi.cluster.membership import Lease, Membership
 from tests.simulation.machine.loop import run
 
 from .keeping import TwoReadersError, tell

@@ -6,7 +6,7 @@ import pytest
 
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
-from nadi.cluster.doors.tokens import ClusterKey
+from nadi.cluster.proxy.active import ClusterKey
 from nadi.errors import InvalidArgumentError, PermissionDeniedError
 
 from .servers import SECRET

@@ -14,9 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 import nadi
+from nadi.config import ServerConfig
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
-from nadi.standalone.embedded import Settings
-from nadi.standalone.security import ServerSecurity
 from nadi.standalone.workers import Workers
 from tests.cluster.servers import NOBODY_DIES
 from tests.support.ports import free_port
@@ -24,8 +23,13 @@ from tests.support.ports import free_port
 pytestmark = pytest.mark.crash
 
 
-def settings(port: int = 0, rest_port: int | None = 0, containers: int | None = 4) -> Settings:
-    return Settings("127.0.0.1", port, rest_port, containers, None, ServerSecurity())
+def workers_of(
+    count: int, folder: Path, port: int = 0, rest_port: int | None = 0, containers: int | None = 4
+) -> Workers:
+    config = ServerConfig(
+        data=folder, workers=count, port=port, rest_port=rest_port, store_port=0, containers=containers
+    )
+    return Workers(config)
 
 
 @contextmanager
@@ -42,7 +46,7 @@ def watched(workers: Workers, died: threading.Semaphore) -> Iterator[None]:
 
 def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: Path) -> None:
     died = threading.Semaphore(0)
-    with Workers(2, tmp_path / "data", settings()) as workers, watched(workers, died):
+    with workers_of(2, tmp_path / "data") as workers, watched(workers, died):
         assert len(set(workers.pids)) == 2
         with nadi.StreamManager(workers.controller_uri) as manager:
             manager.create_scope("home")
@@ -65,7 +69,7 @@ def test_two_workers_are_one_server_and_one_that_is_killed_comes_back(tmp_path: 
         with urlopen(f"{workers.rest_uri}/v1/health/liveness") as answer:
             assert answer.status == 200
     with (  # fewer, and all is there
-        Workers(1, tmp_path / "data", settings(containers=None)) as workers,
+        workers_of(1, tmp_path / "data", containers=None) as workers,
         nadi.StreamManager(workers.controller_uri) as manager,
     ):
         end = manager.stream_info("home", "meters").tail
@@ -84,7 +88,7 @@ def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_s
 ) -> None:
     monkeypatch.setenv("NADI_LIMITS", NOBODY_DIES)
     port = free_port(count=3)
-    with Workers(2, tmp_path / "data", settings(rest_port=port)) as workers:
+    with workers_of(2, tmp_path / "data", rest_port=port) as workers:
         own = {started_at(f"http://127.0.0.1:{port + 1 + number}") for number in range(2)}
         assert len(own) == 2
         shared = {started_at(workers.rest_uri) for _ in range(20)}  # each on a connection of its own
@@ -96,13 +100,13 @@ def test_metrics_of_each_worker_have_a_port_and_the_shared_port_has_always_the_s
 
 def test_a_data_folder_of_one_server_is_not_taken_for_one_of_workers(tmp_path: Path) -> None:
     nadi.embedded(tmp_path / "data").stop()
-    with pytest.raises(StoreError, match="isn't a cluster's"), Workers(1, tmp_path / "data", settings()):
+    with pytest.raises(StoreError, match="isn't a cluster's"), workers_of(1, tmp_path / "data"):
         pass
 
 
 def test_a_cluster_is_not_taken_for_a_data_folder(tmp_path: Path) -> None:
     """An empty server used to begin beside all that was there."""
-    with Workers(1, tmp_path / "data", settings()):
+    with workers_of(1, tmp_path / "data"):
         pass
     before = sorted(path.name for path in (tmp_path / "data").iterdir())
     with pytest.raises(DataFolderError, match="is the store of a cluster: serve it by `nadi up --workers N"):
@@ -115,12 +119,12 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(UnavailableError, match=f"can't listen on 127.0.0.1:{port}"),
-            Workers(1, tmp_path, settings(port)),
+            workers_of(1, tmp_path, port),
         ):
             pass
 
 
 @pytest.mark.parametrize("count", [0, 65])
 def test_how_many_there_may_be(tmp_path: Path, count: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="--workers is from 1 to 64"):
-        Workers(count, tmp_path, settings())
+    with pytest.raises(InvalidArgumentError, match=r"workers can't be .*: it is a whole number from 1 to 64"):
+        workers_of(count, tmp_path)

@@ -25,6 +25,7 @@ import msgspec
 import uvloop
 
 import nadi.standalone.server
+from nadi.config import ServerConfig
 from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.store import SegmentStore
@@ -170,7 +171,7 @@ class RecordingServer(Server):
     """nadi's server, with doors that record."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, host=HOST, store_port=0, controller_port=0)
+        super().__init__(ServerConfig(data=folder, host=HOST, store_port=0, port=0))
         self.record: Record = {CONTROLLER: {"": _NotingStore.served}}
         self._doors: dict[str, list[_Door]] = {}  # by test
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines.registry import Registry
+from nadi.engines.engine import Registry
 from nadi.errors import InvalidNameError, UnavailableError
 from nadi.runtime import REAL
 from tests.support.engines import PARAMS, Opener, kind_named, known, late_writes, was_set, written

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from nadi.config import ServerConfig
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.standalone.server import Server
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
@@ -66,7 +67,7 @@ def over_server(folder: Path, test: Callable[[Call, Server], Awaitable[None]]) -
 
     async def main() -> None:
         async with (
-            Server(folder, store_port=0, controller_port=0, containers=1) as server,
+            Server(ServerConfig(data=folder, store_port=0, port=0, containers=1)) as server,
             calls(_address(server)) as call,
         ):
             await test(call, server)

@@ -13,10 +13,10 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
+from nadi.config import ServerSecurity
 from nadi.controller.grpc import crowd
 from nadi.limits import RPC_CROWDED_TIMES
 from nadi.standalone import EmbeddedServer
-from nadi.standalone.security import ServerSecurity
 from tests.access.support import certificate
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines import folder as folders
+from nadi.engines import files as folders
 from nadi.engines.failures import RefusedError
 from nadi.engines.files import open_files
 from nadi.errors import StorageFullError, UnavailableError
@@ -42,7 +42,7 @@ asyncio.run(main())
 COUNTER = """
 import asyncio, sys
 from pathlib import Path
-from nadi.engines import folder
+from nadi.engines import files as folder
 from nadi.engines.files import open_files
 from nadi.runtime import REAL
 

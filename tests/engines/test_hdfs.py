@@ -11,12 +11,9 @@ import time
 import pytest
 
 from nadi.engines.failures import RefusedError
-from nadi.engines.hdfs import client, files
-from nadi.engines.hdfs.calls import Calls
-from nadi.engines.hdfs.engine import open_hdfs
-from nadi.engines.hdfs.failures import told
-from nadi.engines.hdfs.files import Files
-from nadi.engines.hdfs.registry import HdfsRegistry, _known
+from nadi.engines.hdfs import files
+from nadi.engines.hdfs.engine import HdfsRegistry, _known, open_hdfs
+from nadi.engines.hdfs.files import Calls, Files, told
 from nadi.engines.hdfs.where import where
 from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
@@ -33,7 +30,7 @@ UNFINISHED = "/a/folder/.unfinished"
 @pytest.fixture
 def hdfs(monkeypatch: pytest.MonkeyPatch) -> FakeHdfs:
     hdfs = FakeHdfs()
-    monkeypatch.setattr(client, "connect", hdfs.connect)
+    monkeypatch.setattr(files, "connect", hdfs.connect)
     return hdfs
 
 
@@ -81,7 +78,7 @@ async def test_a_cluster_is_refused() -> None:
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
     with pytest.raises(InvalidArgumentError, match=re.escape("pip install 'nadi[hdfs]'")):
-        client.connect(where(URL))
+        files.connect(where(URL))
 
 
 # --- errors in words -------------------------------------------------------------------------------

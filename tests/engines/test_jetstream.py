@@ -13,13 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nadi.engines import starting
+from nadi.engines import outcomes
 from nadi.engines.engine import OwnEngine
 from nadi.engines.identity import OwnLog, known_cluster, open_cluster
-from nadi.engines.jetstream.connection import Connection
+from nadi.engines.jetstream.connection import Connection, Problem, Room, told
 from nadi.engines.jetstream.engine import JetStreamEngine
-from nadi.engines.jetstream.failures import Problem, told
-from nadi.engines.jetstream.room import Room
 from nadi.engines.jetstream.where import where
 from nadi.engines.lines import value_of
 from nadi.engines.opening import open_engines, open_log
@@ -38,7 +36,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stops for seconds is no server that doesn't answer."""
     monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 60.0)
-    monkeypatch.setattr("nadi.engines.jetstream.link._CONNECT_S", 30)
+    monkeypatch.setattr("nadi.engines.jetstream.connection._CONNECT_S", 30)
 
 
 @pytest.fixture
@@ -107,7 +105,7 @@ def test_secrets_are_in_no_text() -> None:
 
 
 async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "nadi.engines.jetstream.link", raising=False)
+    monkeypatch.delitem(sys.modules, "nadi.engines.jetstream.connection", raising=False)
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
         await open_log("nats://127.0.0.1/LOG", REAL, make=True)
@@ -184,7 +182,7 @@ async def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
 
 
 async def test_nobody_there_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(outcomes, "PATIENCE_S", 0.2)
     with pytest.raises(UnavailableError, match="no NATS server can be reached"):
         await open_log("nats://127.0.0.1:1,127.0.0.1:2/LOG", REAL, make=True)
 
@@ -232,7 +230,7 @@ async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = await open_log(url, REAL, make=True, ca=str(made.authority))
         assert await engine.create("a", [b"x"])
         await engine.close()
-        monkeypatch.setattr(starting, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(outcomes, "PATIENCE_S", 0.2)
         with pytest.raises((StoreError, UnavailableError), match=r"(?i)tls|certificate"):
             await open_log(url, REAL, make=True)  # another authority
 

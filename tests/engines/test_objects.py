@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.failures import RefusedError, told, without_secrets
 from nadi.engines.objects import ObjectEngine
 from nadi.engines.opening import open_engines
-from nadi.engines.registry import Registry
 from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, UnavailableError
 from nadi.runtime import REAL

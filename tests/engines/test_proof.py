@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines import starting
+from nadi.engines import outcomes
 from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.errors import StoreError, UnavailableError
@@ -70,7 +70,7 @@ async def test_one_that_keeps_its_conditions_only_at_first_is_refused(s3: FakeS3
 
 
 async def test_one_that_compares_wrongly_is_refused(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(outcomes, "PATIENCE_S", 0.3)
     s3.faults.etags_wrong = True
     assert "its answers have contradicted each other" in await unusable(s3)
 
@@ -81,7 +81,7 @@ async def test_one_that_reads_late_is_refused(s3: FakeS3) -> None:
 
 
 async def test_one_that_never_lists_what_it_has_is_refused(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(outcomes, "PATIENCE_S", 0.3)
     s3.faults.lists_late_s = 30
     assert "can't list proof/" in await unusable(s3)
 
@@ -134,7 +134,7 @@ async def test_one_that_is_busy_is_waited_for_and_one_that_is_gone_not_forever(
     await asyncio.sleep(0.3)
     s3.faults.slow_down = 0.0
     await proof
-    monkeypatch.setattr(starting, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(outcomes, "PATIENCE_S", 0.3)
     s3.faults.slow_down = 1.0
     with pytest.raises(UnavailableError, match="fewer requests"):
         await proved(s3)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import nadi
+from nadi.config import ServerConfig
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.server import Server
 from tests.fuzz.canary import Canary
@@ -73,7 +74,7 @@ def _handlers(folder: Path, seed: int, inputs: int) -> Report:
     logging.getLogger("nadi").addHandler(errors)
 
     async def main() -> Report:
-        async with Server(folder / "data", store_port=0, controller_port=0, containers=1) as server:
+        async with Server(ServerConfig(data=folder / "data", store_port=0, port=0, containers=1)) as server:
             return await fuzz_handlers(server.controller, seed, inputs)
 
     report = asyncio.run(main())

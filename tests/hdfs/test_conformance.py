@@ -7,15 +7,12 @@ from functools import partial
 
 import pytest
 
-from nadi.engines.engine import LogEngine
-from nadi.engines.hdfs import client
-from nadi.engines.hdfs.calls import Calls
-from nadi.engines.hdfs.client import Client
+from nadi.engines.engine import LogEngine, Registry
+from nadi.engines.hdfs import files as client
 from nadi.engines.hdfs.engine import open_hdfs
-from nadi.engines.hdfs.failures import told
+from nadi.engines.hdfs.files import Calls, Client, told
 from nadi.engines.hdfs.where import where
 from nadi.engines.proof import prove
-from nadi.engines.registry import Registry
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.conformance import test_checked_reads, test_chunk_store, test_log_engine, test_registry

@@ -9,11 +9,11 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from nadi.cluster.operating import figures as cluster
+from nadi.cluster.admin import metrics as cluster
 from nadi.controller.metrics import families as controller
 from nadi.observe.metrics import Meaning
 from nadi.segmentstore import figures as store
-from nadi.standalone import figures as server
+from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS
 OF_A_SERVER = {**server.MEANINGS, **store.MEANINGS}

@@ -13,9 +13,8 @@ import nadi
 from nadi.cli.admin.migrate import _Shown
 from nadi.client import StreamManager
 from nadi.errors import DamagedDataError, DataFolderError, StoreError
-from nadi.migration.clusters import ClusterStore
-from nadi.migration.folders import StoppedFolder
 from nadi.migration.moving import Migration
+from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.segmentstore import moved
 from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of

@@ -12,9 +12,8 @@ import pytest
 import nadi
 from nadi.cli.admin.migrate import _Shown
 from nadi.errors import DataFolderError, StoreError
-from nadi.migration.clusters import ClusterStore
-from nadi.migration.folders import StoppedFolder
 from nadi.migration.moving import Migration
+from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.migration.undoing import take_back_folder
 from nadi.segmentstore import moved

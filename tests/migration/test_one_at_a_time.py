@@ -14,16 +14,15 @@ import pytest
 
 import nadi
 from nadi.cluster.records import MovedAway, Records
+from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
 from nadi.engines.identity import turn_has_ended
 from nadi.engines.opening import open_engines
-from nadi.engines.registry import Registry
 from nadi.errors import ConflictError, FencedError
-from nadi.migration import turn, undoing
-from nadi.migration.clusters import ClusterStore
-from nadi.migration.folders import StoppedFolder
+from nadi.migration import migration_lock, undoing
+from nadi.migration.migration_lock import Turn
+from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.clocks import StandsStill
@@ -39,15 +38,15 @@ BUSY = "is being moved by another `nadi migrate`, or taken back"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that lives is noticed soon, and not taken for dead where the machine stands still."""
-    monkeypatch.setattr(turn, "MIGRATION_TURN_BEAT_S", BEAT_S)
-    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", 60.0)
+    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_BEAT_S", BEAT_S)
+    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 60.0)
 
 
 @contextmanager
 def dead_soon() -> Iterator[None]:
     """Whoever begins meanwhile takes the place of one that is dead."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turn, "MIGRATION_TURN_DEAD_S", DEAD_S)
+        patch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", DEAD_S)
         yield
 
 
@@ -146,7 +145,7 @@ async def test_a_cluster_that_is_being_taken_back(
 
 HAS_ITS_TURN = """
 import asyncio, sys
-from nadi.migration.clusters import ClusterStore
+from nadi.migration.sources import ClusterStore
 
 async def main():
     async with ClusterStore(sys.argv[1], {}):
@@ -257,7 +256,7 @@ async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: st
 
 
 async def test_what_is_given_back_is_taken_at_once_and_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "MIGRATION_TURN_DEAD_S", 3600.0)
+    monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 3600.0)
     engine, registry = await open_files(tmp_path, REAL)
     for _ in range(2):
         async with Turn(registry, "file:///store"):

@@ -11,8 +11,8 @@ import nadi
 from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
 from nadi.errors import ConflictError, DataFolderError, StoreError
-from nadi.migration.folders import ServedFolder
 from nadi.migration.moving import Migration
+from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
 from tests.migration.support import LIMITS, PATIENT, Store, Written, files, migrate, refused
 

@@ -12,12 +12,12 @@ import pytest
 import nadi
 from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
-from nadi.cluster.operating import looking
-from nadi.cluster.servers.pace import MembershipPace
+from nadi.cluster.admin import cluster_view as looking
+from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import DataFolderError, StoreError
 from nadi.limits import MIGRATION_LEFT_BYTES
-from nadi.migration.folders import ServedFolder
 from nadi.migration.moving import Migration
+from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
 from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of
 from tests.support.ports import free_port

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from nadi.config import ServerConfig
 from nadi.limits import THREAD_SWITCH_S
 from nadi.segmentstore.store import SegmentStore
-from nadi.standalone.server import Server, serve
+from nadi.standalone.assembly import serve
+from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 
 pytestmark = pytest.mark.uvloop
@@ -54,7 +56,7 @@ async def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Pat
         found.append(sys.getswitchinterval())
         stop.set()
 
-    await serve(Server(tmp_path, store_port=0, controller_port=0, rest_port=None), ready, stop)
+    await serve(Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=None)), ready, stop)
     assert found == [pytest.approx(THREAD_SWITCH_S)]
     assert found[0] < TURN_S
 

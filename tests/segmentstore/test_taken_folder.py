@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 import nadi
 from nadi import StreamManager
 from nadi.cli.app import app
+from nadi.config import ServerConfig
 from nadi.errors import DataFolderTakenError
-from nadi.standalone.server import Server, serve
+from nadi.standalone.assembly import serve
+from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 
 from .harness import open_store
@@ -48,7 +50,9 @@ def test_the_server_that_was_there_leaves_the_folder_alone(tmp_path: Path, caplo
 
 def test_a_server_that_is_told_so_stops_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(DataFolderTakenError, match="another server has opened the data folder"):
-        asyncio.run(serve(Server(tmp_path, store_port=0, controller_port=0), lambda server: server.store.taken.set()))
+        asyncio.run(
+            serve(Server(ServerConfig(data=tmp_path, store_port=0, port=0)), lambda server: server.store.taken.set())
+        )
 
 
 def test_one_that_wrote_nothing_since_writes_nothing_when_it_stops(tmp_path: Path) -> None:

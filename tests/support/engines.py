@@ -17,13 +17,12 @@ from typing import Protocol, TypeVar
 import pytest
 from obstore.store import GCSStore, MemoryStore
 
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import Entry, LogEngine, Registry
 from nadi.engines.files import open_files
-from nadi.engines.hdfs import client
+from nadi.engines.hdfs import files as client
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.objects import ObjectEngine, ObjectRegistry
 from nadi.engines.opening import open_engines, open_log
-from nadi.engines.registry import Entry, Registry
 from nadi.engines.urls import RemoteStore
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import TypeVar
 
-from nadi.engines.registry import Entry
+from nadi.engines.engine import Entry
 from nadi.errors import UnavailableError
 
 T = TypeVar("T")

@@ -55,7 +55,7 @@ def test_it_comes_back_after_a_block_that_fails(nadi_server: RestartableServer) 
     [
         ("NADI_LIMITS", "no_such_limit=1", "NADI_LIMITS: there is no limit NO_SUCH_LIMIT"),
         ("NADI_LIMITS", "queue_max_bytes=many", "NADI_LIMITS: QUEUE_MAX_BYTES is to be a whole number"),
-        ("NADI_LOG", "LOUD", "NADI_LOG: there is no level 'LOUD'"),
+        ("NADI_LOG", "LOUD", "NADI_LOG can't be 'LOUD'"),
     ],
 )
 def test_a_wrong_environment_is_told_in_one_sentence(

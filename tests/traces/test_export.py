@@ -148,6 +148,6 @@ def test_a_collector_that_is_away_harms_nothing_and_holds_up_no_stop(tmp_path: P
 
 
 def test_a_wrong_kind_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"^NADI_TRACES: there is no kind 'zipkin': it is one of none, otlp"):
+    with pytest.raises(InvalidArgumentError, match=r"^NADI_TRACES can't be 'zipkin': it is one of none, otlp"):
         nadi.embedded(tmp_path / "data", environment={"NADI_TRACES": "zipkin"})
     assert not (tmp_path / "data").exists()

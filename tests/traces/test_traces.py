@@ -14,6 +14,7 @@ import pytest
 
 import nadi
 from nadi.client import aio
+from nadi.config import ServerConfig
 from nadi.errors import InvalidArgumentError
 from nadi.model.framing import frame_events
 from nadi.observe import traces
@@ -66,7 +67,7 @@ def spans() -> Iterator[Spans]:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[aio.StreamManager]:
-    async with Server(folder, store_port=0, controller_port=0) as server:
+    async with Server(ServerConfig(data=folder, store_port=0, port=0)) as server:
         manager = aio.StreamManager(server.controller_uri)
         try:
             await manager.create_scope("home")
@@ -247,6 +248,6 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         nadi.turn_on_traces()
     with pytest.raises(InvalidArgumentError, match=r"^--traces: traces need OpenTelemetry"):
         traces.turn_on_export("otlp")
-    with pytest.raises(InvalidArgumentError, match=r"^--traces: there is no kind 'jaeger': it is one of none, otlp$"):
+    with pytest.raises(InvalidArgumentError, match=r"^--traces can't be 'jaeger': it is one of none, otlp$"):
         traces.turn_on_export("jaeger")
     assert traces.active is None

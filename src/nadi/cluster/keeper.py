@@ -16,11 +16,11 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
-from nadi.cluster.operating.moves import Moves
+from nadi.cluster.admin.metrics import Moves
+from nadi.cluster.membership import Load, Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.placement import Claim, Holding, Release, decisions
 from nadi.cluster.records import Records, RecordWatch, Stored
-from nadi.cluster.servers.membership import Load, Membership
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
 from nadi.limits import (
     CLUSTER_ANNOUNCE_S,

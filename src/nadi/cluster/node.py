@@ -1,6 +1,11 @@
 """One server of a cluster, put together: a segment store with the containers that are its share, the controller if
 container 0 is among them, and what answers for the whole cluster. Its stores and its doors are handed in, so it is the
 same over a bucket and in a simulation.
+
+The cluster's one active controller (`Leadership`) is where container 0 is, for its records lie there.
+
+A server that has taken that container runs a controller, which resumes whatever the last one left unfinished. Before
+the container is handed over, or once it is lost, the controller ends. Other servers pass calls on (`proxy`).
 """
 
 from __future__ import annotations
@@ -15,37 +20,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nadi.access.gate import Gate
+from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
-from nadi.cluster.doors.directory import Directory, Presence
-from nadi.cluster.doors.forward import OpenChannel
-from nadi.cluster.doors.front import Front
-from nadi.cluster.doors.reach import Reach
-from nadi.cluster.doors.tokens import ClusterKey
-from nadi.cluster.health import cluster_health
+from nadi.cluster.admin.cluster_view import Operator
+from nadi.cluster.admin.janitor import Janitor, clean_daily
+from nadi.cluster.admin.metrics import CountedEngine, Figures
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import Map
-from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
-from nadi.cluster.operating.figures import CountedEngine, Figures
-from nadi.cluster.operating.janitor import Janitor, clean_daily
-from nadi.cluster.operating.operator import Operator
+from nadi.cluster.map import CONTROLLER_CONTAINER, Map, container_of
+from nadi.cluster.membership import Membership
+from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
+from nadi.cluster.proxy.active import ClusterKey
+from nadi.cluster.proxy.directory import Directory, Presence
+from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
+from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
-from nadi.cluster.seat import Seat
-from nadi.cluster.servers.members import Member
-from nadi.cluster.servers.membership import Membership
-from nadi.cluster.servers.pace import MembershipPace
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.periodic.retention_rounds import IndexTimes
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
+from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
-from nadi.engines.registry import Registry
-from nadi.engines.starting import patiently
-from nadi.errors import RequestTimeoutError
+from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import (
     CLUSTER_BREAK_S,
     CLUSTER_CALL_S,
@@ -54,7 +54,7 @@ from nadi.limits import (
     CLUSTER_START_S,
     STOP_DOOR_S,
 )
-from nadi.observe.health import Component
+from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -76,7 +76,7 @@ class Stores(NamedTuple):
 class NodeSettings:
     """containers: of a new cluster; None: see `open_cluster`. open_log: opens the log that isn't in the store. gate:
     for callers; with it, tokens that are valid for so long. security: how other servers' doors are reached. channels:
-    see `Front`. interval_s: see `ChainLog`. pace: of all servers of the cluster. version: of nadi, for people."""
+    see `RequestProxy`. interval_s: see `ChainLog`. pace: of all of the cluster. version: of nadi, for people."""
 
     containers: int | None = None
     open_log: Callable[[], Awaitable[OwnLog]] | None = None
@@ -99,7 +99,7 @@ class Addresses(NamedTuple):
 
 
 class ClusterNode:
-    """`open` it, let clients in at its `store` and its `front`, and `join`.
+    """`open` it, let clients in at its `store` and its `proxy`, and `join`.
 
     stores: the caller's to close. cache: a folder of this server's own, and empty.
     """
@@ -150,8 +150,8 @@ class ClusterNode:
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
         presence = Presence(lambda: self.addresses.store, self.map.lives_since, runtime)
         directory = Directory(self.map.find, self.map.controllers, presence, runtime)
-        self.front = Front(directory, key, settings.security, access, settings.channels, self._may_control)
-        parts.step("the connections to other servers", self.front.close, STOP_DOOR_S)
+        self.proxy = RequestProxy(directory, key, settings.security, access, settings.channels, self._may_control)
+        parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 
     def join(self, addresses: Addresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
         """Say that this server is there, and take what is its share; `parts` has what ends that. index_times: for the
@@ -174,7 +174,7 @@ class ClusterNode:
             on_change=lambda: self.keeper.wake(),
         )
         self.map.membership = self.membership
-        self.seat = Seat(self._make_controller, self.front.active, runtime)
+        self.leadership = Leadership(self._make_controller, self.proxy.active, runtime)
         self.keeper = Keeper(
             self.id,
             self.store,
@@ -184,8 +184,8 @@ class ClusterNode:
             self._parts_of,
             self.cluster.containers,
             runtime,
-            on_taken=self.seat.taken,
-            on_leaving=self.seat.leaving,
+            on_taken=self.leadership.taken,
+            on_leaving=self.leadership.leaving,
             on_looked=self._follow,
         )
         self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
@@ -201,7 +201,7 @@ class ClusterNode:
         """
         try:
             async with asyncio.timeout(CLUSTER_START_S):
-                while self.seat.controller is None and not self.map.controller(self.id):
+                while self.leadership.controller is None and not self.map.controller(self.id):
                     await self._runtime.sleep(_LOOK_S)
         except TimeoutError as error:
             raise RequestTimeoutError(
@@ -227,7 +227,7 @@ class ClusterNode:
         try:
             async with asyncio.timeout(CLUSTER_LEAVE_S if self.membership.lease_is_valid() else CLUSTER_CALL_S):
                 await self.keeper.stop()
-                await self.seat.stop()
+                await self.leadership.stop()
                 await self.keeper.give_back()
                 await self.membership.leave()
         except TimeoutError:
@@ -244,7 +244,7 @@ class ClusterNode:
             [peer.is_alive for peer in self.membership.members.values()],
             self.membership.lease_is_valid(),
             self.membership.term,
-            self.seat.controller is not None,
+            self.leadership.controller is not None,
             self.keeper.moves,
             self._log,
         )
@@ -285,7 +285,7 @@ class ClusterNode:
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = _joined(self.addresses.store)
-        reach = Reach(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
+        reach = SegmentRouter(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
         exchange = reach if not self.own_token else with_token(reach, self.own_token)
         controller = Controller(
             exchange,
@@ -308,8 +308,99 @@ class ClusterNode:
         return self.keeper.may_answer(CONTROLLER_CONTAINER)
 
     def _follow(self) -> None:
-        self.front.follow(self.map.controller(self.id))
+        self.proxy.follow(self.map.controller(self.id))
 
 
 def _joined(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
+
+
+class Leadership:
+    """make: makes a controller that isn't started yet, and what ends it. changed: told who is active here, or None."""
+
+    def __init__(
+        self,
+        make: Callable[[], tuple[Controller, Callable[[], None]]],
+        changed: Callable[[Controller | None], None],
+        runtime: Runtime,
+    ) -> None:
+        self.controller: Controller | None = None  # once it answers
+        self._make, self._changed, self._runtime = make, changed, runtime
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def taken(self, number: int) -> None:
+        """A container is here now."""
+        if number == CONTROLLER_CONTAINER:
+            async with self._lock:
+                await self._end()
+                self._task = asyncio.create_task(self._run(), name="controller")
+
+    async def leaving(self, number: int) -> None:
+        """A container is about to be handed over, or was lost."""
+        if number == CONTROLLER_CONTAINER:
+            async with self._lock:
+                await self._end()
+
+    async def stop(self) -> None:
+        async with self._lock:
+            await self._end()
+
+    async def _end(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        backoff = Backoff(first_s=0.1, longest_s=2.0, sleep=self._runtime.sleep)
+        while True:
+            controller, close = self._make()
+            try:
+                await controller.start()
+            except NadiError as error:  # another container may be on its way to another server
+                log.warning("the controller can't start yet: %s", error)
+                await _ended(controller.stop(), close)
+                await backoff.pause()
+                continue
+            except BaseException:
+                await _ended(controller.stop(), close)
+                raise
+            self.controller = controller
+            self._changed(controller)
+            log.info("this server has the active controller")
+            try:
+                await asyncio.get_running_loop().create_future()  # until it is cancelled
+            finally:
+                self.controller = None
+                self._changed(None)
+                await _ended(controller.stop(), close)
+
+
+async def _ended(stop: Awaitable[None], close: Callable[[], None]) -> None:
+    try:
+        await stop
+    except NadiError as error:
+        log.info("the controller's end: %s", error)
+    finally:
+        close()
+
+
+def cluster_health(membership: Membership, watch: RecordWatch, me: str) -> Component:
+    """What a server sees of its cluster. It isn't up while it can't reach the store."""
+    servers = {
+        peer.id: {
+            "alive": peer.is_alive,
+            "draining": peer.member.is_draining,
+            "store": peer.member.store,
+            "controller": peer.member.controller,
+            "version": peer.member.version,
+            "containers": [number for number in watch.seen if watch.owner(number) == peer.id],
+        }
+        for peer in membership.members.values()
+        if peer.member is not None
+    }
+    details = {"server": me, "term": membership.term, "servers": servers}
+    if not membership.term:
+        return leaf("cluster", Status.STARTING, details)
+    return leaf("cluster", Status.UP if membership.lease_is_valid() else Status.DOWN, details)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from nadi.backoff import Backoff
 from nadi.engines import outcomes
+from nadi.engines.engine import Registry
 from nadi.engines.lines import line_of, value_of
-from nadi.engines.registry import Registry
 from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES, CLUSTER_RECORDS_AT_ONCE
 from nadi.runtime import Runtime

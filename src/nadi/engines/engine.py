@@ -2,13 +2,23 @@
 
 An object is stored once, under a name that nothing had, and never changed. `tests/conformance/test_log_engine.py` says
 what every engine does.
+
+The seam between a cluster and whatever keeps its records: small values by name, changed by compare-and-set.
+
+A version says nothing but whether a value was replaced. Equal values may have equal versions, so whoever sets a value
+makes it unlike any other, with a nonce; this also tells whether a set that got no answer was carried out.
+`tests/conformance/test_registry.py` says what every registry does.
+
+Which names engines and registries take: all of them the same, so that what runs on a folder runs on a store.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from nadi.errors import InvalidNameError
 from nadi.wire.fields import Buffer
 
 
@@ -73,3 +83,72 @@ class OwnEngine(LogEngine, Protocol):
 
     def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
         """As `listed`."""
+
+
+class Entry(NamedTuple):
+    """A value, and its version."""
+
+    value: bytes
+    version: str
+
+
+class Registry(Protocol):
+    """Values by name, in folders (`servers/…`). Any number of processes may use it.
+
+    Names and errors are those of a `LogEngine`, whose objects share the names: none is an object and a value.
+    """
+
+    async def get(self, name: str) -> Entry | None:
+        """The newest value: what was set before the call began is found; None if there is none.
+
+        Raises:
+            UnavailableError: it can't answer.
+        """
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        """Set the value if the name still has that version (None: if it has no value); return the new version.
+
+        None: refused, or this call's own earlier try was taken for another's: only `get` says which.
+
+        Raises:
+            UnavailableError: it isn't known whether it is set; it may even be set later.
+        """
+
+    async def put(self, name: str, value: bytes) -> str:
+        """Set the value, whatever is there, and return its version: for names that one process alone sets.
+
+        Raises:
+            UnavailableError: it isn't known whether it is set; it may even be set later.
+        """
+
+    async def list(self, folder: str) -> dict[str, str]:
+        """The versions of all values in a folder, and below it, by name, as `get` tells them; those
+        that were set lately may be missing or old.
+
+        Raises:
+            UnavailableError: it can't answer.
+        """
+
+    async def delete(self, name: str) -> None:
+        """Remove the value if there is one.
+
+        Raises:
+            UnavailableError: it may still be there.
+        """
+
+
+_NAME = re.compile(r"[A-Za-z0-9-][A-Za-z0-9.-]*(/[A-Za-z0-9-][A-Za-z0-9.-]*)*")
+_LONGEST = 200  # of each part, as files may have 255 with what is appended; of all parts together, see S3: 1,024
+_LONGEST_ALL = 800
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidNameError unless it may be stored under.
+
+    >>> check_name("log/3/7.frame")
+    >>> check_name("log/../3")
+    Traceback (most recent call last):
+    nadi.errors.InvalidNameError: 'log/../3' is not a valid object name: letters, digits, - and ., in folders by /
+    """
+    if len(name) > _LONGEST_ALL or not _NAME.fullmatch(name) or max(map(len, name.split("/"))) > _LONGEST:
+        raise InvalidNameError("valid object", name, "letters, digits, - and ., in folders by /")

@@ -20,8 +20,8 @@ import msgspec
 from nadi.defaults import MOST_CONTAINERS
 from nadi.engines.engine import LogEngine, OwnEngine
 from nadi.engines.lines import line_of, value_of
+from nadi.engines.outcomes import patiently, stored_patiently
 from nadi.engines.proof import PROOF
-from nadi.engines.starting import patiently, stored
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.runtime import Runtime
 
@@ -29,7 +29,7 @@ FORMAT = 1
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
-TURN = "migrating"  # changes while one is under way, whichever way, and stays: see `nadi.migration.turn`
+TURN = "migrating"  # changes while one is under way, whichever way, and stays: see `nadi.migration.migration_lock`
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
 _KEY_BYTES = 32
 
@@ -140,7 +140,7 @@ async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
 async def named_cluster(engine: LogEngine, cluster: str, containers: int, runtime: Runtime) -> Cluster:
     """The cluster of this store, made with that id if there is none; its log is in the store. Errors: `patiently`."""
     new = Cluster(cluster, containers, FORMAT, runtime.now_ms())
-    _, found = await stored(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
+    _, found = await stored_patiently(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
     return _decoded(found)
 
 
@@ -176,7 +176,7 @@ async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime:
     await refuse_strangers(engine, runtime)
     own = None if log is None else LogId(log.name, await _identified(log, runtime))
     new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
-    await stored(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
+    await stored_patiently(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
 
 
 async def _identified(log: OwnLog, runtime: Runtime) -> str:
@@ -188,14 +188,14 @@ async def _identified(log: OwnLog, runtime: Runtime) -> str:
             raise StoreError(
                 f"the log {log.name} holds {', '.join(strangers)}, and isn't a cluster's: give it a stream of its own"
             )
-        _, found = await stored(log.engine, _LOG_ID, runtime.unique().encode(), runtime)
+        _, found = await stored_patiently(log.engine, _LOG_ID, runtime.unique().encode(), runtime)
     return found.decode()
 
 
 async def _check_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
     """That the log is the one that the cluster has always had, and no other's."""
     await check_its_log(cluster, log, runtime)
-    is_ours, owner = await stored(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
+    is_ours, owner = await stored_patiently(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
     if not is_ours:
         raise StoreError(
             f"the log {log.name} is that of another cluster ({owner.decode()}): a cluster in another store needs a "
@@ -251,7 +251,7 @@ async def signing_key(engine: LogEngine, runtime: Runtime) -> bytes:
     found = await _got(engine, _KEY, runtime)
     if found is None:
         chance = "".join(runtime.unique() for _ in range(4))  # 122 bits each, of the system's own
-        _, found = await stored(engine, _KEY, hashlib.sha256(chance.encode()).digest(), runtime)
+        _, found = await stored_patiently(engine, _KEY, hashlib.sha256(chance.encode()).digest(), runtime)
     if len(found) != _KEY_BYTES:
         raise StoreError(
             f"{_KEY} in the object store has {len(found):,} bytes, not {_KEY_BYTES}: restore it, or remove it while no "

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+from nadi.engines.engine import Entry, check_name
 from nadi.engines.failures import FOREIGN, RefusedError, asked, is_no_bucket, told
-from nadi.engines.names import check_name
-from nadi.engines.registry import Entry
 from nadi.engines.urls import RemoteStore
 from nadi.wire.fields import Buffer
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from nadi.engines.engine import LogEngine, OwnEngine
+from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.files import open_files
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.hdfs.where import SCHEME as HDFS
 from nadi.engines.jetstream.engine import open_jetstream
 from nadi.engines.jetstream.where import where
 from nadi.engines.objects import TIMEOUT_S, ObjectEngine, ObjectRegistry
-from nadi.engines.registry import Registry
 from nadi.engines.urls import check_shared, folder_of, remote_store
 from nadi.runtime import Runtime
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import Entry, LogEngine, Registry
 from nadi.engines.objects import ObjectEngine
-from nadi.engines.registry import Entry, Registry
-from nadi.engines.starting import Patience, patiently, stored, was_set
+from nadi.engines.outcomes import Patience, patiently, stored_patiently, was_set_patiently
 from nadi.errors import NadiError, StoreError
 from nadi.runtime import Runtime
 
@@ -84,7 +83,7 @@ class _Proof:
 
     async def of_reads(self) -> None:
         body = self._unlike()
-        await stored(self._engine, self._alone, body, self._runtime)
+        await stored_patiently(self._engine, self._alone, body, self._runtime)
         if await self._get(self._alone) != body:
             raise self._broken("an object that was stored isn't found right afterwards")
         self._objects[self._alone] = body
@@ -94,7 +93,9 @@ class _Proof:
     async def of_creates(self) -> None:
         for name in self._races:
             bodies = [self._unlike() for _ in range(_RACERS)]
-            results = await asyncio.gather(*(stored(self._engine, name, body, self._runtime) for body in bodies))
+            results = await asyncio.gather(
+                *(stored_patiently(self._engine, name, body, self._runtime) for body in bodies)
+            )
             won = [body for body, (is_mine, _) in zip(bodies, results, strict=True) if is_mine]
             if len(won) > 1:
                 raise self._broken(
@@ -107,7 +108,7 @@ class _Proof:
                 )
             self._objects[name] = won[0]
         name = self._races[0]
-        is_mine, _ = await stored(self._engine, name, self._unlike(), self._runtime)
+        is_mine, _ = await stored_patiently(self._engine, name, self._unlike(), self._runtime)
         if is_mine or await self._get(name) != self._objects[name]:
             raise self._broken("it replaced an object that was to be stored only if it isn't there")
 
@@ -129,7 +130,7 @@ class _Proof:
         for name in self._left:
             if await self._get(name) is not None:
                 raise StoreError(f"{self.called} has deleted {name}, and still has it: {self.advice}")
-        is_mine, _ = await stored(self._engine, self._alone, self._unlike(), self._runtime)
+        is_mine, _ = await stored_patiently(self._engine, self._alone, self._unlike(), self._runtime)
         if not is_mine:
             raise self._broken("a name whose object was deleted can't be used again")
         await patiently("delete", lambda: self._engine.delete([self._alone]), self._runtime)
@@ -231,4 +232,4 @@ class _StoreProof(_Proof):
         return await patiently(f"read {self._value}", lambda: self._registry.get(self._value), self._runtime)
 
     async def _set(self, value: bytes, version: str | None) -> Entry | None:
-        return await was_set(self._registry, self._value, value, version, self._runtime)
+        return await was_set_patiently(self._registry, self._value, value, version, self._runtime)

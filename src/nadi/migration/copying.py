@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from nadi.errors import DamagedDataError, NotFoundError, StoreError
 from nadi.limits import MIGRATION_COPIES_AT_ONCE
-from nadi.migration.division import Division
-from nadi.migration.states import Piece
+from nadi.migration.states import Division, Piece
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, renamed
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.cluster.operating.looking import living, opened, read_records
+from nadi.cluster.admin.cluster_view import living, opened, read_records
 from nadi.engines.identity import check_count, known_cluster, refuse_strangers
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
-from nadi.migration import marks
+from nadi.migration import migration_lock as marks
 from nadi.migration.ends import Snapshots
 from nadi.migration.states import States
 from nadi.runtime import REAL

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nadi.cluster.mapping import container_of
+from nadi.cluster.map import container_of
 from nadi.cluster.records import first_record, name_of
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,
@@ -19,13 +19,13 @@ from nadi.engines.identity import (
     refuse_strangers,
 )
 from nadi.engines.opening import open_engines
+from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
-from nadi.engines.starting import patiently
 from nadi.errors import InvalidArgumentError, StoreError
-from nadi.migration import marks
+from nadi.migration import migration_lock as marks
 from nadi.migration.ends import Source
+from nadi.migration.migration_lock import Turn
 from nadi.migration.planning import check_empty
-from nadi.migration.turn import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder, moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format

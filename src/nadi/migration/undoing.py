@@ -8,16 +8,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nadi.cluster.operating.looking import SharedStore, opened, read_records
+from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
 from nadi.cluster.records import ContainerRecord, MovedAway, Records
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import forget_cluster, known_cluster
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import ConflictError, FencedError
-from nadi.migration import marks
-from nadi.migration.folders import alone, url_of
-from nadi.migration.turn import Turn
+from nadi.migration import migration_lock as marks
+from nadi.migration.migration_lock import Turn
+from nadi.migration.sources import alone, url_of
 from nadi.runtime import REAL
 from nadi.segmentstore import moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, find_format

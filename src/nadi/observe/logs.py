@@ -22,10 +22,9 @@ from queue import Full, Queue
 from types import MappingProxyType, TracebackType
 from typing import Any
 
+from nadi.defaults import LOG_FORMATS, LOG_LEVELS
 from nadi.errors import InvalidArgumentError
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-FORMATS = ("text", "json")
 FIELDS = ("server", "container", "segment")
 ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT = "NADI_LOG", "NADI_LOG_FORMAT"
 
@@ -123,11 +122,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
-    """Have this process log from that level on, in that form; text: how a message looks as text.
-
-    InvalidArgumentError: there is no such level, or form.
-    """
-    check(level, form)
+    """Have this process log from that level on, in that form; text: how a message looks as text."""
     # gRPC's C library writes lines of its own, of any form: one for each peer that fails at TLS, as fast as they come
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = Outlet()
@@ -140,18 +135,15 @@ def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> No
         threading.excepthook = lambda hook: _uncaught(hook.exc_type, hook.exc_value, hook.exc_traceback)
 
 
-def check(level: str, form: str, option_level: str = "--log-level", option_form: str = "--log-format") -> None:
-    """InvalidArgumentError, which names the option, for a level or a form that isn't one."""
-    if level.upper() not in LEVELS:
-        raise InvalidArgumentError(f"{option_level}: there is no level {level!r}: it is one of {', '.join(LEVELS)}")
-    if form not in FORMATS:
-        raise InvalidArgumentError(f"{option_form}: there is no format {form!r}: it is one of {', '.join(FORMATS)}")
-
-
 def set_up_from(environment: Mapping[str, str], text: str) -> None:
-    """`set_up` by the variables NADI_LOG, the level, and NADI_LOG_FORMAT."""
+    """`set_up` by the variables NADI_LOG, the level, and NADI_LOG_FORMAT; InvalidArgumentError if one is wrong."""
     level, form = environment.get(ENVIRONMENT_LEVEL, "WARNING"), environment.get(ENVIRONMENT_FORMAT, "text")
-    check(level, form, ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT)
+    for variable, value, choices in (
+        (ENVIRONMENT_LEVEL, level.upper(), LOG_LEVELS),
+        (ENVIRONMENT_FORMAT, form, LOG_FORMATS),
+    ):
+        if value not in choices:
+            raise InvalidArgumentError(f"{variable} can't be {value!r}: it is one of {', '.join(choices)}")
     set_up(level, form, text)
 
 

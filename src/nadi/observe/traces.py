@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
+from nadi.defaults import TRACE_KINDS
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "NADI_TRACES"
-KINDS = ("none", "otlp")
 LINKS_MOST = 32  # of one span
 END_S = 5.0  # for the last spans of a process
 _DRIFT_NS = 1_000_000
@@ -161,19 +161,14 @@ def turn_off_traces() -> None:
     active = None
 
 
-def check(kind: str, option: str = "--traces") -> None:
-    """InvalidArgumentError if spans can't go there."""
-    if kind not in KINDS:
-        raise InvalidArgumentError(f"{option}: there is no kind {kind!r}: it is one of {', '.join(KINDS)}")
-
-
 def turn_on_export(kind: str, option: str = "--traces") -> None:
     """Turn them on for a server that sends them by OTLP over HTTP, where OpenTelemetry's own environment variables say:
     OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on. kind: "none" leaves them off.
 
     InvalidArgumentError: there is no such kind; or what it takes isn't installed.
     """
-    check(kind, option)
+    if kind not in TRACE_KINDS:
+        raise InvalidArgumentError(f"{option} can't be {kind!r}: it is one of {', '.join(TRACE_KINDS)}")
     if kind == "none":
         return
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nadi.client.aio import StreamManager
 from nadi.display import Displayed
 from nadi.engines.engine import LogEngine
-from nadi.engines.folder import OURS
+from nadi.engines.files import OURS
 from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nadi.config import ServerConfig, ServerSecurity
 from nadi.standalone.embedded import EmbeddedServer, embedded
-from nadi.standalone.security import ServerSecurity
 
 if TYPE_CHECKING:
     from nadi.standalone.server import Server
 
-__all__ = ["EmbeddedServer", "Server", "ServerSecurity", "embedded"]
+__all__ = ["EmbeddedServer", "Server", "ServerConfig", "ServerSecurity", "embedded"]
 
 
 if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from nadi.config import ServerConfig
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
 from nadi.observe import logs, traces
-from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
+from nadi.standalone.embedded import ERROR_KINDS, Ready, stop_s
 from nadi.stopping import end_process_within
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ def _say(ready: Ready) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
+async def _serve(config: ServerConfig, served: list[str]) -> None:
     """served: gets the controller's URI once it is."""
-    from nadi.standalone.server import serve
+    from nadi.standalone.assembly import serve
 
     def ready(server: Server | ClusterServer) -> None:
         _say(Ready(server.controller_uri, *server.store_address, server.rest_uri))
@@ -44,19 +45,17 @@ async def _serve(folder: str, settings: Settings, served: list[str]) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    await serve(_server(folder, settings), ready, stop, partial(end_process_within, settings.stop_s))
+    await serve(_server(config), ready, stop, partial(end_process_within, stop_s(config)))
 
 
-def _server(folder: str, settings: Settings) -> Server | ClusterServer:
-    if not settings.store:
+def _server(config: ServerConfig) -> Server | ClusterServer:
+    if not config.store:
         from nadi.standalone.server import Server
 
-        return Server(folder, **settings.server())
+        return Server(config)
     from nadi.standalone.clustered import ClusterServer
 
-    return ClusterServer(
-        settings.store, options=settings.store_options, cache=folder or None, **settings.cluster_server()
-    )
+    return ClusterServer(config)
 
 
 def _take_environment() -> None:
@@ -70,17 +69,17 @@ def _take_environment() -> None:
 
 
 def main() -> int:
-    folder, settings = sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings)
+    config = msgspec.convert(json.loads(sys.argv[1]), ServerConfig)
     served: list[str] = []
     try:
         _take_environment()
-        if not settings.store:
+        if not config.store:
             from nadi.segmentstore.state.file.check import look_ahead
 
-            look_ahead(Path(folder))
+            look_ahead(config.folder)
         import uvloop
 
-        uvloop.run(_serve(folder, settings, served))
+        uvloop.run(_serve(config, served))
     except DataFolderTakenError as error:  # long after anybody waited for the start
         logging.error("%s", error)
         return 1

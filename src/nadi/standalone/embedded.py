@@ -7,6 +7,7 @@ Ctrl-C in a terminal and interrupting a notebook reach only the caller, which ma
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,10 +17,10 @@ import time
 from collections.abc import Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from nadi.config import ServerConfig, ServerSecurity
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import (
     DataFolderError,
@@ -29,7 +30,6 @@ from nadi.errors import (
     StoreError,
     UnavailableError,
 )
-from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 MOST_TOLD_BYTES = 65_536  # by its process, of where it listens
@@ -42,58 +42,16 @@ ERROR_KINDS = {  # of a start, what is said more exactly first
 }
 
 
-class SharedPorts(msgspec.Struct, frozen=True):
-    """Ports that several servers of one machine listen at together, beside their own: whoever connects gets any of
-    them. rest: None is no REST."""
-
-    controller: int
-    rest: int | None
+def encoded(config: ServerConfig) -> str:
+    """The argument of a child process: JSON in ASCII, for names of files need not be Unicode."""
+    return json.dumps(msgspec.to_builtins(config))
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """The settings of `Server`, as passed to the child: after the folder, whose name need not be text. store: the URL
-    of a cluster's; then those of `ClusterServer`, and the folder is its cache. drains: whether it hands over what it
-    has when it is stopped."""
+def stop_s(config: ServerConfig) -> float:
+    """How long a server may take to stop before it ends itself as it is."""
+    from nadi.limits import CLUSTER_STOP_S, STOP_S
 
-    host: str
-    controller_port: int
-    rest_port: int | None
-    containers: int | None
-    advertised_host: str | None
-    security: ServerSecurity
-    scaling: str = DEFAULT_SCALING
-    store: str = ""
-    store_options: dict[str, str] = {}
-    profile: str | None = None
-    log: str = ""
-    log_options: dict[str, str] = {}
-    store_port: int = 0
-    shared: SharedPorts | None = None
-    drains: bool = True
-    tier2: str = ""
-    tier2_options: dict[str, str] = {}
-    log_max_bytes: int | None = None
-
-    def server(self) -> dict[str, Any]:
-        """The arguments of `Server`."""
-        arguments = self._without("store", "store_options", "profile", "log", "log_options", "shared", "drains")
-        if self.log_max_bytes is None:
-            del arguments["log_max_bytes"]
-        return arguments
-
-    def cluster_server(self) -> dict[str, Any]:
-        """Those of `ClusterServer` that are called the same."""
-        return self._without("store", "store_options", "tier2", "tier2_options", "log_max_bytes")
-
-    @property
-    def stop_s(self) -> float:
-        """How long the server may take to stop before it ends itself as it is."""
-        from nadi.limits import CLUSTER_STOP_S, STOP_S
-
-        return CLUSTER_STOP_S if self.store else STOP_S
-
-    def _without(self, *names: str) -> dict[str, Any]:
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in names}
+    return CLUSTER_STOP_S if config.store else STOP_S
 
 
 class Ready(msgspec.Struct):
@@ -126,13 +84,11 @@ class EmbeddedServer:
     `rest_uri` is the address of the REST interface, if it was requested.
     """
 
-    def __init__(
-        self, folder: Path | None, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.folder = folder or Path()  # none: a worker's own, which goes with it
-        self._stop_s = settings.stop_s + KILL_AFTER_S
+    def __init__(self, config: ServerConfig, *, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = Path(config.data or config.cache or "")  # none: a worker's own, which goes with it
+        self._stop_s = stop_s(config) + KILL_AFTER_S
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nadi.standalone", str(folder or ""), msgspec.json.encode(settings).decode()],
+            [sys.executable, "-m", "nadi.standalone", encoded(config)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
@@ -241,7 +197,7 @@ def embedded(
     scaling: str = DEFAULT_SCALING,
     store: str = "",
     store_options: Mapping[str, str] | None = None,
-    profile: str | None = None,
+    wal_profile: str | None = None,
     log: str = "",
     log_options: Mapping[str, str] | None = None,
     tier2: str = "",
@@ -256,7 +212,7 @@ def embedded(
     what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
     follow their load, "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: the URL of
     the store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
-    store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
+    store_options: of it, such as `endpoint`. wal_profile: how long its acknowledgements may take, for how few puts.
     log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options. tier2: the URL of a store
     that keeps the chunks of this one server (docs/tier2.md), with its tier2_options; log_max_bytes: what the log may
     hold while that takes nothing.
@@ -269,33 +225,25 @@ def embedded(
     """
     if folder == "":
         raise InvalidArgumentError("the data folder is empty: give a path, or '.' for the current folder")
-    for each in (port, rest_port):
-        if each is not None and not 0 <= each <= 65_535:
-            raise InvalidArgumentError(f"{each} is not a port: those are 0 to 65535, and 0 is any free one")
-    if log and not store:
-        raise InvalidArgumentError("a log of its own is for a cluster: give the URL of its store, too")
-    if store and (tier2 or tier2_options or log_max_bytes is not None):
-        raise InvalidArgumentError(
-            "tier2 and log_max_bytes are for a data folder: a cluster has its chunks in its store"
-        )
-    if not tier2 and tier2_options:
-        raise InvalidArgumentError("tier2_options are for a store of chunks: give its URL as tier2, too")
-    path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
-    settings = Settings(
-        host,
-        port,
-        rest_port,
-        containers,
-        advertised_host or None,
-        security or ServerSecurity(),
-        scaling,
-        store,
-        dict(store_options or {}),
-        profile,
-        log,
-        dict(log_options or {}),
-        tier2=tier2,
+    path = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="nadi-")
+    config = ServerConfig(
+        data=None if store else path,
+        cache=path if store else None,
+        host=host,
+        port=port,
+        store_port=0,
+        rest_port=rest_port,
+        containers=containers,
+        advertised_host=advertised_host or None,
+        security=security or ServerSecurity(),
+        scaling=scaling,
+        store=store or None,
+        store_options=dict(store_options or {}),
+        wal_profile=wal_profile,
+        log=log or None,
+        log_options=dict(log_options or {}),
+        tier2=tier2 or None,
         tier2_options=dict(tier2_options or {}),
         log_max_bytes=log_max_bytes,
     )
-    return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)
+    return EmbeddedServer(config, timeout_s=timeout_s, environment=environment)

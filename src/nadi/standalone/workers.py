@@ -13,39 +13,38 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from nadi.backoff import Backoff
-from nadi.errors import InvalidArgumentError, NadiError
-from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, Settings, SharedPorts
+from nadi.config import ServerConfig, SharedPorts
+from nadi.errors import NadiError
+from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer
 from nadi.standalone.ports import listening
 
 log = logging.getLogger(__name__)
 
 CONTAINERS_EACH = 4  # of a new folder, for each worker: so many may be moved when one more, or fewer, is started
-MOST = 64
 _LOOK_S = 0.2
 _LIVES_S = 60.0  # one that has lived for so long is started again at once
 
 
 class Workers:
-    """count: of servers. folder: the store of their cluster, which no server without `--workers` uses. settings: as of
-    one server, with the ports that all share; its store port is the first worker's, and the others have the next ones,
-    0 is any. After the shared REST port come those of each worker alone.
+    """config: of `workers` servers. Its data folder is the store of their cluster, which no server without `--workers`
+    uses. They share its ports; its store port is the first worker's, and the others have the next ones, 0 is any. After
+    the shared REST port come those of each worker alone.
 
     `with Workers(…) as workers: workers.watch(until)` serves until the event is set.
 
     Raises, as it is entered: as a server of a cluster; UnavailableError if a port is taken.
     """
 
-    def __init__(self, count: int, folder: Path, settings: Settings, cache: Path | None = None) -> None:
-        if not 1 <= count <= MOST:
-            raise InvalidArgumentError(f"--workers is from 1 to {MOST}, one for each core: not {count}")
+    def __init__(self, config: ServerConfig) -> None:
+        config.check()
         self.controller_uri = self.rest_uri = ""
-        self._count, self._settings, self._cache = count, settings, cache
-        self._store = folder.absolute().as_uri()
+        self._config = config
+        self._count = count = config.workers or 1
+        self._store = config.folder.absolute().as_uri()
         self._servers: list[EmbeddedServer | None] = [None] * count
         self._began = [0.0] * count
         self._pauses = [Backoff(first_s=0.5, longest_s=30.0) for _ in range(count)]
@@ -58,10 +57,10 @@ class Workers:
         return [server.pid for server in self._servers if server is not None and not server.has_ended]
 
     def __enter__(self) -> Workers:
-        given = self._settings
+        given = self._config
         try:
             rest = None if given.rest_port is None else self._reserve(given.host, given.rest_port, "--rest-port")
-            self._shared = SharedPorts(self._reserve(given.host, given.controller_port, "--port"), rest)
+            self._shared = SharedPorts(self._reserve(given.host, given.port, "--port"), rest)
             first = self._start(0)  # it makes the cluster, where there is none
             self.controller_uri, self.rest_uri = first.controller_uri, first.rest_uri
             with ThreadPoolExecutor(self._count) as pool:
@@ -101,11 +100,14 @@ class Workers:
             self._due[number] = time.monotonic() + self._pauses[number].take()
 
     def _start(self, number: int) -> EmbeddedServer:
-        given = self._settings
-        settings = msgspec.structs.replace(
+        given = self._config
+        config = replace(
             given,
+            data=None,
+            workers=None,
             store=self._store,
-            controller_port=0,
+            cache=None if given.cache is None else Path(given.cache) / f"worker-{number}",
+            port=0,
             rest_port=given.rest_port + 1 + number if given.rest_port else given.rest_port,
             store_port=given.store_port + number if given.store_port else 0,
             containers=given.containers if number == 0 else None,
@@ -113,8 +115,7 @@ class Workers:
             drains=False,
         )
         self._began[number] = time.monotonic()
-        cache = self._cache / f"worker-{number}" if self._cache is not None else None
-        server = self._servers[number] = EmbeddedServer(cache, settings, timeout_s=START_TIMEOUT_S)
+        server = self._servers[number] = EmbeddedServer(config, timeout_s=START_TIMEOUT_S)
         return server
 
     def _reserve(self, host: str, port: int, option: str) -> int:

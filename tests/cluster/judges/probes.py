@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from nadi.client.aio import StreamManager
-from nadi.cluster.mapping import container_of
+from nadi.cluster.map import container_of
 from nadi.naming import segment_name
 from tests.cluster.processes.client import Client, put
 from tests.cluster.processes.cluster import Cluster

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nadi.cluster import membership_view as members
 from nadi.cluster.records import Records
-from nadi.cluster.servers import members
 from nadi.engines.opening import open_engines
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL

@@ -14,8 +14,8 @@ from typing import IO
 
 import msgspec
 
-from nadi.standalone.embedded import Ready, Settings
-from nadi.standalone.security import ServerSecurity
+from nadi.config import ServerConfig
+from nadi.standalone.embedded import Ready, encoded
 from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.stores import FolderStore, S3Store
@@ -47,14 +47,13 @@ class Server:
     def begin(self) -> None:
         """Start a process; `await_ready` says when it serves."""
         assert self.process is None
-        settings = Settings(
-            host="127.0.0.1",
-            controller_port=self.port,
+        config = ServerConfig(
+            cache=self._folder,
+            port=self.port,
             store_port=self.store_port,
             rest_port=self.rest_port,
             containers=self._containers,
             advertised_host=self.host,
-            security=ServerSecurity(),
             store=self._store.url,
             store_options=self._store.options(self.number),
         )
@@ -62,7 +61,7 @@ class Server:
             log.write(f"--- started at {time.time():.3f}\n")
             log.flush()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nadi.standalone", str(self._folder), msgspec.json.encode(settings).decode()],
+                [sys.executable, "-m", "nadi.standalone", encoded(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from nadi.access.budget import Budget
+from nadi.config import ServerConfig
 from nadi.controller.rest import endpoint, protocol
 from nadi.controller.rest import server as rest_server
 from nadi.controller.rest.access import RestAccess
@@ -151,7 +152,7 @@ async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pyte
 async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 1.0)
 
-    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     async with server:
         assert server._api is not None
         budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)

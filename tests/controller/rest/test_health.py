@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from nadi.config import ServerConfig
 from nadi.errors import UnavailableError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.state.operations import ChunksDropped
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.uvloop
 
 
 def new_server(folder: Path) -> Server:
-    return Server(folder, store_port=0, controller_port=0, rest_port=0, containers=2)
+    return Server(ServerConfig(data=folder, store_port=0, port=0, rest_port=0, containers=2))
 
 
 def test_every_health_path(rest: httpx.Client) -> None:
@@ -109,7 +110,7 @@ async def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkey
 async def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=port, containers=2)
+        server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=port, containers=2))
         with pytest.raises(UnavailableError, match="--rest-port"):
             await server.start()
     async with new_server(tmp_path):

@@ -16,6 +16,7 @@ from nadi.access.gate import Gate
 from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, write_users
+from nadi.config import ServerConfig
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
@@ -195,9 +196,9 @@ async def test_a_long_list_goes_out_page_by_page(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(f"nadi.controller.periodic.{looks}", 3600.0)
     count = 20_000
 
-    async with Server(tmp_path, store_port=0, controller_port=0, rest_port=0) as server:
+    async with Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0)) as server:
         await fill(server, "full", count)
-    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)  # with nothing left to write
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))  # with nothing left to write
     async with server, httpx.AsyncClient(timeout=60) as client:
         path = f"{server.rest_uri}/v1/scopes/full/streams"
         assert await length_of(client, path) > 3 * MIB
@@ -217,8 +218,8 @@ async def test_a_stop_answers_the_request_whose_body_does_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("nadi.controller.rest.endpoint.REST_BODY_TIMEOUT_S", 600.0)
-    monkeypatch.setattr("nadi.standalone.server.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
-    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+    monkeypatch.setattr("nadi.standalone.assembly.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     await server.start()
     reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
     writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from nadi.config import ServerConfig
 from nadi.standalone.server import Server
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.controller.rest.test_resources import error_of
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.uvloop
 
 
 async def test_reader_groups(tmp_path: Path) -> None:
-    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     async with (
         server,
         calls(server.controller_uri.removeprefix("tcp://")) as call,

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pytest
 
 import nadi
+from nadi.config import ServerSecurity
 from nadi.limits import INGEST_BODY_MAX_BYTES, INGEST_LARGE_AT_ONCE, INGEST_LITTLE_BYTES
 from nadi.standalone.embedded import EmbeddedServer
-from nadi.standalone.security import ServerSecurity
 from nadi.wire.rpc import logs_pb2
 from tests.access.support import PASSWORD, certificate, guarded, user
 from tests.support.ports import free_port

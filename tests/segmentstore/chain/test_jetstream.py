@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from nadi.engines.engine import LogEngine
-from nadi.engines.jetstream.connection import Connection
-from nadi.engines.jetstream.failures import Problem
+from nadi.engines.jetstream.connection import Connection, Problem
 from nadi.engines.jetstream.where import where
 from nadi.engines.opening import open_log
 from nadi.errors import ClosedError, FencedError, UnavailableError

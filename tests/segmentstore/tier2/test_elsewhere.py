@@ -12,7 +12,7 @@ import pytest
 
 from nadi.engines.opening import open_engines
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
-from nadi.migration.turn import Turn
+from nadi.migration.migration_lock import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.store import SegmentStore

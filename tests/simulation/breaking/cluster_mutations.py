@@ -12,10 +12,10 @@ from unittest import mock
 from msgspec.structs import replace
 
 from nadi.cluster import records
-from nadi.cluster.doors.active import Active
+from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.operating import garbage
 from nadi.cluster.parts import ClusterParts, RecordedManifests
+from nadi.cluster.proxy.active import Active
 from nadi.cluster.records import Records, Stored
 from nadi.controller.engine import hold, workflows
 from nadi.controller.transactions.decisions import Transactions

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from nadi.cluster.mapping import CONTROLLER_CONTAINER
+from nadi.cluster.map import CONTROLLER_CONTAINER
 from nadi.errors import NadiError
 
 from ..machine.process import Process

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nadi.cluster.doors.reach import Reach
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
+from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.controller import Controller
 from nadi.controller.scaling.profile import FAST
 from nadi.errors import NadiError, UnavailableError
@@ -48,7 +48,7 @@ class Life:
     @property
     def controller(self) -> Controller:
         """The active one, if it is here."""
-        controller = self.node.seat.controller if self.is_ready else None
+        controller = self.node.leadership.controller if self.is_ready else None
         if controller is None:
             raise UnavailableError("the active controller is elsewhere")
         return controller
@@ -56,7 +56,7 @@ class Life:
     async def exchange(self, command: wire.Command) -> wire.Command:
         node = self.node
         host, port = node.addresses.store
-        reach = Reach(node.store, f"{host}:{port}", node.map.store_of_segment, node.map.stores)
+        reach = SegmentRouter(node.store, f"{host}:{port}", node.map.store_of_segment, node.map.stores)
         try:
             return await reach(command)
         finally:
@@ -131,7 +131,7 @@ class ClusterHost:
                 await node.open(parts)
                 node.store.exchange = partial(self._exchanged, life.process, node.store.exchange)  # type: ignore[method-assign]
                 node.store.listen_on([cast("Any", self.world.network.door(life.process, (name, STORE_PORT)))])
-                node.front.add_to(cast("Any", life.rpc))
+                node.proxy.add_to(cast("Any", life.rpc))
                 node.join(Addresses((name, STORE_PORT), (name, RPC_PORT)), parts)
                 life.is_ready = True
                 life.parts = parts.pop_all()

@@ -191,7 +191,7 @@ class Plots:
 
         def stands_still(host: ClusterHost, command: wire.Command) -> float:
             nonlocal commands
-            controller = host.life.node.seat.controller if host.life is not None and host.life.is_ready else None
+            controller = host.life.node.leadership.controller if host.life is not None and host.life.is_ready else None
             if controller is None or not any(
                 kind in kinds for kinds in controller._flow._pending.values() for kind in _KINDS
             ):

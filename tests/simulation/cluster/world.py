@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from nadi.cluster.mapping import CONTROLLER_CONTAINER
-from nadi.cluster.operating.moves import Moves
+from nadi.cluster.admin.metrics import Moves
+from nadi.cluster.map import CONTROLLER_CONTAINER
 from nadi.cluster.records import ContainerRecord, name_of
 from nadi.cluster.records import _record as decoded
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
@@ -69,9 +69,9 @@ class ClusterWorld(World):
         """Of any server, which says who has the controller, or does it."""
 
         async def done(life: Life) -> T:
-            async with life.node.front._active.call():
+            async with life.node.proxy._active.call():
                 life.controller  # noqa: B018 - or it is elsewhere
-                return await life.node.front._active.checked(work(life))
+                return await life.node.proxy._active.checked(work(life))
 
         async def where(life: Life) -> str:
             return life.node.controller_elsewhere()
@@ -115,5 +115,5 @@ class ClusterWorld(World):
 
     def _active(self) -> list[Life]:
         """Who has the controller. A deposed one that hasn't noticed yet isn't meant."""
-        found = lives(self._hosts, lambda life: life.node.seat.controller is not None)
+        found = lives(self._hosts, lambda life: life.node.leadership.controller is not None)
         return [life for life in found if life.node.keeper.may_answer(CONTROLLER_CONTAINER)]

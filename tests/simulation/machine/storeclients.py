@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from nadi.cluster import records
-from nadi.engines.registry import Entry
+from nadi.engines.engine import Entry
 from nadi.errors import StoreError
 from nadi.wire.fields import Buffer
 
@@ -57,7 +57,7 @@ class SimulatedEngine:
 
 
 class SimulatedRegistry:
-    """`nadi.engines.registry.Registry` for one process."""
+    """`nadi.engines.engine.Registry` for one process."""
 
     def __init__(self, store: SimulatedStore, process: Process) -> None:
         self._line = Line(store, process)

@@ -1,4 +1,4 @@
-"""HDFS as its client shows it, in memory: what `nadi.engines.hdfs.client.connect` gives, with the errors and the texts
+"""HDFS as its client shows it, in memory: what `nadi.engines.hdfs.files.connect` gives, with the errors and the texts
 that the real one has, which `tests/hdfs` compares with a real cluster."""
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.migration.ends import Source, Target
-    from nadi.migration.folders import Server
     from nadi.migration.moving import Report
     from nadi.migration.planning import Plan
+    from nadi.migration.sources import Server
     from nadi.observe.migration import HoldReport
 
 _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
@@ -113,7 +113,7 @@ def _check_absent(given: dict[str, Any], why: str) -> None:
 def _moved_folder(
     data: Path, to: str, options: dict[str, str], containers: int | None, server: Server, limit_s: float
 ) -> tuple[Source, Target]:
-    from nadi.migration.folders import ServedFolder, StoppedFolder
+    from nadi.migration.sources import ServedFolder, StoppedFolder
     from nadi.migration.targets import NewCluster
     from nadi.segmentstore.datafolder import FolderLock
 
@@ -126,7 +126,7 @@ def _moved_folder(
 
 
 def _moved_cluster(url: str, options: dict[str, str], to_data: Path, containers: int | None) -> tuple[Source, Target]:
-    from nadi.migration.clusters import ClusterStore
+    from nadi.migration.sources import ClusterStore
     from nadi.migration.targets import NewFolder
 
     return ClusterStore(url, options), NewFolder(to_data, containers)

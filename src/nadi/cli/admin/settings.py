@@ -1,129 +1,112 @@
-"""The options of `nadi up` as settings of a TOML file, each under its own name: `--tls-cert` is `tls-cert`.
+"""The settings of `nadi up`: read from a TOML file, printed as one, and as the tables of docs/configuration.md.
 
-They are defined once, by the command's signature. What is read here of it says which settings there are, what each may
-be, and what the guide's table has of them.
+A setting is an option under its own name: `--tls-cert` is `tls-cert`. The command line comes before the environment,
+that before the file, and the file before the default: Typer does so, since a file's values are put where it looks for
+defaults. `python -m nadi.cli.admin.settings` prints the tables.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
-import re
+import json
 import tomllib
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
+import typer
+
+from nadi.config import OPTIONS, Kind, Option
 from nadi.errors import InvalidArgumentError
 
-_USUAL = re.compile(r"\s*\[default: ([^\]]*)\]")
-_MOST_BYTES = 1 << 16  # of larger ones it may take minutes to say that they are none
-_NOT_IN_A_FILE = ("config", "print_config")
-
-
-class Form(Enum):
-    """What a setting may be; the value is how that is said."""
-
-    TEXT = "a text"
-    NUMBER = "a whole number"
-    SWITCH = "true or false"
-    TEXTS = "a list of texts"
-
-
-_EXAMPLES = {
-    Form.TEXT: '"…"',
-    Form.NUMBER: "1",
-    Form.SWITCH: "true",
-    Form.TEXTS: '["…"]',
-}
+_SETTINGS = {option.key: option for option in OPTIONS.values()}
+_MOST_BYTES = 1 << 16  # parsing a larger file may take minutes
+_NOT_IN_A_FILE = ("config", "print-config")
+_RANKS = {"COMMANDLINE": 3, "ENVIRONMENT": 2, "DEFAULT_MAP": 1, "DEFAULT_MAP_FLAG": 1}
+_GENERAL = "In general"
+_TYPES = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list}
+_EXAMPLES = {Kind.TEXT: '"…"', Kind.SIZE: '"20GiB"', Kind.NUMBER: "1", Kind.SWITCH: "true", Kind.TEXTS: '["…"]'}
 _NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a text", list: "a list"}
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """name: of the parameter; key: of the setting, as of the option without its dashes. usual: what holds where nothing
-    is given, in words; "" is nothing. variable: of the environment, which comes before a file. panel: of `--help`."""
+class Sources:
+    """Where the value of each option comes from."""
 
-    name: str
-    key: str
-    form: Form
-    usual: str
-    help: str
-    variable: str
-    panel: str
-    least: int | None
-    most: int | None
-    may_be_empty: bool
+    def __init__(self, context: typer.Context, file: Path | None) -> None:
+        self._file = file
+        sources = {name: context.get_parameter_source(name) for name in OPTIONS}
+        self._ranks = {name: _RANKS.get(source.name, 0) for name, source in sources.items() if source is not None}
 
-    @property
-    def allowed(self) -> str:
-        """What it may be, in words."""
-        if self.form is not Form.NUMBER or self.least is None:
-            return self.form.value
-        return f"{self.form.value} from {self.least} to {self.most}" if self.most is not None else (
-            f"{self.form.value}, {self.least} or more"
-        )  # fmt: skip
+    def rank(self, name: str) -> int:
+        """Larger for a source that comes before others; 0 is the default."""
+        return self._ranks.get(name, 0)
 
+    def name(self, option: Option) -> str:
+        """How an error names it: `--data`, `NADI_STORE`, `nadi.toml: data`."""
+        if (rank := self.rank(option.name)) == 1:
+            return f"{self._file}: {option.key}"
+        return option.variable if rank == 2 else f"--{option.key}"
 
-def settings_of(command: Callable[..., None]) -> dict[str, Setting]:
-    """The settings of a command that Typer runs, by their keys."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    given = inspect.signature(command).parameters
-    found = [
-        _setting(name, hint, given[name].default)
-        for name, hint in hints.items()
-        if name not in _NOT_IN_A_FILE and typing.get_origin(hint) is typing.Annotated
-    ]
-    return {setting.key: setting for setting in found}
+    def derive(self, name: str, other: str) -> None:
+        """Its value follows from that of another option, so it has that one's source."""
+        self._ranks[name] = self.rank(other)
+
+    def as_toml(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Lines of a file with which the command does the same, each with its source."""
+        for option in OPTIONS.values():
+            if (value := values[option.name]) is None or value == []:
+                default = option.default_text or str(option.default or "")
+                yield f"# {option.key}: " + (f"default, {default}" if default else "not given")
+            else:
+                yield f"{option.key} = {_literal(value, option)}  # {self._source(option)}"
+
+    def _source(self, option: Option) -> str:
+        by_rank = ("default", str(self._file), f"environment: {option.variable}", "command line")
+        return " ".join(by_rank[self.rank(option.name)].splitlines())
 
 
-def _setting(name: str, hint: Any, default: Any) -> Setting:
-    kind, option = typing.get_args(hint)[:2]
-    kinds = [one for one in typing.get_args(kind) if one is not NoneType] or [kind]
-    declared = (option.default, *option.param_decls)  # Typer takes the first for a default, until the command is made
-    names = [one for one in declared if isinstance(one, str) and one.startswith("--")]
-    said = _USUAL.search(option.help)
-    panel = option.rich_help_panel
-    return Setting(
-        name=name,
-        key=(names[0] if names else name.replace("_", "-")).removeprefix("--"),
-        form=_form(kind if typing.get_origin(kind) is list else kinds[0]),
-        usual=said[1] if said is not None else _usual(default),
-        help=_USUAL.sub("", option.help),
-        variable=option.envvar or "",
-        panel=panel if isinstance(panel, str) else "",
-        least=option.min,
-        most=option.max,
-        may_be_empty=default == "",
-    )
+def _literal(value: Any, option: Option) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_text(one, option) for one in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else _text(str(value), option)
 
 
-def _form(kind: Any) -> Form:
-    if kind is bool:
-        return Form.SWITCH
-    if kind is int:
-        return Form.NUMBER
-    return Form.TEXTS if typing.get_origin(kind) is list else Form.TEXT
+def _text(value: str, option: Option) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(f"--{option.key} isn't UTF-8, and a file of settings is: rename it") from None
+    return json.dumps(_without_secrets(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _usual(default: Any) -> str:
-    if isinstance(default, bool):
-        return str(default).lower()
-    return "" if default is None else str(default)
+def _without_secrets(value: str) -> str:
+    """Leave out a URL's user and password, and its query; no setting has another secret.
+
+    >>> _without_secrets("https://me:secret@host/keys?sig=1"), _without_secrets("https://host/keys")
+    ('https://…@host/keys?…', 'https://host/keys')
+    """
+    scheme, separator, rest = value.partition("://")
+    if not separator:
+        return value
+    rest, query, _ = rest.partition("?")
+    server, slash, path = rest.partition("/")
+    if "@" in server:
+        server = f"…@{server.rpartition('@')[2]}"
+    return f"{scheme}://{server}{slash}{path}{'?…' if query else ''}"
 
 
 # --- a file of them --------------------------------------------------------------------------------------
 
 
-def read_settings(file: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
-    """What a file says, by the names of parameters.
+def read_settings(file: Path) -> dict[str, Any]:
+    """The values of a file, by the names of options.
 
-    InvalidArgumentError: it can't be read, isn't TOML, or has something that is not a setting, or not what that
-    setting may be.
+    InvalidArgumentError: it can't be read, isn't TOML, or has a key that is not a setting, or a value of another type
+    or size than that setting's.
     """
     try:
         with file.open("rb") as opened:
@@ -133,53 +116,70 @@ def read_settings(file: Path, settings: Mapping[str, Setting]) -> dict[str, Any]
     if len(data) > _MOST_BYTES:
         raise InvalidArgumentError(f"{file} has more than {_MOST_BYTES:,} bytes: it isn't a file of settings")
     try:
-        found = tomllib.loads(data.decode())
+        values = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not TOML, or a number of thousands of digits
         raise InvalidArgumentError(f"{file} is not TOML: {error}") from error
-    for key, value in found.items():
-        if key not in settings:
-            raise InvalidArgumentError(f"{file}: {_unknown(key, value, settings)}")
-        if (wrong := _wrong(value, settings[key])) is not None:
-            raise InvalidArgumentError(f"{file}: {key} {wrong}")
-    return {settings[key].name: value for key, value in found.items()}
+    for key, value in values.items():
+        if key not in _SETTINGS:
+            raise InvalidArgumentError(f"{file}: {_unknown(key, value)}")
+        option = _SETTINGS[key]
+        if (problem := _problem(value, option)) is not None:
+            example = f"{key} = {_EXAMPLES[option.kind]}"
+            raise InvalidArgumentError(f"{file}: {key} {problem}: it is {option.allowed}, such as {example}")
+    return {_SETTINGS[key].name: value for key, value in values.items()}
 
 
-def _unknown(key: str, value: Any, settings: Mapping[str, Setting]) -> str:
+def _unknown(key: str, value: Any) -> str:
     name = repr(key[:60])
-    if key.replace("-", "_") in _NOT_IN_A_FILE:
+    if key.replace("_", "-") in _NOT_IN_A_FILE:
         return f"{name} is an option of the command line alone: leave it out"
-    if isinstance(value, dict) and any(one in settings for one in value):
+    if isinstance(value, dict) and any(one in _SETTINGS for one in value):
         return f"there are no tables, and [{key[:60]}] begins one: leave that line out"
-    near = difflib.get_close_matches(key.replace("_", "-").lower(), settings, 1, 0.7)
+    near = difflib.get_close_matches(key.replace("_", "-").lower(), _SETTINGS, 1, 0.7)
     if near:
         return f"there is no setting {name}: did you mean {near[0]!r}?"
-    return f"there is no setting {name}: there are {', '.join(settings)}"
+    return f"there is no setting {name}: there are {', '.join(_SETTINGS)}"
 
 
-def _wrong(value: Any, setting: Setting) -> str | None:
-    """What is wrong with a value; None if nothing is."""
-    problem = _problem(value, setting)
-    if problem is None:
+def _problem(value: Any, option: Option) -> str | None:
+    kind = type(value)
+    if kind is not _TYPES[option.kind]:  # true is not a number, though it is an int
+        return f"can't be {_NAMES.get(kind, 'a table' if kind is dict else 'a time')}"
+    if kind is int:
+        is_within = (option.least is None or value >= option.least) and (option.most is None or value <= option.most)
+        return None if is_within else f"can't be {value}"
+    if kind is bool:
         return None
-    return f"{problem}: it is {setting.allowed}, such as {setting.key} = {_EXAMPLES[setting.form]}"
-
-
-def _problem(value: Any, setting: Setting) -> str | None:
-    kinds = {Form.TEXT: str, Form.NUMBER: int, Form.SWITCH: bool, Form.TEXTS: list}
-    found = type(value)
-    if found is not kinds[setting.form]:  # true is no number, though Python says so
-        return f"can't be {_NAMES.get(found, 'a table' if found is dict else 'a time')}"
-    if setting.form is Form.NUMBER:
-        return None if _within(value, setting.least, setting.most) else f"can't be {value}"
-    if setting.form is Form.SWITCH:
-        return None
-    texts = value if setting.form is Form.TEXTS else [value]
+    texts = value if kind is list else [value]
     if any(type(one) is not str for one in texts):
         return "has an entry that isn't a text"
-    if "" in texts and not setting.may_be_empty:
+    if "" in texts and option.default != "":
         return "is empty (leave it out instead)"
     return "has a NUL character" if any("\0" in one for one in texts) else None
 
 
-def _within(number: int, least: int | None, most: int | None) -> bool:
-    return (least is None or number >= least) and (most is None or number <= most)
+# --- their documents -------------------------------------------------------------------------------------
+
+
+def markdown() -> str:
+    """A table for each group of settings, in the order of `--help`."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    panels = list(dict.fromkeys(option.panel for option in OPTIONS.values()))
+    by_panel = sorted(OPTIONS.values(), key=lambda option: panels.index(option.panel))
+    for number, (panel, options) in enumerate(groupby(by_panel, key=lambda option: option.panel)):
+        yield from [""] if number else []
+        yield from (f"**{panel or _GENERAL}**", "", "| setting | is | default | |", "|---|---|---|---|")
+        yield from map(_row, options)
+
+
+def _row(option: Option) -> str:
+    variable = f" From the environment: `{option.variable}`." if option.variable else ""
+    default = option.default_text or ("false" if option.default is False else str(option.default or "–"))
+    return f"| `{option.key}` | {option.allowed} | {default} | {option.help}{variable} |"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from nadi.config import OPTIONS
 from nadi.errors import InvalidArgumentError
 
-PANEL: Any = {"rich_help_panel": "A cluster (docs/cluster.md)"}
-STORE_HELP = "URL of the store that a cluster's servers share: s3://bucket/prefix, gs://…, az://… or file:///folder."
-OPTION_HELP = "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment."
-
-TIER2_PANEL: Any = {"rich_help_panel": "Chunks elsewhere (docs/tier2.md)"}
-TIER2_HELP = (
-    "URL of the store that keeps the folder's chunks: s3://bucket/prefix, gs://…, az://…, hdfs://host:port/folder or "
-    "file:///folder."
-)
-Tier2Options = Annotated[
-    list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP, **TIER2_PANEL)
-]
+STORE_HELP, OPTION_HELP, TIER2_HELP = (OPTIONS[name].help for name in ("store", "store_options", "tier2"))
 
 StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=STORE_HELP)]
 StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=OPTION_HELP)]

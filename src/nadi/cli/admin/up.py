@@ -1,59 +1,41 @@
-"""`nadi up`: serve a data folder, or be one of the servers of a cluster.
+"""`nadi up`: serve a data folder, by one process or several, or be one of the servers of a cluster.
 
-The signature of `up` is the only definition of its options: settings of a file (`settings.py`) and their table in
-docs/configuration.md are read from it. What goes together, and what doesn't, is checked before anything is started.
+`nadi.config` defines its options; their sources and the file are in `settings.py`. All are checked before anything is
+started. Each server prints where it listens, and tells systemd, if that waits for it, when it is ready and when it
+begins to stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import (
-    OPTION_HELP,
-    PANEL,
-    STORE_HELP,
-    TIER2_HELP,
-    TIER2_PANEL,
-    Tier2Options,
-    log_options,
-    store_options,
-)
+from nadi.cli.admin.settings import Sources, read_settings
+from nadi.cli.admin.storing import log_options, store_options
 from nadi.cli.amounts import size_bytes
 from nadi.cli.printing import failure, say
-from nadi.defaults import (
-    DEFAULT_CLAIM,
-    DEFAULT_CONTROLLER_PORT,
-    DEFAULT_HOST,
-    DEFAULT_LOG_FORMAT,
-    DEFAULT_REST_PORT,
-    DEFAULT_SCALING,
-    DEFAULT_STORE_PORT,
-    DEFAULT_TOKEN_LIFETIME_S,
-    DEFAULT_TRACES,
-    MOST_CONTAINERS,
-)
+from nadi.config import OPTIONS, Kind, Mode, Option, ServerConfig
+from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
-    from nadi.cli.admin.chosen import Chosen
-    from nadi.standalone.security import ServerSecurity
+    from nadi.standalone.clustered import ClusterServer
+    from nadi.standalone.server import Server
 
-_panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
-_port: Any = {"min": 0, "max": 65535}
 _WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
-_OF_A_CLUSTER = ("cache", "log", "log_option", "log_profile", "tls_authority", "store_option")
-_OF_ONE_SERVER = ("tier2", "tier2_option", "log_max")
-_OF_BEARERS = ("bearer_issuer", "bearer_audience", "bearer_claim")
 _PORTS = ("port", "store_port", "rest_port")
+_TYPES: dict[Kind, Any] = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list[str]}
 
 
 @contextmanager
-def _errors_told(log_format: str = "text") -> Iterator[None]:
+def _ending_on_errors(log_format: str = "text") -> Iterator[None]:
     """End the command with the message of nadi's errors, in the form of its other messages."""
     try:
         yield
@@ -69,125 +51,13 @@ def _errors_told(log_format: str = "text") -> Iterator[None]:
 
 def _take_file(context: typer.Context, file: Path | None) -> Path | None:
     if file is not None and not context.resilient_parsing:
-        from nadi.cli.admin.chosen import take_settings
-
-        with _errors_told():
-            take_settings(context, file, up)
+        with _ending_on_errors():
+            context.default_map = {**(context.default_map or {}), **read_settings(file)}
     return file
 
 
 def up(
     context: typer.Context,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder that holds all data; created if missing. [default: nadi-data]")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
-    port: Annotated[
-        int, typer.Option(help="The controller's port; 0 for any free ports.", **_port)
-    ] = DEFAULT_CONTROLLER_PORT,
-    store_port: Annotated[
-        int | None,
-        typer.Option(help="The segment store's port; 0 for any. [default: 12345, or a free one after --port]", **_port),
-    ] = None,
-    rest_port: Annotated[
-        int | None,
-        typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or a free one after --port]", **_port),
-    ] = None,
-    containers: Annotated[
-        int | None,
-        typer.Option(
-            help="Segment containers of a new folder, or cluster; can't be changed later. [default: 1, or 8]",
-            min=1,
-            max=MOST_CONTAINERS,
-        ),
-    ] = None,
-    scaling: Annotated[
-        str,
-        typer.Option(help="How streams with a scaling policy follow their load: fast or classic."),
-    ] = DEFAULT_SCALING,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more: --log-level INFO.")] = False,
-    log_level: Annotated[
-        str | None,
-        typer.Option(help="Which messages are shown: DEBUG, INFO, WARNING, ERROR or CRITICAL. [default: WARNING]"),
-    ] = None,
-    log_format: Annotated[
-        str, typer.Option(help="How: text, or json, one object a line (docs/operations.md).")
-    ] = DEFAULT_LOG_FORMAT,
-    trace: Annotated[
-        str, typer.Option("--traces", help="Where spans of writes and reads go: none, or otlp (docs/traces.md).")
-    ] = DEFAULT_TRACES,
-    advertised_host: Annotated[
-        str | None, typer.Option(help="Name or address that clients should connect to. [default: --host]")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file of the certificate; makes all ports speak TLS.", **_panel)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.", **_panel)] = None,
-    users_file: Annotated[
-        Path | None, typer.Option(help="Who may log in with a password; see `nadi passwd`.", **_panel)
-    ] = None,
-    bearer_keys: Annotated[
-        str | None, typer.Option(help="PEM or JWKS file, or https address of a JWKS, for bearer tokens.", **_panel)
-    ] = None,
-    bearer_issuer: Annotated[str, typer.Option(help="The `iss` that bearer tokens must have.", **_panel)] = "",
-    bearer_audience: Annotated[str, typer.Option(help="The `aud` that bearer tokens must have.", **_panel)] = "",
-    bearer_claim: Annotated[str, typer.Option(help="The claim that holds the permissions.", **_panel)] = DEFAULT_CLAIM,
-    signing_key: Annotated[
-        Path | None, typer.Option(help="Key that signs delegation tokens. [default: one in the data folder]", **_panel)
-    ] = None,
-    token_lifetime: Annotated[
-        int, typer.Option(help="How long a delegation token is valid, in seconds.", min=1, **_panel)
-    ] = DEFAULT_TOKEN_LIFETIME_S,
-    insecure_public: Annotated[
-        bool,
-        typer.Option("--insecure-public", help="Serve everybody on a public address, no login.", **_panel),
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="So many processes serve the folder, to use more than one core (docs/cluster.md); always, once a "
-            "folder was begun so.",
-            min=1,
-        ),
-    ] = None,
-    tier2: Annotated[str | None, typer.Option(envvar="NADI_TIER2", help=TIER2_HELP, **TIER2_PANEL)] = None,
-    tier2_option: Tier2Options = None,
-    log_max: Annotated[
-        str | None,
-        typer.Option(
-            help="What a container's log may hold while tier 2 takes nothing, such as 20GiB; then writers wait. "
-            "[default: 4GiB]",
-            **TIER2_PANEL,
-        ),
-    ] = None,
-    store: Annotated[str | None, typer.Option(envvar="NADI_STORE", help=STORE_HELP, **PANEL)] = None,
-    store_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP, **PANEL)] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="Folder for copies, which may be lost. [default: a temporary one]", **PANEL),
-    ] = None,
-    log_profile: Annotated[
-        str | None,
-        typer.Option(
-            help="How long acknowledgements may take, for how few puts: latency, balanced or cost. "
-            "[default: balanced; latency for a folder]",
-            **PANEL,
-        ),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="URL of a log elsewhere: nats://host:4222,…/STREAM (docs/jetstream.md).", **PANEL),
-    ] = None,
-    log_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Of the log, such as replicas=3; may be repeated.", **PANEL),
-    ] = None,
-    tls_authority: Annotated[
-        Path | None,
-        typer.Option(
-            help="PEM file of the certificates by which servers trust each other. [default: the system's]", **PANEL
-        ),
-    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -200,43 +70,81 @@ def up(
         bool,
         typer.Option("--print-config", help="Check all settings, print them as a file of settings, and start nothing."),
     ] = False,
+    **given: Any,
 ) -> None:
     """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
-    given = locals()
-    from nadi.cli.admin.chosen import Chosen
-
-    with _errors_told():
-        chosen = Chosen(context, up, given)
-        effective = _effective(chosen)
+    with _ending_on_errors():
+        sources = Sources(context, config)
+        values = _with_derived(given, sources)
         if not print_config:
-            _choose_ports(effective)
-        _check_logs_and_traces(chosen, effective)
-        start = _checked(chosen, effective)
-        _check_logins(chosen, _security(effective))
-        _check_ports(chosen, effective)
+            _choose_ports(values)
+        checked = _checked(values, sources)
         if print_config:
-            _print(chosen, effective)
+            checked.security.check_address(checked.host, checked.advertised_host)
+            for line in ("# The settings of `nadi up`, and where each comes from", *sources.as_toml(values)):
+                say(line)
             return
-        _set_up_logs(effective["log_level"], log_format)
-        _set_up_traces(trace, for_workers=workers is not None)
-    with _errors_told(log_format):
-        start()
+        _set_up_logs_and_traces(checked)
+    with _ending_on_errors(checked.log_format):
+        _SERVE[checked.mode](checked)
     say("stopped")
 
 
-def _effective(chosen: Chosen) -> dict[str, Any]:
+def _parameter(option: Option) -> inspect.Parameter:
+    default: Any = None if option.kind in (Kind.TEXTS, Kind.SIZE) else option.default
+    names = [f"--{option.key}", *(["-v"] if option.name == "verbose" else [])]
+    more: dict[str, Any] = {"rich_help_panel": option.panel} if option.panel else {}
+    if option.default_text:
+        more |= {"show_default": option.default_text}
+    if option.kind is Kind.NUMBER:
+        more |= {"min": option.least, "max": option.most}
+    if option.kind is Kind.TEXTS:
+        more |= {"metavar": "KEY=VALUE"}
+    kind: Any = _TYPES[option.kind]
+    annotation: Any = Annotated[
+        kind if default is not None else kind | None,
+        typer.Option(*names, envvar=option.variable or None, help=option.help, **more),
+    ]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _add_options() -> None:
+    """Give the command's function the parameters that Typer reads."""
+    context, *rest, _ = inspect.signature(up, eval_str=True).parameters.values()
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in rest]
+    parameters = [context, *map(_parameter, OPTIONS.values()), *own]
+    up.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    up.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+_add_options()
+
+
+def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
     """The values with what follows from others, where they say nothing."""
-    values = dict(chosen.values)
+    values = dict(given)
     for name, usual in (("store_port", DEFAULT_STORE_PORT), ("rest_port", DEFAULT_REST_PORT)):
         if values[name] is None and values["port"] in (0, DEFAULT_CONTROLLER_PORT):
             values[name] = usual if values["port"] else 0
     if values["data"] is None and values["store"] is None:
-        values["data"] = Path("nadi-data")
+        values["data"] = str(ServerConfig().folder)
     if values["verbose"]:
-        _be_verbose(chosen, values)
+        _be_verbose(sources, values)
     elif values["log_level"] is None:
         values["log_level"] = "WARNING"
     return values
+
+
+def _be_verbose(sources: Sources, values: dict[str, Any]) -> None:
+    """It is short for a level: of the two, the one that comes first holds."""
+    verbose, level = sources.rank("verbose"), sources.rank("log_level")
+    if verbose == level:
+        first, second = sources.name(OPTIONS["verbose"]), sources.name(OPTIONS["log_level"])
+        raise InvalidArgumentError(f"{first} has no effect beside {second}: leave one of them out")
+    if verbose > level:
+        values["log_level"] = "INFO"
+        sources.derive("log_level", "verbose")
+    values["verbose"] = False
 
 
 def _choose_ports(values: dict[str, Any]) -> None:
@@ -253,162 +161,134 @@ def _choose_ports(values: dict[str, Any]) -> None:
             taken.update(ports)
 
 
-def _be_verbose(chosen: Chosen, values: dict[str, Any]) -> None:
-    """It is short for a level: of the two, what comes first holds."""
-    verbose, level = chosen.rank("verbose"), chosen.rank("log_level")
-    if verbose == level:
-        raise InvalidArgumentError(
-            f"{chosen.told('verbose')} has no effect beside {chosen.told('log_level')}: leave one of them out"
-        )
-    if verbose > level:
-        values["log_level"] = "INFO"
-        chosen.has_it_from("log_level", "verbose")
-    values["verbose"] = False
+def _checked(values: dict[str, Any], sources: Sources) -> ServerConfig:
+    """The configuration of these values. InvalidArgumentError, which names the option or setting: one is wrong, or
+    doesn't go with another."""
 
+    def name(of: str) -> str:
+        return sources.name(OPTIONS[of])
 
-def _check_logs_and_traces(chosen: Chosen, effective: dict[str, Any]) -> None:
-    from nadi.observe import logs, traces
-
-    logs.check(effective["log_level"], effective["log_format"], chosen.told("log_level"), chosen.told("log_format"))
-    traces.check(effective["trace"], chosen.told("trace"))
-
-
-def _checked(chosen: Chosen, effective: dict[str, Any]) -> Callable[[], None]:
-    """What starts what was chosen. InvalidArgumentError: there is something wrong with it."""
-    from nadi.cli.admin import serving
-    from nadi.controller.scaling.profile import profile_of
-
-    absent = chosen.check_absent
-    with chosen.checking("scaling"):
-        profile_of(effective["scaling"])
-    security, doors = _security(effective), _doors(effective)
-    doors["security"] = security
-    data, store, workers, cache = (effective[name] for name in ("data", "store", "workers", "cache"))
-    if store is None and workers is not None:
-        absent(_without(_OF_A_CLUSTER, "log_profile", "cache"), "is for a server of a cluster")
-        absent(["signing_key"], "isn't for workers, whose key is in the folder: leave it out")
-        absent(_OF_ONE_SERVER, "is for one server of a data folder: leave --workers out")
-        profile = effective["log_profile"]
-        _check_profile(chosen, profile, "file:")
-        return lambda: serving.serve_workers(workers, data, doors, cache, profile)
-    if store is None:
-        absent(_OF_A_CLUSTER, "is for a server of a cluster: give its --store, too, or leave this out")
-        doors |= _tiers(chosen)
-        return lambda: serving.serve_folder(data, doors)
-    absent(["workers"], "is for a folder: start several servers for one --store instead")
-    absent(_OF_ONE_SERVER, "is for a data folder: a cluster has its chunks, and its log, in its --store")
-    absent(["data", "signing_key"], "is for a data folder, and a cluster has all of that in its --store: leave it out")
-    if security.tls_authority is not None and security.tls_certificate is None:
-        raise InvalidArgumentError(
-            f"{chosen.told('tls_authority')} is for servers with TLS: give --tls-cert and --tls-key, too"
-        )
-    log = effective["log"]
-    if log is None:
-        absent(["log_option"], "is for a log that isn't in the store: give its --log, too")
-    _check_profile(chosen, effective["log_profile"], log or store)
-    settings = doors | {
-        "options": store_options(store, effective["store_option"], chosen.told("store_option")),
-        "log": log or "",
-        "log_options": log_options(effective["log_option"], chosen.told("log_option")),
-        "cache": cache,
-        "profile": effective["log_profile"],
-    }
-    return lambda: serving.serve_store(store, settings)
-
-
-def _check_logins(chosen: Chosen, security: ServerSecurity) -> None:
-    if security.bearer_keys is None:
-        chosen.check_absent(_OF_BEARERS, "is for bearer tokens: give --bearer-keys, too")
-    if not security.asks:
-        why = "is for servers whose users log in: give --users-file, too"
-        chosen.check_absent(["signing_key", "token_lifetime"], why)
-
-
-def _check_ports(chosen: Chosen, effective: dict[str, Any]) -> None:
+    read = {option: value for option, value in values.items() if value is not None}
+    for of, url in (("store_options", "store"), ("tier2_options", "tier2")):
+        read[of] = store_options(values[url] or "", values[of], name(of))
+    read["log_options"] = log_options(values["log_options"], name("log_options"))
+    if values["log_max_bytes"] is not None:
+        try:
+            read["log_max_bytes"] = size_bytes(values["log_max_bytes"])
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{name('log_max_bytes')}: {error}") from error
+    config = ServerConfig.of(read)
+    config.check(sources.name)
     taken: dict[int, str] = {}
-    for name in _PORTS:
-        port = effective[name]
-        other = taken.setdefault(port, name)
-        if other != name and port:
-            both = f"{chosen.told(other)} and {chosen.told(name)}"
-            raise InvalidArgumentError(f"{both} are both {port}: give one of them another port")
+    for of in _PORTS:
+        if (port := values[of]) and (other := taken.setdefault(port, of)) != of:
+            raise InvalidArgumentError(f"{name(other)} and {name(of)} are both {port}: give one of them another port")
+    return config
 
 
-def _without(names: tuple[str, ...], *others: str) -> list[str]:
-    return [name for name in names if name not in others]
-
-
-def _security(effective: dict[str, Any]) -> ServerSecurity:
-    from nadi.standalone.security import ServerSecurity
-
-    same = (
-        "tls_key", "users_file", "bearer_keys", "bearer_issuer", "bearer_audience", "bearer_claim", "insecure_public",
-        "tls_authority",
-    )  # fmt: skip
-    return ServerSecurity(
-        tls_certificate=effective["tls_cert"],
-        signing_key_file=effective["signing_key"],
-        token_lifetime_s=effective["token_lifetime"],
-        **{name: effective[name] for name in same},
-    )
-
-
-def _doors(effective: dict[str, Any]) -> dict[str, Any]:
-    same = ("host", "store_port", "rest_port", "containers", "advertised_host", "scaling")
-    return {"controller_port": effective["port"]} | {name: effective[name] for name in same}
-
-
-def _tiers(chosen: Chosen) -> dict[str, Any]:
-    """What `Server` is told of its log and its chunks."""
-    tier2, options, log_max = (chosen.values[name] for name in _OF_ONE_SERVER)
-    if tier2 is None:
-        chosen.check_absent(["tier2_option"], "is for a store of chunks: give its --tier2, too")
-    told: dict[str, Any] = {}
-    if log_max is not None:
-        from nadi.standalone.tiers import log_bound
-
-        with chosen.checking("log_max"):
-            told["log_max_bytes"] = log_bound(size_bytes(log_max))
-    if tier2 is not None:
-        told |= {"tier2": tier2, "tier2_options": store_options(tier2, options, chosen.told("tier2_option"))}
-    return told
-
-
-def _check_profile(chosen: Chosen, name: str | None, url: str) -> None:
-    from nadi.standalone.profiles import profile_named
-
-    with chosen.checking("log_profile"):
-        profile_named(name, url)
-
-
-def _print(chosen: Chosen, effective: dict[str, Any]) -> None:
-    """What a start would find wrong without looking at files, ports and stores is found before."""
-    security = _security(effective)
-    if (security.tls_certificate is None) != (security.tls_key is None):
-        raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
-    security.check_address(effective["host"], effective["advertised_host"])
-    lines = list(chosen.as_toml(effective))
-    say("# The settings of `nadi up`, and where each comes from")
-    for line in lines:
-        say(line)
-
-
-def _set_up_logs(level: str, form: str) -> None:
+def _set_up_logs_and_traces(config: ServerConfig) -> None:
     """For this process, and for workers that it will start."""
     import os
 
-    from nadi.observe import logs
+    from nadi.observe import logs, traces
 
-    logs.set_up(level, form)
-    os.environ.update({logs.ENVIRONMENT_LEVEL: level.upper(), logs.ENVIRONMENT_FORMAT: form})
-
-
-def _set_up_traces(kind: str, *, for_workers: bool) -> None:
-    import os
-
-    from nadi.observe import traces
-
-    if for_workers:
-        os.environ[traces.ENVIRONMENT] = kind
+    level = str(config.log_level)
+    logs.set_up(level, config.log_format)
+    os.environ.update({logs.ENVIRONMENT_LEVEL: level.upper(), logs.ENVIRONMENT_FORMAT: config.log_format})
+    if config.workers is not None:
+        os.environ[traces.ENVIRONMENT] = config.traces
     else:
-        traces.turn_on_export(kind)
+        traces.turn_on_export(config.traces)
+
+
+# --- serving ---------------------------------------------------------------------------------------------
+
+
+def _serve_folder(config: ServerConfig) -> None:
+    from nadi.segmentstore.state.file.check import look_ahead
+
+    look_ahead(config.folder)
+    import uvloop
+
+    from nadi.limits import STOP_S
+    from nadi.standalone.assembly import serve
+    from nadi.standalone.server import Server
+
+    def ready(server: Server) -> None:
+        say(f"nadi is serving {config.folder.resolve()}")
+        if server.store.chunks.claim is not None:
+            say(f"  chunks         {server.store.chunks.claim.url}")
+        _say_ports(server)
+
+    uvloop.run(serve(Server(config), ready, stopping=partial(_ending, STOP_S)))
+
+
+def _serve_workers(config: ServerConfig) -> None:
+    import signal
+    import threading
+
+    from nadi.standalone.workers import CONTAINERS_EACH, Workers
+
+    until, data, count = threading.Event(), config.folder, config.workers or 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: until.set())
+    if config.containers is None and not (data / "cluster.json").exists():
+        config = replace(config, containers=CONTAINERS_EACH * count)
+    with Workers(config) as workers:
+        say(f"nadi is serving {data.resolve()}, with {count} workers")
+        say(f"  controller     {workers.controller_uri}")
+        say(f"  REST           {workers.rest_uri}")
+        if port := config.rest_port:
+            say(f"  of each        REST ports {port + 1} to {port + count}, for its metrics")
+        say("Press Ctrl-C to stop.")
+        _notify_ready(workers.controller_uri)
+        workers.watch(until)
+        _notify_stopping()
+
+
+def _serve_store(config: ServerConfig) -> None:
+    import uvloop
+
+    from nadi.limits import CLUSTER_STOP_S
+    from nadi.standalone.assembly import serve
+    from nadi.standalone.clustered import ClusterServer
+
+    def ready(server: ClusterServer) -> None:
+        cluster = server.cluster
+        say(f"nadi is serving {config.store}")
+        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers now")
+        say(f"  cluster        {cluster.cluster}")
+        _say_ports(server)
+
+    uvloop.run(serve(ClusterServer(config), ready, stopping=partial(_ending, CLUSTER_STOP_S)))
+
+
+_SERVE = {Mode.ALONE: _serve_folder, Mode.WORKERS: _serve_workers, Mode.CLUSTER: _serve_store}
+
+
+def _say_ports(server: Server | ClusterServer) -> None:
+    say(f"  controller     {server.controller_uri}")
+    say(f"  REST           {server.rest_uri}")
+    say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
+    say("Press Ctrl-C to stop.")
+    _notify_ready(server.controller_uri)
+
+
+def _notify_ready(controller_uri: str) -> None:
+    from nadi.observe.systemd import tell_systemd
+
+    tell_systemd(f"READY=1\nSTATUS=serving at {controller_uri}")
+
+
+def _notify_stopping() -> None:
+    from nadi.observe.systemd import tell_systemd
+
+    tell_systemd("STOPPING=1\nSTATUS=stopping")
+
+
+def _ending(limit_s: float) -> None:
+    """This process, which serves by itself, ends within so many seconds."""
+    from nadi.stopping import end_process_within
+
+    _notify_stopping()
+    end_process_within(limit_s)

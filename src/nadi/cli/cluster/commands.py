@@ -40,7 +40,7 @@ def status(
     """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
     import asyncio
 
-    from nadi.cluster.operating.looking import look, opened
+    from nadi.cluster.admin.cluster_view import look, opened
 
     async def looked() -> ClusterReport:
         async with opened(store, store_options(store, store_option)) as shared:
@@ -110,8 +110,8 @@ def clean(
     themselves once a day."""
     import asyncio
 
-    from nadi.cluster.operating.janitor import Cleaned, Janitor
-    from nadi.cluster.operating.looking import opened, opened_log
+    from nadi.cluster.admin.cluster_view import opened, opened_log
+    from nadi.cluster.admin.janitor import Cleaned, Janitor
     from nadi.limits import JANITOR_LEAST_OLDER_S
 
     async def cleaned() -> tuple[Cleaned, str]:

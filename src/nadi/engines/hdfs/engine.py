@@ -1,16 +1,34 @@
-"""Objects in HDFS as a `LogEngine`: what a data folder's claim to its store is proven by. No log is kept in it."""
+"""Objects in HDFS as a `LogEngine`: what a data folder's claim to its store is proven by. No log is kept in it.
+
+Small values in HDFS by compare-and-set, which it doesn't have: a value is a folder, its versions are files in it.
+
+    tier2.json/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
+
+The last is the value. A set renames a new file to the next number, which HDFS refuses if another was faster. Numbers
+only grow: so a set that is late finds its number taken, or makes a file below the last, which nobody looks at, and it
+sees that itself as it looks again. The first is never removed while the value is there: its chance digits say which of
+the files are of this value, and which of a late set to one of that name that was deleted. Those between are removed.
+
+The folder with the first file is made elsewhere and renamed into place, which HDFS refuses, too, if there is one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import logging
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from nadi.engines.hdfs.files import Files
-from nadi.engines.hdfs.registry import HdfsRegistry, value_of
+from nadi.engines.engine import Entry, check_name
+from nadi.engines.hdfs.files import File, Files
 from nadi.engines.hdfs.where import where
-from nadi.engines.names import check_name
+from nadi.errors import UnavailableError
+from nadi.limits import HDFS_SET_TRIES
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
 
 
 class HdfsEngine:
@@ -50,3 +68,122 @@ def open_hdfs(url: str, runtime: Runtime, **options: str) -> tuple[HdfsEngine, H
     """Engine and registry of `hdfs://…`; nothing is asked of HDFS yet. Errors: see `where` and `client.connect`."""
     files = Files(where(url, **options), runtime)
     return HdfsEngine(files), HdfsRegistry(files, runtime)
+
+
+_VERSION = re.compile(r"(?:(?P<name>.*)/)?\.value-(?P<chance>[0-9a-f]{8})-(?P<number>[0-9]{10})")
+
+
+class Version(NamedTuple):
+    chance: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.chance}-{self.number:010d}"
+
+
+def value_of(name: str) -> str | None:
+    """The name of the value of which a file is a version; None if it is none.
+
+    >>> value_of("proof/x/.value-3f9c21aa-0000000001")
+    'proof/x'
+    """
+    found = _VERSION.fullmatch(name)
+    return found["name"] if found is not None else None
+
+
+class HdfsRegistry:
+    """A `Registry` in HDFS."""
+
+    def __init__(self, files: Files, runtime: Runtime) -> None:
+        self._files, self._runtime = files, runtime
+
+    async def get(self, name: str) -> Entry | None:
+        check_name(name)
+        for _ in range(HDFS_SET_TRIES):
+            version = await self._newest(name)
+            if version is None:
+                return None
+            try:
+                return Entry(await self._files.read(f"{name}/{_file(version)}"), str(version))
+            except FileNotFoundError:  # another has set it since, and removed this one
+                continue
+        raise UnavailableError(f"HDFS can't read {name}: others set it all the time; it is tried again")
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        check_name(name)
+        if version is None:
+            return await self._begin(name, value)
+        known = _known(version)
+        if await self._newest(name) != known:
+            return None
+        new = Version(known.chance, known.number + 1)
+        if not await self._files.put(f"{name}/{_file(new)}", [value], makes_folder=False):
+            return None
+        if await self._newest(name) != new:  # it came late: another has gone on, or deleted the value
+            return None
+        await self._clean(name, new)
+        return str(new)
+
+    async def put(self, name: str, value: bytes) -> str:
+        for _ in range(HDFS_SET_TRIES):
+            newest = await self._newest(name)
+            new = await self.compare_and_set(name, value, None if newest is None else str(newest))
+            if new is not None:
+                return new
+        raise UnavailableError(f"HDFS can't set {name}: others set it all the time; it is tried again")
+
+    async def list(self, folder: str) -> dict[str, str]:
+        found: dict[str, list[str]] = {}
+        async for page in self._files.pages(folder):
+            for file in page:
+                if (name := value_of(file.name)) is not None:
+                    found.setdefault(name, []).append(file.name)
+        newest = {name: _newest(files) for name, files in found.items()}
+        return {name: str(version) for name, version in newest.items() if version is not None}
+
+    async def delete(self, name: str) -> None:
+        check_name(name)
+        await self._files.delete(name, whole=True)
+
+    async def _begin(self, name: str, value: bytes) -> str | None:
+        """Set a value that isn't there."""
+        first = Version(self._runtime.unique()[:8], 1)
+        return str(first) if await self._files.put_folder(name, _file(first), [value]) else None
+
+    async def _newest(self, name: str) -> Version | None:
+        files: list[File] = [file async for page in self._files.pages(name) for file in page]
+        return _newest(file.name for file in files if value_of(file.name) == name)
+
+    async def _clean(self, name: str, newest: Version) -> None:
+        """Remove what no version needs; what can't be removed now, the next set removes."""
+        try:
+            async for page in self._files.pages(name):
+                for file in page:
+                    if (version := _of(file.name)) is not None and not _is_needed(version, newest):
+                        await self._files.delete(file.name)
+        except UnavailableError as error:
+            log.debug("versions of %s before the last are left: %s", name, error)
+
+
+def _file(version: Version) -> str:
+    return f".value-{version}"
+
+
+def _is_needed(version: Version, newest: Version) -> bool:
+    return version.chance == newest.chance and (version.number == 1 or version.number >= newest.number)
+
+
+def _known(version: str) -> Version:
+    chance, _, number = version.partition("-")
+    return Version(chance, int(number))
+
+
+def _of(name: str) -> Version | None:
+    found = _VERSION.fullmatch(name)
+    return Version(found["chance"], int(found["number"])) if found is not None else None
+
+
+def _newest(names: Iterable[str]) -> Version | None:
+    versions = [version for name in names if (version := _of(name)) is not None]
+    chance = next((version.chance for version in versions if version.number == 1), None)
+    return max((version for version in versions if version.chance == chance), default=None)

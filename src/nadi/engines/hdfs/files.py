@@ -6,22 +6,42 @@ is one block, so that one sync is for all of it, and so that a quota, which is c
 written, is charged for little more than the file.
 
 What a killed writer left in `.unfinished` is removed by a later one, once it is old by the name node's clock.
+
+What HDFS's errors mean, said once, without the Java stack that comes with them.
+
+`hdfs-native` has a missing or existing file as Python's own errors, what the network does as OSError, and all else as a
+RuntimeError whose text is a variant of its own, such as `RPCError("<Java class>", "<message, stack>")`.
+
+Calls of HDFS's client, in a loop of their own: what it checks and copies doesn't hold up a server's, and whoever has
+no loop may call it, too. A call that has no answer in time is cancelled, and leaves nothing behind.
+
+The loop's thread is a daemon, one for all stores of a process, begun by the first call.
+
+The client of HDFS: the package `hdfs-native`, or what stands in for it in tests, which replace `connect`.
+
+Its asyncio client is used, as what hangs can be cancelled: a sync may, whose data node has died while a block began.
+But it panics where it would pause before it tries a name node again, so it is told to try each once, and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
+import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
-from nadi.engines.hdfs import client as clients
-from nadi.engines.hdfs.calls import Calls
-from nadi.engines.hdfs.client import Client, Status
-from nadi.engines.hdfs.failures import is_away, is_foreign, is_no_file, told
+from nadi.engines.failures import RefusedError
 from nadi.engines.hdfs.where import Where
-from nadi.errors import UnavailableError
-from nadi.limits import HDFS_ANSWER_S, HDFS_PUT_BYTES_A_S, HDFS_PUT_S, HDFS_UNFINISHED_S
+from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.limits import HDFS_ANSWER_S, HDFS_CALLS_AT_ONCE, HDFS_PUT_BYTES_A_S, HDFS_PUT_S, HDFS_UNFINISHED_S
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
@@ -56,7 +76,7 @@ class Files:
 
     def __init__(self, where: Where, runtime: Runtime) -> None:
         self._where, self._runtime = where, runtime
-        self._client: Client | None = clients.connect(where)
+        self._client: Client | None = connect(where)
         self._calls = Calls()
         self._is_swept = False
 
@@ -172,7 +192,7 @@ class Files:
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = clients.connect(self._where)
+            self._client = connect(self._where)
         return self._client
 
     def _problem(self, what: str, error: BaseException, client: Client) -> UnavailableError | None:
@@ -273,3 +293,236 @@ class Files:
 
 def _size(parts: Sequence[Buffer]) -> int:
     return sum(memoryview(part).nbytes for part in parts)
+
+
+FOREIGN = (OSError, RuntimeError, NotImplementedError)  # and panics, see `is_foreign`
+_VARIANT = re.compile(r'(\w+)(?:\((?:"([^"]*)", )?"?(.*))?', re.DOTALL)
+_STACK = re.compile(r"(?:\\n|\n)(?:\\t|\t)at .*", re.DOTALL)
+_LONGEST = 300
+_KERBEROS = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_NO_FILE = "Path is not a file"
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether the library raised it: a panic of its Rust is no Exception, and no caller's way to stop either."""
+    return isinstance(error, FOREIGN) or type(error).__name__ == "PanicException"
+
+
+def is_no_file(error: BaseException) -> bool:
+    """Whether a folder has the name of what was to be a file."""
+    return isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and _NO_FILE in str(error))
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether no answer came: asking more would take as long again."""
+    return isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, FileExistsError, IsADirectoryError))
+
+
+def told(what: str, error: BaseException) -> UnavailableError:
+    """The error to raise for one of the library's. what: as in "HDFS can't store container-0/x"."""
+    kind, java, said = _parts(error)
+    found = _kind(error, kind, java, said)
+    message = _in_a_line(said)
+    if found is not None:
+        return found[0](f"HDFS can't {what}: {found[1]}{f' ({message})' if message else ''}")
+    return UnavailableError(f"HDFS can't {what}: {message or type(error).__name__}; it is tried again")
+
+
+def _parts(error: BaseException) -> tuple[str, str, str]:
+    """The variant's name, the Java class without its package, and the message."""
+    text = _STACK.sub("", str(error))
+    variant = _VARIANT.fullmatch(text) if isinstance(error, RuntimeError) else None
+    if variant is None:
+        return "", "", text
+    return variant[1], (variant[2] or "").rpartition(".")[2], (variant[3] or "").removesuffix('")')
+
+
+def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[UnavailableError], str] | None:
+    if isinstance(error, TimeoutError) and not said:
+        return UnavailableError, "no answer in time; it is tried again"
+    if "afeModeException" in java or "safe mode" in said:
+        return UnavailableError, "its name node is in safe mode, and changes nothing until it leaves it; tried again"
+    if "Quota" in java:
+        return StorageFullError, "a quota of the folder is used up; raise it, or free space there"
+    if "could only be written to 0 of" in said or "not sufficiently replicated yet" in said:
+        return UnavailableError, "no data node takes it: they are away, or full; it is tried again"
+    if java == "ParentNotDirectoryException" or "is not a directory" in said:  # to some calls it is a matter of access
+        return RefusedError, "a part of its path is a file; correct the URL"
+    if java in ("AccessControlException", "AuthorizationException"):
+        return RefusedError, (
+            "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME"
+        )
+    if kind in _KERBEROS:
+        return RefusedError, "it wants Kerberos, and there is no ticket here, or none that it takes: see kinit"
+    if "erasure-coded" in said:
+        return RefusedError, "the folder is erasure coded, and such files can't be synced: give it a replicated one"
+    if "configured minimum value" in said:
+        return RefusedError, "its name node takes larger blocks only; set the option dfs.blocksize to what it takes"
+    if java == "StandbyException":
+        return UnavailableError, "none of its name nodes is active; it is tried again"
+    if java == "InvalidPathException":
+        return RefusedError, "it takes no such path; correct the URL"
+    if is_away(error):
+        return UnavailableError, "it can't be reached, or the connection broke; it is tried again"
+    return None
+
+
+def _in_a_line(text: str) -> str:
+    text = " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+_END_S = 1.0
+
+
+class Calls:
+    """Of one store; from any thread or loop. What is called runs in the loop of this module."""
+
+    def __init__(self, at_once: int = HDFS_CALLS_AT_ONCE) -> None:
+        self._permits = asyncio.Semaphore(at_once)
+
+    async def run(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        """What it returns or raises; TimeoutError if it doesn't in that time, or has no turn."""
+        return await asyncio.wrap_future(self._begin(timeout_s, work))
+
+    def wait(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        """`run`, for a thread that may block."""
+        return self._begin(timeout_s, work).result()
+
+    def _begin(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(self._in_time(timeout_s, work), _thread.running())
+
+    async def _in_time(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        async with asyncio.timeout(timeout_s), self._permits:
+            return await work()
+
+
+class _Thread:
+    """With the loop; a fork begins one of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                self._thread = threading.Thread(target=self._run, name="hdfs", daemon=True)
+                self._thread.start()
+                atexit.register(self._end)
+            return self._loop
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _end(self) -> None:
+        if self._pid == os.getpid():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_END_S)
+
+
+_thread = _Thread()
+
+
+_PATIENCE = {"dfs.client.failover.sleep.base.millis": "0", "dfs.client.socket-timeout": "20000"}
+_FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the group of the folder that they are in, which may read
+_NO_SERVICE = "No NameNode hosts found"
+
+
+class Status(Protocol):
+    """modification_time: milliseconds since 1970, by the name node's clock."""
+
+    path: str
+    length: int
+    isdir: bool
+    modification_time: int
+
+
+class Reader(Protocol):
+    def __len__(self) -> int: ...
+
+    async def read_range(self, offset: int, len: int) -> bytes: ...
+
+
+class Writer(Protocol):
+    async def write(self, buf: Buffer) -> int: ...
+
+    async def hsync(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Client(Protocol):
+    """Paths are absolute. What is wrong, it says as `failures` reads it."""
+
+    async def get_file_info(self, path: str) -> Status: ...
+
+    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Status]: ...
+
+    async def read(self, path: str) -> Reader: ...
+
+    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+        """A new file; the folders that lead to it are made."""
+
+    async def make_folder(self, path: str) -> None:
+        """With those that lead to it."""
+
+    async def rename(self, src: str, dst: str, overwrite: bool = False) -> None: ...
+
+    async def delete(self, path: str, recursive: bool = False) -> bool: ...
+
+
+def connect(where: Where) -> Client:
+    """A client; nothing is asked of HDFS yet.
+
+    Raises:
+        InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's configuration can't be used.
+    """
+    try:
+        import hdfs_native
+    except ImportError:
+        raise InvalidArgumentError("HDFS needs the package `hdfs-native`: pip install 'nadi[hdfs]'") from None
+
+    class Native(hdfs_native.AsyncClient):  # type: ignore[misc, unused-ignore]  # of an extra
+        async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+            options = hdfs_native.WriteOptions(
+                block_size=block_bytes, replication=replication, permission=_FILE, overwrite=False, create_parent=True
+            )
+            writer: Writer = await self.create(path, options)
+            return writer
+
+        async def make_folder(self, path: str) -> None:
+            await self.mkdirs(path, _FOLDER, True)
+
+    try:
+        tries = {"dfs.client.failover.max.attempts": str(_others(where.nodes))}
+        client: Client = Native(where.nodes, {**_PATIENCE, **tries, **where.settings})
+    except (RuntimeError, OSError, ElementTree.ParseError) as error:
+        if _NO_SERVICE in str(error):
+            raise InvalidArgumentError(
+                f"{where.nodes} has no port, and no hdfs-site.xml in HADOOP_CONF_DIR knows a name service of that name"
+            ) from None
+        said = re.sub(r"\s+", " ", str(error))[:300]
+        raise InvalidArgumentError(f"Hadoop's configuration in HADOOP_CONF_DIR can't be used: {said}") from None
+    return client
+
+
+def _others(nodes: str) -> int:
+    """How many name nodes there are to try after the first. Raises OSError, ElementTree.ParseError."""
+    parts = urlsplit(nodes)
+    if parts.port is not None:
+        return 0
+    folder = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("HADOOP_HOME", "") + "/etc/hadoop"
+    known = ""
+    for file in (Path(folder) / "core-site.xml", Path(folder) / "hdfs-site.xml"):
+        if file.exists():
+            for found in ElementTree.parse(file).iter("property"):
+                if found.findtext("name") == f"dfs.ha.namenodes.{parts.netloc}":
+                    known = found.findtext("value") or ""
+    return known.count(",")

@@ -21,13 +21,12 @@ from pathlib import Path
 import msgspec
 
 from nadi.engines import outcomes
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import Entry, LogEngine, Registry
 from nadi.engines.failures import RefusedError
 from nadi.engines.identity import TURN, turn_has_ended
 from nadi.engines.opening import open_of_chunks
+from nadi.engines.outcomes import patiently
 from nadi.engines.proof import PROOF, prove
-from nadi.engines.registry import Entry, Registry
-from nadi.engines.starting import patiently
 from nadi.engines.urls import folder_of
 from nadi.errors import NadiError, StoreError, UnavailableError
 from nadi.runtime import Runtime

@@ -17,8 +17,8 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
+from nadi.engines.hdfs.engine import value_of
 from nadi.engines.hdfs.files import File, Files
-from nadi.engines.hdfs.registry import value_of
 from nadi.engines.hdfs.where import where
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime

@@ -1,0 +1,170 @@
+"""A server's own figures of its cluster, for Prometheus: each server tells its own, whichever has the controller.
+
+`CountedEngine` stands in front of the engine and counts what a log's objects take; the rest is asked for when it is
+told.
+
+How often containers came to a server, and left it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nadi.engines.engine import LogEngine
+from nadi.errors import UnavailableError
+from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
+from nadi.runtime import Runtime
+from nadi.segmentstore.chain.layout import place_of
+from nadi.wire.fields import Buffer
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+MEANINGS = by_name(
+    (
+        Meaning("nadi_cluster_containers", "Containers that this server has."),
+        Meaning("nadi_cluster_all_containers", "Containers that the cluster has, whoever has them."),
+        Meaning("nadi_cluster_servers", "Servers that this one sees, by whether they are alive.", ("state",)),
+        Meaning(
+            "nadi_cluster_lease_valid", "1 while this server may answer reads, else 0: it doesn't reach the store."
+        ),
+        Meaning("nadi_cluster_lease_term", "How often the lease has begun: once, and again after each silence."),
+        Meaning("nadi_cluster_controller", "1 if the active controller is here, else 0."),
+        Meaning("nadi_cluster_takeovers", "Containers taken over from servers that were dead.", (), "counter"),
+        Meaning("nadi_cluster_containers_received", "Containers that other servers have handed over.", (), "counter"),
+        Meaning("nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"),
+        Meaning(
+            "nadi_cluster_fenced", "Claims, or containers, that another server was faster to claim.", (), "counter"
+        ),
+        Meaning(
+            "nadi_cluster_log_put_seconds",
+            "How long puts of the log's objects took that were stored.",
+            (),
+            "histogram",
+        ),
+        Meaning("nadi_cluster_log_put_bytes", "Bytes of the log's objects that were stored.", (), "counter"),
+        Meaning(
+            "nadi_cluster_log_retries",
+            "Puts of the log's objects that had to be tried again, or read.",
+            (),
+            "counter",
+        ),
+        Meaning(
+            "nadi_cluster_log_errors",
+            "Calls for the log's objects that the store answered with an error.",
+            (),
+            "counter",
+        ),
+    )
+)
+
+
+class CountedEngine:
+    """A `LogEngine` that counts. `took`: how long puts took that stored something."""
+
+    def __init__(self, engine: LogEngine, runtime: Runtime) -> None:
+        self._engine, self._runtime = engine, runtime
+        self.took = Histogram(BUCKETS_S)
+        self.put_bytes = self.retries = self.errors = 0
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        began = self._runtime.monotonic()
+        try:
+            is_stored = await self._engine.create(name, parts)
+        except UnavailableError:
+            self._failed(name, is_put=True)
+            raise
+        if place_of(name) is not None:
+            if is_stored:
+                self.took.add(self._runtime.monotonic() - began)
+                self.put_bytes += sum(memoryview(part).nbytes for part in parts)
+            else:
+                self.retries += 1
+        return is_stored
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        try:
+            return await self._engine.get(name, position, length)
+        except UnavailableError:
+            self._failed(name)
+            raise
+
+    def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        return self._engine.listed(prefix)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        try:
+            await self._engine.delete(names)
+        except UnavailableError:
+            self._failed(names[0] if names else "")
+            raise
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    def _failed(self, name: str, *, is_put: bool = False) -> None:
+        if place_of(name) is not None:
+            self.errors += 1
+            self.retries += is_put
+
+
+class Figures(NamedTuple):
+    """All of a server's, at one moment. servers: whether each is alive."""
+
+    containers: int
+    all_containers: int
+    servers: Iterable[bool]
+    lease_is_valid: bool
+    term: int
+    has_controller: bool
+    moves: Moves
+    engine: CountedEngine
+
+
+def samples(figures: Figures) -> Iterator[Sample]:
+    """Its metrics."""
+    servers = Counter("alive" if is_alive else "dead" for is_alive in figures.servers)
+    moves, engine = figures.moves, figures.engine
+    yield _sample("nadi_cluster_containers", figures.containers)
+    yield _sample("nadi_cluster_all_containers", figures.all_containers)
+    for state in ("alive", "dead"):
+        yield _sample("nadi_cluster_servers", servers[state], state)
+    yield _sample("nadi_cluster_lease_valid", int(figures.lease_is_valid))
+    yield _sample("nadi_cluster_lease_term", figures.term)
+    yield _sample("nadi_cluster_controller", int(figures.has_controller))
+    yield _sample("nadi_cluster_takeovers", moves.taken_over)
+    yield _sample("nadi_cluster_containers_received", moves.received)
+    yield _sample("nadi_cluster_containers_handed_over", moves.handed_over)
+    yield _sample("nadi_cluster_fenced", moves.fenced)
+    yield _sample("nadi_cluster_log_put_seconds", engine.took.read())
+    yield _sample("nadi_cluster_log_put_bytes", engine.put_bytes)
+    yield _sample("nadi_cluster_log_retries", engine.retries)
+    yield _sample("nadi_cluster_log_errors", engine.errors)
+
+
+def _sample(name: str, value: Value, *labels: str) -> Sample:
+    return Sample(MEANINGS[name], value, labels)
+
+
+@dataclass(slots=True)
+class Moves:
+    """Since the server began. taken_over: from servers that were dead. received, handed_over: by agreement, from and to
+    others. begun: containers that nobody ever had. fenced: claims, or containers, that another server was faster to
+    claim."""
+
+    taken_over: int = 0
+    received: int = 0
+    handed_over: int = 0
+    begun: int = 0
+    fenced: int = 0
+
+    def took(self, *, by_hand_over: bool, owner: str) -> None:
+        """A container is here. owner: whose it was, "" if nobody's."""
+        if by_hand_over:
+            self.received += 1
+        elif owner:
+            self.taken_over += 1
+        else:
+            self.begun += 1

@@ -1,0 +1,322 @@
+"""Who is there, as one server sees it: what it concludes from looks at the registry. Nothing here waits or calls.
+
+A look is a list of the folder `servers/`: the version of each entry. A server lives as long as its version changes.
+It is dead when the version has been the same for DEAD of the observer's own monotonic clock, from the end of the look
+that showed it first to the start of a question that is answered with it still; no two clocks are compared. Lists may be
+stale, so the last question is a `get` of the entry itself, and so is the one whether an entry that is missing is gone.
+Who removes its own entry has left, and counts as dead at once.
+
+While looks fail nobody dies, and after that all begin anew with their full time: whatever kept this server from looking
+may have kept them from beating. The same after a pause of this server. One that is seen for the first time gets its
+full time too.
+
+A dead server that is heard of again lives again: it was paused, or cut off. That is known by a value which is newer
+than the last one, for an old list may show it too.
+
+With each beat an entry's version changes, which lists tell for all servers at once. The values are read when somebody
+is new, and then every few seconds: with n servers, reading all of them each second would be n * n calls.
+
+`Member` is what a server says of itself to the others, in its entry `servers/<id>` of the registry; `MembershipPace`
+says how fast a cluster's servers do so, and when they take each other for dead.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from nadi.cluster.placement import Server
+from nadi.engines.engine import Entry
+from nadi.engines.lines import line_of, value_of
+from nadi.errors import InvalidArgumentError
+from nadi.limits import (
+    CLUSTER_BEAT_S,
+    CLUSTER_DEAD_KEPT,
+    CLUSTER_DEAD_S,
+    CLUSTER_FORGET_S,
+    CLUSTER_LEASE_S,
+    CLUSTER_VALUE_S,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another server, as it was seen last. member: None while its value hasn't been read, or can't be understood.
+    since: when it was first seen to be alive, or dead, by this server's monotonic clock. heard: when its entry was last
+    seen to have changed, by the same."""
+
+    id: str
+    member: Member | None
+    is_alive: bool
+    since: float
+    heard: float
+
+
+class _Watched:
+    __slots__ = ("heard", "is_alive", "is_listed", "member", "read", "since", "since_draining", "version")
+
+    def __init__(self, version: str | None, now: float) -> None:
+        self.version = version  # None: it has no entry
+        self.heard = now  # the end of the look that showed this version first
+        self.is_listed = version is not None
+        self.is_alive = version is not None
+        self.since = self.since_draining = now
+        self.member: Member | None = None
+        self.read = -math.inf  # when its value was asked for last, successfully
+
+
+class MembershipView:
+    """me: the id of this server, which is never looked at."""
+
+    def __init__(self, me: str, pace: MembershipPace) -> None:
+        self._me, self._pace = me, pace
+        self._watched: dict[str, _Watched] = {}
+        self._named: frozenset[str] = frozenset()
+        self._is_blind = False  # the last look failed
+        self._looked: float | None = None  # the end of the last look that succeeded
+        self.looked_at = -math.inf  # its start
+        self.stable_since = -math.inf  # the last change of who lives, and of who drains,
+        self.changes = 0  # and how many there were
+
+    # --- what is asked ------------------------------------------------------------------------------
+
+    def name(self, owners: Collection[str]) -> None:
+        """These are named in records: they are looked up if they have no entry, and remembered as long as named."""
+        self._named = frozenset(owners) - {self._me}
+
+    def questions(self, now: float) -> list[str]:
+        """Whose entries have to be read, most urgent first: of those who may be gone or dead, or alive again, who are
+        new, and of all others once in a while."""
+        unknown = [server for server in sorted(self._named) if server not in self._watched]
+        doubtful = [server for server, watched in self._watched.items() if self._is_doubtful(watched, now)]
+        old = [
+            server
+            for server, watched in self._watched.items()
+            if watched.is_alive and now >= watched.read + CLUSTER_VALUE_S and server not in doubtful
+        ]
+        return [*unknown, *doubtful, *sorted(old, key=lambda server: (self._watched[server].read, server))]
+
+    def _is_doubtful(self, watched: _Watched, now: float) -> bool:
+        if not watched.is_alive:
+            return watched.is_listed
+        return not watched.is_listed or now >= watched.heard + self._pace.dead_s
+
+    def next_doubt(self) -> float:
+        """When somebody will have been silent for long enough to be asked for, if nothing is heard until then."""
+        silent = [watched.heard for watched in self._watched.values() if watched.is_alive]
+        return math.inf if self._is_blind or not silent else min(silent) + self._pace.dead_s
+
+    # --- what is answered ---------------------------------------------------------------------------
+
+    def failed(self) -> None:
+        """A look failed."""
+        self._is_blind = True
+
+    def listed(self, versions: Mapping[str, str], began: float, ended: float) -> None:
+        """A look succeeded: the versions of the entries, by server."""
+        if self._is_blind or (self._looked is not None and began > self._looked + self._pace.dead_s):
+            for watched in self._watched.values():
+                watched.heard = ended
+        self._is_blind, self._looked, self.looked_at = False, ended, began
+        for server, watched in self._watched.items():
+            version = versions.get(server)
+            if watched.is_alive:
+                watched.is_listed = version is not None
+                if version is not None and version != watched.version:
+                    watched.version, watched.heard = version, ended
+            else:
+                watched.is_listed = version is not None and version != watched.version
+        for server, version in versions.items():
+            if server not in self._watched and server != self._me:
+                self._watched[server] = _Watched(version, ended)
+                self._changed(ended)
+
+    def found(self, server: str, entry: Entry | None, asked: float, answered: float) -> None:
+        """A question about one server was answered. asked: when it was sent."""
+        watched = self._watched.get(server)
+        if watched is None:  # named in a record
+            watched = self._watched[server] = _Watched(entry.version if entry else None, answered)
+            if entry is not None:
+                self._changed(answered)
+        if entry is None:
+            watched.version, watched.is_listed = None, False
+            self._turn(watched, False, answered)
+            return
+        value, version = entry
+        watched.read = asked
+        is_newer = self._take(watched, decode(value), answered)
+        if not watched.is_alive:
+            is_alive = version != watched.version and is_newer
+            watched.version, watched.is_listed = version, False
+            if is_alive:
+                watched.heard, watched.is_listed = answered, True
+                self._turn(watched, True, answered)
+        elif version != watched.version:
+            watched.version, watched.heard, watched.is_listed = version, answered, True
+        else:
+            watched.is_listed = True
+            if not self._is_blind and asked >= watched.heard + self._pace.dead_s:
+                watched.is_listed = False
+                self._turn(watched, False, answered)
+
+    def _take(self, watched: _Watched, member: Member | None, now: float) -> bool:
+        """Whether the value is newer than the one that is known; a late beat may replace a newer one."""
+        known = watched.member
+        if member is None or (known is not None and member.counter <= known.counter):
+            return member is None
+        if (known is not None and known.is_draining) != member.is_draining or known is None:
+            watched.since_draining = now
+            self._changed(now)
+        watched.member = member
+        return True
+
+    def _turn(self, watched: _Watched, is_alive: bool, now: float) -> None:
+        if watched.is_alive != is_alive:
+            watched.is_alive, watched.since = is_alive, now
+            self._changed(now)
+
+    def _changed(self, now: float) -> None:
+        self.stable_since = now
+        self.changes += 1
+
+    # --- what is known ------------------------------------------------------------------------------
+
+    def peers(self) -> dict[str, Peer]:
+        return {
+            server: Peer(server, watched.member, watched.is_alive, watched.since, watched.heard)
+            for server, watched in self._watched.items()
+        }
+
+    def servers(self) -> dict[str, Server]:
+        """For `placement`. One that can't be understood gets no containers. One that was dead, and has an entry that
+        hasn't been read yet, is left out: it may live again."""
+        return {
+            server: Server(
+                max(watched.since, watched.since_draining) if watched.is_alive else watched.since,
+                watched.is_alive,
+                watched.member is None or watched.member.is_draining,
+            )
+            for server, watched in self._watched.items()
+            if watched.is_alive or not watched.is_listed
+        }
+
+    def is_dead(self, server: str) -> bool:
+        """Whether it is known to be; False for one that is unknown."""
+        watched = self._watched.get(server)
+        return watched is not None and not watched.is_alive and not watched.is_listed
+
+    def is_current(self, now: float) -> bool:
+        return not self._is_blind and self._looked is not None and now < self._looked + self._pace.dead_s
+
+    # --- what is forgotten --------------------------------------------------------------------------
+
+    def obsolete(self, now: float) -> list[str]:
+        """Whose entries are to be deleted: of those dead for a day, and of the longest dead if there are many."""
+        dead = [
+            (watched.since, server)
+            for server, watched in self._watched.items()
+            if not watched.is_alive and watched.version is not None
+        ]
+        old = [server for since, server in dead if now >= since + CLUSTER_FORGET_S]
+        crowd = [server for _, server in heapq.nsmallest(len(dead) - CLUSTER_DEAD_KEPT, dead)]
+        return list(dict.fromkeys([*old, *crowd]))
+
+    def deleted(self, server: str) -> None:
+        self._watched[server].version = None
+
+    def forget(self) -> None:
+        """Those who have no entry any more, and whom no record names."""
+        for server in list(self._gone()):
+            del self._watched[server]
+
+    def _gone(self) -> Iterator[str]:
+        for server, watched in self._watched.items():
+            if watched.version is None and not watched.is_alive and server not in self._named:
+                yield server
+
+
+FOLDER = "servers/"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of an entry, as a line of JSON with its checksum. Fields that a later version adds are ignored, so they
+    may be added at any time.
+
+    id: new with each start of the server. store, controller, rest: addresses, "host:port", where clients reach it.
+    version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of its beats, from 1 on;
+    of two values the one with the higher counter is newer. nonce: makes each value unlike any other.
+    is_draining: it gives all its containers away. containers, bytes_per_s: what it has, and what is written to it.
+    """
+
+    id: str
+    store: str
+    controller: str
+    rest: str
+    version: str
+    started_ms: int
+    counter: int = 0
+    nonce: str = ""
+    is_draining: bool = False
+    containers: int = 0
+    bytes_per_s: float = 0.0
+
+    def but(self, **changes: Any) -> Member:
+        return msgspec.structs.replace(self, **changes)
+
+
+def entry_name(server: str) -> str:
+    """The entry of the server of that id.
+
+    >>> entry_name("ab12")
+    'servers/ab12'
+    """
+    return FOLDER + server
+
+
+def encode(member: Member) -> bytes:
+    return line_of(msgspec.json.encode(member))
+
+
+def decode(value: bytes) -> Member | None:
+    """None if it is damaged, or isn't one, as of a version of nadi that can't be understood."""
+    try:
+        found = value_of(value)
+        return None if found is None else msgspec.json.decode(found, type=Member)
+    except msgspec.MsgspecError:
+        return None
+
+
+CLOCKS_DIFFER_TIMES = 1.25
+"""Of two clocks one may be so much faster: one that is 10 % fast and one that is 10 % slow differ by 1.1 / 0.9."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipPace:
+    """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
+
+    InvalidArgumentError if it can't.
+    """
+
+    beat_s: float = CLUSTER_BEAT_S
+    lease_s: float = CLUSTER_LEASE_S
+    dead_s: float = CLUSTER_DEAD_S
+
+    def __post_init__(self) -> None:
+        if self.lease_s < 2 * self.beat_s:
+            raise InvalidArgumentError(
+                f"a lease of {self.lease_s:g} s ends between two beats of {self.beat_s:g} s: make it two beats at least"
+            )
+        if self.dead_s < CLOCKS_DIFFER_TIMES * self.lease_s:
+            raise InvalidArgumentError(
+                f"a server that counts as dead after {self.dead_s:g} s may still have its lease of {self.lease_s:g} s, "
+                f"for clocks differ: wait for {CLOCKS_DIFFER_TIMES * self.lease_s:g} s at least"
+            )
+
+
+GCS_PACE = MembershipPace(beat_s=2.0, lease_s=4.0, dead_s=6.0)
+"""For Google's object store, which takes about one write a second to a name."""

@@ -1,0 +1,255 @@
+"""REST in front of whichever server has the active controller: health, metrics, descriptions, the page with the events
+that it shows, the cluster as it is seen from here, and data, are this server's own. Everything else is the
+controller's, and passed on if that is another server's.
+
+One HTTP request passed on to another server, and its answer back, in portions as fast as the client takes them.
+
+Each goes over a connection of its own, which is closed after it: REST is asked seldom. Headers that are about a
+connection rather than a request stay behind; the request's body, which is small, is sent as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nadi.access.shares import Places
+from nadi.client.control.security import Security
+from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
+from nadi.cluster.proxy.segment_router import endpoint_of
+from nadi.controller.rest.access import TOLD_BY_BROWSERS
+from nadi.controller.rest.endpoint import DATA, PAGE_FILES, Api
+from nadi.controller.rest.intake import takes_data
+from nadi.controller.rest.own.cluster import CLUSTER_PATH
+from nadi.controller.rest.replies import refusal
+from nadi.errors import UnavailableError
+from nadi.limits import (
+    FORWARD_REST_AT_ONCE,
+    FORWARD_REST_SILENCE_S,
+    KIB,
+    PEER_CONNECT_S,
+    REST_BODY_MAX_BYTES,
+    REST_BODY_TIMEOUT_S,
+    RPC_ROOM_TIMEOUT_S,
+)
+
+_HEADER = FORWARDED.encode()
+_METRICS = "/metrics"
+_OWN_PATHS = ("/", "/ping", _METRICS, "/v1/openapi.json", "/v1/health", CLUSTER_PATH)
+_OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/", f"{PAGE_FILES}/", f"{DATA}/")
+
+
+class RestProxy:
+    """Of one server. Put `around` its application; call `changed` when `active` has."""
+
+    def __init__(self, api: Api, active: Active, key: ClusterKey, security: Security) -> None:
+        self._api, self._active, self._key = api, active, key
+        self._passage = Passage(security.ssl_context(), key)
+
+    def changed(self) -> None:
+        self._api.controller = self._active.here
+        self._api.stands_by = self._active.here is None and self._active.there is not None
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The application that answers or passes on; `app` answers here."""
+        return self._around(app, _is_own)
+
+    def around_shared(self, app: ASGIApp) -> ASGIApp:
+        """The same at a port that servers share, where whoever asks again may meet another one: metrics of each in turn
+        would make no sense, so they are always those of the server that has the active controller."""
+        return self._around(app, lambda path: path != _METRICS and _is_own(path))
+
+    def _around(self, app: ASGIApp, is_own: Callable[[str], bool]) -> ASGIApp:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            told = next((value for name, value in scope["headers"] if name == _HEADER), None)
+            if told is not None:
+                scope = self._of_its_peer(scope, told.decode("latin-1"))
+            if is_own(scope["path"]):
+                await app(scope, receive, send)
+            else:
+                await self._by_the_active(app, scope, receive, send, was_forwarded=told is not None)
+
+        return serve
+
+    def _of_its_peer(self, scope: Scope, proof: str) -> Scope:
+        """The request as if it came from whom it was passed on for."""
+        headers = [(name, value) for name, value in scope["headers"] if name != _HEADER]
+        host, _, port = (self._key.proven(proof) or "").rpartition(":")
+        if not port.isdecimal():
+            return {**scope, "headers": headers}
+        return {**scope, "headers": headers, "client": (host, int(port))}
+
+    async def _by_the_active(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, was_forwarded: bool
+    ) -> None:
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if not begun and self._active.here is not None:
+                self._active.check()
+            begun = True
+            await send(message)
+
+        try:
+            async with self._active.call():
+                if self._active.here is not None:
+                    await app(scope, receive, sending)
+                elif was_forwarded:
+                    raise UnavailableError("the active controller was here and is elsewhere now: try again")
+                elif self._active.there is None:
+                    raise UnavailableError("no server is known to have the active controller now: try again")
+                else:
+                    await self._passage.request(self._active.there.rest, scope, receive, sending)
+        except BodyRefused as error:
+            status, text = error.status, str(error)
+        except UnavailableError as error:
+            status, text = 503, str(error)
+        else:
+            return
+        if not begun:  # otherwise the connection ends with half of an answer, which is no whole one to anybody
+            await refusal(status, text, {"Retry-After": "1"} if status == 503 else None)(scope, receive, send)
+
+
+def _is_own(path: str) -> bool:
+    return path in _OWN_PATHS or path.startswith(_OWN_FOLDERS) or takes_data(path)
+
+
+Headers = list[tuple[bytes, bytes]]
+_PORTION_BYTES = 64 * KIB
+# RFC 9110, 7.6.1, and what is told anew of each connection or message
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host date".split()
+)
+
+
+class BodyRefused(Exception):
+    """A request's body can't be passed on. status: of the answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Passage:
+    """For the requests of one server. tls: for connections to others."""
+
+    def __init__(self, tls: ssl.SSLContext | None, key: ClusterKey) -> None:
+        self._tls, self._key = tls, key
+        self._places = Places(FORWARD_REST_AT_ONCE)
+
+    async def request(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to "host:port", and send its answer.
+
+        Raises:
+            BodyRefused: the body doesn't come, or is too large.
+            UnavailableError: the server can't be reached, or its answer ended before its end.
+        """
+        if not address:
+            raise UnavailableError("the server that has the active controller has no REST port: start it with one")
+        body = await _body(receive)
+        request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
+                    await held.enter_async_context(self._places.of(client[0]))
+            except TimeoutError as error:
+                raise UnavailableError(
+                    "as many requests as may be are on their way to the active controller: try again"
+                ) from error
+            try:
+                async with _connected(address, self._tls) as (reader, writer):
+                    parser = h11.Connection(h11.CLIENT)
+                    for event in (request, h11.Data(body), h11.EndOfMessage()):
+                        writer.write(parser.send(event) or b"")
+                    async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                        await writer.drain()
+                    await _answer(parser, reader, send)
+            except (OSError, TimeoutError, h11.ProtocolError) as error:
+                silent = f"it said nothing for {FORWARD_REST_SILENCE_S:.0f} s"
+                reason = silent if type(error) is TimeoutError and not str(error) else str(error)
+                raise UnavailableError(
+                    f"the server at {address}, which has the active controller, gave no answer ({reason}): try again"
+                ) from error
+
+    def _request(self, address: str, scope: Scope, body: bytes) -> h11.Request:
+        host, port = scope.get("client") or ("", 0)
+        headers = _passed_on(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
+        headers += [
+            (b"host", address.encode()),
+            (b"connection", b"close"),
+            (FORWARDED.encode(), self._key.proof(f"{host}:{port}").encode("latin-1")),
+        ]
+        if body or scope["method"] in ("POST", "PUT"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        return h11.Request(method=scope["method"], target=target, headers=headers)
+
+
+@asynccontextmanager
+async def _connected(
+    address: str, tls: ssl.SSLContext | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    endpoint = endpoint_of(address)
+    try:
+        async with asyncio.timeout(PEER_CONNECT_S):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls, limit=_PORTION_BYTES)
+    except TimeoutError as error:
+        raise ConnectionError(f"no connection within {PEER_CONNECT_S:.0f} s") from error
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def _body(receive: Receive) -> bytes:
+    body, is_more = bytearray(), True
+    try:
+        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise BodyRefused(400, "the client left before its body was here")
+                body += message.get("body", b"")
+                is_more = message.get("more_body", False)
+                if len(body) > REST_BODY_MAX_BYTES:
+                    raise BodyRefused(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise BodyRefused(400, f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
+    return bytes(body)
+
+
+async def _answer(parser: h11.Connection, reader: asyncio.StreamReader, send: Send) -> None:
+    while True:
+        match parser.next_event():
+            case h11.NEED_DATA:
+                async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                    parser.receive_data(await reader.read(_PORTION_BYTES))
+            case h11.Response(status_code=status, headers=headers):
+                told = _passed_on(headers)
+                await send({"type": "http.response.start", "status": status, "headers": told})
+            case h11.Data(data=data):
+                await send({"type": "http.response.body", "body": bytes(data), "more_body": True})
+            case h11.EndOfMessage():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            case h11.ConnectionClosed():
+                raise ConnectionError("it closed the connection")
+
+
+def _passed_on(headers: Iterable[tuple[bytes, bytes]], without: Iterable[bytes] = ()) -> Headers:
+    """Those that are about the request or the answer itself."""
+    told = [(name.lower(), value) for name, value in headers]
+    named = b",".join(value for name, value in told if name == b"connection").lower()
+    dropped = _HOP_BY_HOP.union(without, (one.strip() for one in named.split(b",")))
+    return [(name, value) for name, value in told if name not in dropped]

@@ -1,0 +1,334 @@
+"""A server put together: its ports for REST, appends and reads, and gRPC; TLS and logins; its figures; its own clients.
+
+`ServerAssembly` is the same for a server of a data folder (`server`) and one of a cluster (`clustered`). They add what
+is behind the ports: the segment store, what answers calls, and the order in which all of it starts. `serve` runs one
+until it is told to stop. The REST port answers before the data is recovered, for health is asked there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import nadi
+from nadi.access.gate import Gate
+from nadi.access.listener import Listener, raise_file_limit
+from nadi.access.shares import Shares
+from nadi.access.tls import ServerTls
+from nadi.config import ServerConfig, ServerSecurity
+from nadi.controller.grpc.crowd import Crowd
+from nadi.controller.grpc.server import rpc_server
+from nadi.defaults import DEFAULT_STORE_PORT
+from nadi.errors import DataFolderTakenError
+from nadi.limits import STOP_DOOR_S, THREAD_SWITCH_S
+from nadi.naming import check_path
+from nadi.observe.health import Component
+from nadi.observe.metrics import Meaning, Sample, Value, by_name
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.figures import samples
+from nadi.segmentstore.store import SegmentStore
+from nadi.standalone.ports import listening
+from nadi.stopping import Ending
+from nadi.web.door import Door
+from nadi.web.own_index import OwnIndex
+
+if TYPE_CHECKING:
+    import grpc
+
+    from nadi.cluster.proxy.rest import RestProxy
+    from nadi.controller.rest.endpoint import Api
+    from nadi.controller.rest.intake import Rejected, Sent
+    from nadi.controller.rest.server import RestServer
+    from nadi.controller.state.metadata import StreamName
+    from nadi.ingest.http.taking import HttpIntake
+    from nadi.web.clients import Clients
+
+STOP_GRACE_S = 1.0
+MEANINGS = by_name(
+    (
+        Meaning("nadi_build_info", "Always 1; the label has nadi's version.", ("version",)),
+        Meaning("nadi_connections", "Connections that are open, by door.", ("door",)),
+        Meaning("nadi_connections_refused", "Connections that found no place, by door.", ("door",), "counter"),
+        Meaning("nadi_connections_ended", "Connections that had to go for others, by door.", ("door",), "counter"),
+        Meaning("nadi_rpc_calls", "Calls of gRPC that are in progress."),
+        Meaning("nadi_rpc_calls_refused", "Calls of gRPC refused, as their address had too many.", (), "counter"),
+        Meaning("nadi_logins_failed", "Calls and requests without valid credentials.", (), "counter"),
+        Meaning("nadi_permissions_refused", "Calls and requests that weren't permitted.", (), "counter"),
+    )
+)
+
+
+class ServerAssembly:
+    """`async with` one serves until the block ends. A kind of server defines `where`, `_assemble` and `_health`.
+
+    store: the kind's to make, before the first port opens. store_address, controller_uri, rest_uri: as clients are
+    told; empty until it listens there.
+    """
+
+    store: SegmentStore
+    where: str  # what it keeps its data in
+
+    def __init__(self, config: ServerConfig, runtime: Runtime = REAL) -> None:
+        config.check()
+        self._config, self._runtime = config, runtime
+        self.store_address, self.controller_uri, self.rest_uri = ("", 0), "", ""
+        self._rpc_address = ("", 0)
+        self._own_uri = self._own_rest = ""  # of this process, where others share a port
+        self._api: Api | None = None
+        self._rests: list[RestServer] = []
+        self._calls: list[Shares] = []
+        self._more_samples: Callable[[], Iterable[Sample]] = tuple
+
+    async def start(self) -> None:
+        security = self._config.security
+        security.check_address(self._config.host, self._config.advertised_host)
+        self._tls, self.gate = _tls_of(security), _gate_of(security)
+        self._context = self._tls.ssl_context() if self._tls is not None else None
+        async with Ending() as parts:
+            if self.gate is not None:
+                parts.callback(self.gate.close)
+            await self._assemble(parts)
+            self._parts = parts.pop_all()
+
+    async def _assemble(self, parts: Ending) -> None:
+        """Start everything; `parts` has what ends it."""
+        raise NotImplementedError
+
+    def _health(self) -> Component:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Clean stop: requests under way are answered, state is written, what is locked is released."""
+        await self._parts.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- ports ---------------------------------------------------------------------------------------
+
+    async def _listen_rest(self, parts: Ending, proxy: Callable[[Api], RestProxy] | None = None) -> None:
+        """At its own port, and then at the one that it shares. proxy: puts the cluster's answers around its own."""
+        config = self._config
+        if config.rest_port is None:
+            return
+        # a server without REST starts a tenth of a second earlier without these
+        from nadi.controller.metrics.scrape import OwnMetrics
+        from nadi.controller.rest.access import RestAccess
+        from nadi.controller.rest.endpoint import Api
+        from nadi.controller.rest.server import RestServer
+        from nadi.web.clients import Clients
+        from nadi.web.site import live_site
+
+        self._page: Clients = Clients()
+        own, site = OwnMetrics(self._samples, self._runtime), live_site(self._page)
+        self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
+        around = proxy(self._api) if proxy is not None else None
+        shared = config.shared.rest if config.shared is not None else None
+        for port in [config.rest_port] if shared is None else [config.rest_port, shared]:
+            is_shared = bool(self._rests)
+            put = {} if around is None else {"around": around.around_shared if is_shared else around.around}
+            rest = RestServer(self._api, config.host, port, self._context, **put, shares_port=is_shared)
+            self._rests.append(rest)
+            with listening(config.host, port, "--rest-port"):
+                await rest.start()
+            parts.step("the REST door", rest.stop, STOP_DOOR_S)
+        self._own_rest, self.rest_uri = self._rests[0].uri, self._rests[-1].uri
+
+    async def _listen_store(self) -> tuple[str, int]:
+        """Return the address in numbers."""
+        host, told = self._config.host, self._config.advertised_host
+        port = DEFAULT_STORE_PORT if self._config.store_port is None else self._config.store_port
+        with listening(host, port, "--store-port"):
+            address = await self.store.listen(host, port, self._context)
+        # a certificate bears names rather than numbers
+        self.store_address = (told or (host if self._tls is not None else address[0]), address[1])
+        return address
+
+    async def _listen_rpc(
+        self, parts: Ending, port: int, add: Callable[[grpc.aio.Server], Shares], *, shares_port: bool = False
+    ) -> None:
+        """add: has a server, which isn't started, answer calls; `_rpc_address` is set by then."""
+        host, tls = self._config.host, self._tls
+        rpc = rpc_server(shares_port=shares_port)
+        address, credentials = f"{host}:{port}", tls.grpc_credentials() if tls is not None else None
+        with listening(host, port, "--port"):
+            port = rpc.add_secure_port(address, credentials) if credentials else rpc.add_insecure_port(address)
+            if port == 0:
+                raise RuntimeError("the address is in use")
+        told = self._config.advertised_host or host
+        if not shares_port:
+            self._rpc_address = (told, port)
+        self._calls.append(add(rpc))
+        await rpc.start()
+        crowd = Crowd(port, has_tls=tls is not None, runtime=self._runtime)
+        crowd.start()
+        parts.callback(crowd.close)
+        parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
+        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
+        if not shares_port:
+            self._own_uri = self.controller_uri
+
+    def _open_own_clients(self, parts: Ending, door: Door, index: OwnIndex) -> None:
+        """Let the page, and data that comes to the REST port, through the ports that all clients use."""
+        closing: list[Callable[[], Awaitable[None]]] = [index.close]
+        if self._api is not None:
+            intake = _OwnIntake(lambda: self._own_uri, self._config.security, alone=self._config.store is None)
+            self._api.intake, self._page.door = intake, door
+            closing += [intake.close, self._page.close]
+
+        async def close() -> None:
+            await asyncio.gather(*(one() for one in closing))
+
+        parts.step("this server's own clients", close, STOP_DOOR_S)
+
+    # --- figures -------------------------------------------------------------------------------------
+
+    def _samples(self) -> Iterator[Sample]:
+        """What this server reports of itself to Prometheus, as it is now."""
+        yield _sample("nadi_build_info", 1, nadi.__version__)
+        yield from samples(self.store, self._runtime)
+        yield from _connections("store", [self.store.listener] if self.store.listener else [])
+        yield from _connections("rest", [rest.listener for rest in self._rests])
+        yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
+        yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
+        if self.gate is not None:
+            yield _sample("nadi_logins_failed", self.gate.failed_logins)
+            yield _sample("nadi_permissions_refused", self.gate.refusals)
+        yield from self._more_samples()
+
+
+def _connections(door: str, listeners: Sequence[Listener]) -> Iterator[Sample]:
+    yield _sample("nadi_connections", sum(len(one.guests) for one in listeners), door)
+    yield _sample("nadi_connections_refused", sum(one.refused for one in listeners), door)
+    yield _sample("nadi_connections_ended", sum(one.ended for one in listeners), door)
+
+
+def _sample(name: str, value: Value, *labels: str) -> Sample:
+    return Sample(MEANINGS[name], value, labels)
+
+
+def _tls_of(security: ServerSecurity) -> ServerTls | None:
+    if security.tls_certificate is None or security.tls_key is None:
+        return None
+    return ServerTls(
+        check_path("the TLS certificate", security.tls_certificate), check_path("the TLS key", security.tls_key)
+    )
+
+
+def _gate_of(security: ServerSecurity) -> Gate | None:
+    """The gate for callers; None if callers needn't identify themselves."""
+    if not security.asks:
+        return None
+    bearer = None
+    if security.bearer_keys is not None:
+        from nadi.access.bearer import BearerSettings
+
+        bearer = BearerSettings(
+            str(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
+        )
+    users = None if security.users_file is None else check_path("the users file", security.users_file)
+    return Gate(users, bearer)
+
+
+class _OwnIntake:
+    """The `Intake` of a server, for data that comes to its REST port: it is a client of its own ports. The client is
+    imported with the first request: most servers get none, and start sooner without it.
+
+    uri: of its controller. alone: there are no other servers, so the one certificate to trust is its own; those of a
+    cluster are trusted as the servers do among each other.
+    """
+
+    def __init__(self, uri: Callable[[], str], security: ServerSecurity, *, alone: bool) -> None:
+        self._uri, self._security, self._alone = uri, security, alone
+        self._opening = asyncio.Lock()
+        self._intake: HttpIntake | None = None
+
+    async def events(self, stream: StreamName, sent: Sent) -> int:
+        return await (await self._opened()).events(stream, sent)
+
+    async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
+        return await (await self._opened()).logs(stream, sent)
+
+    async def close(self) -> None:
+        if self._intake is not None:
+            await self._intake.close()
+
+    async def _opened(self) -> HttpIntake:
+        async with self._opening:
+            if self._intake is None:
+                await asyncio.to_thread(importlib.import_module, "nadi.ingest.http.taking")
+                self._intake = self._made()
+            return self._intake
+
+    def _made(self) -> HttpIntake:
+        from nadi.client.control.security import Security
+        from nadi.ingest.http.taking import HttpIntake
+
+        given = self._security
+        trusted = given.tls_certificate if self._alone else given.tls_ca
+        security = Security(
+            tls=given.tls_certificate is not None,
+            trust_store=None if trusted is None else str(trusted),
+            validate_host_name=not self._alone,
+        )
+        return HttpIntake(self._uri, security, asks=given.asks)
+
+
+S = TypeVar("S", bound=ServerAssembly)
+
+
+async def serve(
+    server: S,
+    ready: Callable[[S], None],
+    until: asyncio.Event | None = None,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it is to
+    stop.
+
+    Told so while it starts, it stops once it has started, for threads may write what is half open; it is never ready.
+
+    DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise, because
+    tier 2 is another's, or was emptied.
+    """
+    raise_file_limit()
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    stop = until or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    async def until_told() -> None:
+        await stop.wait()
+        stopping()
+
+    told = asyncio.create_task(until_told())
+    try:
+        async with server:
+            if not stop.is_set():
+                # What lives as long as the process: a full collection that walks it stops all for 20 ms and more.
+                gc.collect()
+                gc.freeze()
+                ready(server)
+            taken = asyncio.create_task(server.store.taken.wait())
+            await asyncio.wait([told, taken], return_when=asyncio.FIRST_COMPLETED)
+            taken.cancel()
+            stop.set()
+            await told
+    finally:
+        told.cancel()
+    claim = server.store.chunks.claim
+    if claim is not None and claim.lost is not None:
+        raise claim.lost.with_traceback(None)
+    if server.store.taken.is_set():
+        raise DataFolderTakenError(server.where)
