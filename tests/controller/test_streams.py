@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nadi.controller.controller import Controller
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, SealWork
+from nadi.controller.state.records import Config, ScaleType
 from nadi.controller.workflows import scale, seal
 from nadi.errors import (
     AlreadyExistsError,
@@ -257,16 +257,6 @@ async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch:
         monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
         with pytest.raises(ScopeNotFoundError):
             await controller.create_stream(StreamName("home", "late"), Config())
-        assert controller.unfinished["workflows"] == 0
-
-
-async def test_work_on_a_stream_that_is_gone_ends() -> None:
-    """A mark stream is deleted with its stream, also while somebody seals it."""
-
-    async with running(FakeStore(), FakeClock()) as controller:
-        await controller.create_scope("home")
-        async with asyncio.timeout(60):
-            await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
         assert controller.unfinished["workflows"] == 0
 
 

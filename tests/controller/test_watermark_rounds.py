@@ -171,14 +171,6 @@ async def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> 
         assert (await stored(controller, store))[-1] == whole(60, 60, 90)
 
 
-async def test_of_two_controllers_one_stores_the_watermark() -> None:
-    async with with_stream(1) as (controller, store, clock), running(store, clock) as second:
-        for time in (10, 20, 30):
-            await controller.note_time(STREAM, "a", time, {0: time})
-            await asyncio.gather(controller.watermarks.round(), second.watermarks.round())
-            assert [one.lower for one in await stored(controller, store)] == list(range(10, time + 1, 10))
-
-
 @pytest.mark.parametrize("lose_reply", [False, True])
 async def test_a_store_that_dies_anywhere_in_a_round_costs_no_watermark_and_doubles_none(lose_reply: bool) -> None:
     commands = 0

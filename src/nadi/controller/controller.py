@@ -11,10 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from nadi.controller.engine import comparisons
-from nadi.controller.engine.convoy import Convoy
-from nadi.controller.engine.hold import Leased, always
-from nadi.controller.engine.tasks import Tasks
+from nadi.controller.engine.tasks import Convoy, Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
 from nadi.controller.metrics.rates import Rates
@@ -27,7 +24,7 @@ from nadi.controller.reports.scaling import loads, scalings
 from nadi.controller.reports.segments import replaced
 from nadi.controller.retention import policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
-from nadi.controller.state.histories import first_change
+from nadi.controller.state.histories import ask, first_change
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import (
@@ -51,7 +48,7 @@ from nadi.controller.state.records import (
     UpdateGroupWork,
     UpdateWork,
 )
-from nadi.controller.state.segments import Exchange, PlaceOf, Segments, one_place
+from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
 from nadi.controller.state.store import Store
 from nadi.controller.structures import StructureCalls, page_of, position_of
 from nadi.controller.time import marks, moment_cut
@@ -101,8 +98,7 @@ class Controller(StructureCalls):
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
     WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
     clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
-    follow their load. is_leased: whether no other controller can have started since this one did. place_of: as for
-    `Segments`.
+    follow their load. is_leased, place_of: as for `Segments`.
     """
 
     def __init__(
@@ -120,9 +116,9 @@ class Controller(StructureCalls):
         self.rest_port = 0  # of the same server, for clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
-        segments = Segments(exchange, self.clock, place_of)
+        segments = Segments(exchange, self.clock, place_of, is_leased)
         metadata = Metadata(Store(segments))
-        flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
+        flow = Workflows(metadata, segments, self.clock, self._tasks)
         super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.retention = RetentionRounds(flow)
@@ -295,14 +291,14 @@ class Controller(StructureCalls):
 
     async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
         history = await self.history(name)
-        return await comparisons.ask(self.clock, history, lambda history: history.between(start, end))
+        return await ask(self.clock, history, lambda history: history.between(start, end))
 
     async def is_segment_valid(self, name: StreamName, segment: int) -> bool:
         return any(segment == current.id for current in await self.current_segments(name))
 
     async def is_cut_valid(self, name: StreamName, cut: Cut) -> bool:
         history = await self.history(name)
-        return await comparisons.ask(self.clock, history, lambda history: history.is_valid_cut(cut))
+        return await ask(self.clock, history, lambda history: history.is_valid_cut(cut))
 
     # --- scaling ---------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Finished:
         if self._newest is None:
             numbers = await self._metadata.numbers.get_all([_OLDEST, _NEWEST, _OPENED])
             oldest, newest, opened = (found.value.value if found is not None else None for found in numbers)
-            age_ms = TXN_COMPLETED_KEEP_MS  # where there is none, or a former version made them, a new one is due
+            age_ms = TXN_COMPLETED_KEEP_MS  # where there is none, a new one is due
             if opened is not None:
                 age_ms = min(max(self._clock.now_ms() - opened, 0), TXN_COMPLETED_KEEP_MS)
             self._opened_ms = self._clock.monotonic_ms() - age_ms

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.retention.cuts import Cuts
 from nadi.controller.retention.past import Past
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together

@@ -181,7 +181,6 @@ class RetentionRounds:
     async def _strike_off(self, name: StreamName) -> None:
         """End the stream's rounds, unless it has got a policy before it was struck off."""
         await self._table.remove([name.key])
-        self._flow.metadata.forget(name)
         found = await self._flow.metadata.find_stream(name)
         if found is not None:
             await self._flow.metadata.keep_limited(name, found.value.config)

@@ -109,7 +109,7 @@ class WatermarkRounds:
             self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
         later: Extent | None = extent
         for watermark in verdict.watermarks:
-            if later is None:  # another controller is at it
+            if later is None:  # one was stored meanwhile, by a try without answer
                 break
             later = await mark_stream.add(watermark, later)
         if verdict.watermarks and later is not None:

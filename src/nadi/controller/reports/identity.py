@@ -22,7 +22,7 @@ async def identity(flow: Workflows) -> IdentityReport:
     if held is None:
         try:
             held = await numbers.put(_KEY, Number(int(flow.clock.chance() * (1 << _BITS))), ABSENT)
-        except ConditionFailedError:  # another controller, or call, has just made it
+        except ConditionFailedError:  # another call has just made it
             held = await numbers.get(_KEY, fresh=True)
             assert held is not None, "nobody removes it"
     return IdentityReport(f"{held.value.value:013x}")

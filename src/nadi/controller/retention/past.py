@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together

@@ -13,7 +13,6 @@ from typing import Literal
 
 from cachetools import LRUCache
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.retention.ages import Ages
 from nadi.controller.retention.by_size import Search
@@ -21,6 +20,7 @@ from nadi.controller.retention.cuts import Cuts
 from nadi.controller.retention.names import Named, NameKind, protected
 from nadi.controller.retention.past import Past, look
 from nadi.controller.retention.policy import Policy, consumed_by_all, cut_by_size, cut_by_time
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import RetentionType, Stream, StreamState

@@ -2,7 +2,7 @@
 
 Its attribute says where to start reading: at the entry before the newest, so finding the newest takes one read
 however many there are. An entry is added only where the stream was believed to end, so if two are computed from the
-same newest entry, by two controllers or in a retry, only one is stored.
+same newest entry, as in a retry, only one is stored.
 """
 
 from __future__ import annotations
@@ -101,6 +101,6 @@ class MarkStream:
             change = wire.UpdateSegmentAttribute(
                 self._segments.request_id(), self._segment, REVISION_MARK, before, extent.mark, ""
             )
-            await self._segments.ask(change, wire.SegmentAttributeUpdated)  # refused: another controller has set it
+            await self._segments.ask(change, wire.SegmentAttributeUpdated)
         entry = Entry(extent.end, extent.end + HEADER_BYTES + len(data), watermark)
         return Extent(extent.start, entry.end, before, entry)

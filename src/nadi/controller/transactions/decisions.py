@@ -36,7 +36,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import EPOCHS_KEPT, TXN_ID_BLOCK, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_MAX_EXECUTION_MS
+from nadi.limits import TXN_ID_BLOCK, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_MAX_EXECUTION_MS
 from nadi.naming import transaction_segment_name
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,8 @@ class Transactions:
         segments = [transaction_segment_name(name.segment(s.id), txn_id) for s in ranges]
         try:
             await together(self._flow.segments.create_segment(s, stream.config, fixed=True) for s in segments)
-            # The stream may have been sealed meanwhile: either that saw this transaction or this sees that. So with
-            # its epoch, which another controller may have forgotten.
+            # The stream may have been sealed meanwhile: either that saw this transaction or this sees that.
             now_there = await self._flow.metadata.open_stream(name, fresh=True)
-            if now_there.epoch - stream.reference > EPOCHS_KEPT:
-                raise UnavailableError(f"{name} was scaled very often meanwhile: begin the transaction again")
             if now_there.created_ms != stream.created_ms:  # another of the name: what is written would go nowhere
                 raise StreamNotFoundError(*name)
             if self._state(name, text) is not TxnState.OPEN:  # its lease is over, or the stream is sealed by now

@@ -7,8 +7,7 @@ no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
@@ -40,7 +39,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
         mark = _new_stream(_MARK_CONFIG, work.created_ms, work.mark_first_number, internal=True)
         streams.append((name.mark, mark))
     try:
-        await making.check(flow, name.scope, {owner: stream.segments for owner, stream in streams})
+        await making.check(flow, name.scope)
     except Refused:
         if await flow.metadata.streams(name.scope).get(name.stream, fresh=True) is not None:
             return  # its record is the last step

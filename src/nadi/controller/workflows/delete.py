@@ -8,7 +8,6 @@ The last segment number is kept forever, so a new stream of this name never reus
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
@@ -37,8 +36,6 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         found = await flow.metadata.find_stream(owner)
         if found is None:
             continue
-        if owner == name and found.value.state is not StreamState.SEALED:  # another stream of the same name
-            raise Refused(StreamNotSealedError(*owner))
         gone.append((owner, found))
         history = await flow.metadata.history(owner)
         ids = history.between(found.value.head or history.head_of_time(), {})

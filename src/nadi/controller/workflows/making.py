@@ -6,15 +6,9 @@ record and waits for it, or the writer of the record sees the mark and undoes wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, ScopeState
-from nadi.controller.state.segments import both
+from nadi.controller.engine.workflows import Refused, Workflows
+from nadi.controller.state.records import ScopeState
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
-from nadi.naming import segment_number
 
 
 def check_all(what: str, *wanted: tuple[bool, str]) -> None:
@@ -24,11 +18,8 @@ def check_all(what: str, *wanted: tuple[bool, str]) -> None:
             raise InvalidArgumentError(f"the {what}'s configuration is wrong: it needs {need}")
 
 
-async def check(flow: Workflows, scope: str, segments: Mapping[StreamName, Sequence[EpochSegment]]) -> None:
-    """Raise Refused if the scope is being deleted or gone, or if segments of these names may have existed before."""
-    found, firsts = await both(flow.metadata.scopes.get(scope, fresh=True), flow.metadata.first_numbers(list(segments)))
+async def check(flow: Workflows, scope: str) -> None:
+    """Raise Refused if the scope is being deleted or gone."""
+    found = await flow.metadata.scopes.get(scope, fresh=True)
     if found is None or found.value.state is ScopeState.DELETING:
         raise Refused(ScopeNotFoundError(scope))
-    for first, planned in zip(firsts, segments.values(), strict=True):
-        if any(segment_number(segment.id) < first for segment in planned):
-            raise Refused

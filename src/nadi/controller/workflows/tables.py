@@ -7,8 +7,7 @@ same name, so no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig
@@ -47,7 +46,7 @@ async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWor
     table, config = work.table, work.table.config
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
     try:
-        await making.check(flow, stream.scope, {stream: table.segments})
+        await making.check(flow, stream.scope)
     except Refused:
         if await flow.metadata.tables(stream.scope).get(TableName.of(stream).table, fresh=True) is not None:
             return  # its record is the last step
