@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from nadi.controller.engine.steps import check_all, tagged
 from nadi.controller.engine.tasks import Convoy, Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
@@ -55,7 +56,6 @@ from nadi.controller.time import marks, moment_cut
 from nadi.controller.transactions.decisions import Begun, Transactions
 from nadi.controller.transactions.together import Commit, commit_together, find_commit
 from nadi.controller.workflows import (
-    commit,
     create,
     delete,
     groups,
@@ -63,11 +63,9 @@ from nadi.controller.workflows import (
     scopes,
     seal,
     tables,
-    tags,
     truncate,
     update,
 )
-from nadi.controller.workflows.making import check_all
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -120,7 +118,7 @@ class Controller(StructureCalls):
         metadata = Metadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks)
         super().__init__(flow)
-        self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
+        self.transactions = transactions = Transactions(flow)
         self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
         self.metrics = Metrics(
@@ -140,7 +138,7 @@ class Controller(StructureCalls):
             TruncateWork: lambda name, work: truncate.steps(flow, name, work),
             SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
             DeleteWork: lambda name, work: delete.steps(flow, name, work),
-            RollWork: lambda name, work: commit.roll_steps(flow, transactions, name, work),
+            RollWork: transactions.roll_steps,
             CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
             UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
             DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
@@ -199,7 +197,7 @@ class Controller(StructureCalls):
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         if tag is not None:
             await self.metadata.scope(scope)
-            names, position = await tags.page(self._flow, scope, tag, position_of(token), LIST_PAGE)
+            names, position = await tagged(self._flow, scope, tag, position_of(token), LIST_PAGE)
             return names, position.hex() if names else token
         found, token = await self.list_stream_records(scope, token)
         return [name for name, _ in found], token
