@@ -15,7 +15,7 @@ from nadi.cluster.doors.loads import joined
 from nadi.cluster.doors.reach import Reach
 from nadi.cluster.mapping import container_of
 from nadi.controller.state.segments import Segments
-from nadi.controller.time.mark_stream import MarkStream
+from nadi.controller.time.watermarks import MarkStream
 from nadi.errors import ClosedError, NotOwnerError, UnavailableError
 from nadi.limits import LOAD_PAGE_SEGMENTS, PEER_COMMANDS_AT_ONCE
 from nadi.model.load import SegmentLoad

@@ -397,7 +397,7 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
 
 async def test_too_many_names_stop_retention_rather_than_some_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RETENTION_NAMES_MAX > 1
-    monkeypatch.setattr("nadi.controller.retention.names.RETENTION_NAMES_MAX", 1)
+    monkeypatch.setattr("nadi.controller.retention.verdict.RETENTION_NAMES_MAX", 1)
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 5)
         for called in ("one", "two"):

@@ -10,7 +10,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Step
-from nadi.controller.time.mark_stream import MarkStream
+from nadi.controller.time.watermarks import MarkStream
 from nadi.limits import NOTED_STEPS_MAX, WATERMARK_PERIOD_S, WATERMARKS_A_ROUND
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import REVISION_MARK, segment_id

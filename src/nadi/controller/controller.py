@@ -12,17 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nadi.controller.engine.steps import check_all, tagged
-from nadi.controller.engine.tasks import Convoy, Tasks
+from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
-from nadi.controller.metrics.rates import Rates
+from nadi.controller.metrics.gather import Rates
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
-from nadi.controller.periodic.schedule import Schedule
-from nadi.controller.reports.kinds import Kind, Page, report
-from nadi.controller.reports.scaling import loads, scalings
-from nadi.controller.reports.segments import replaced
+from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
 from nadi.controller.retention import policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.controller.state.histories import ask, first_change
@@ -52,7 +49,7 @@ from nadi.controller.state.records import (
 from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
 from nadi.controller.state.store import Store
 from nadi.controller.structures import StructureCalls, page_of, position_of
-from nadi.controller.time import marks, moment_cut
+from nadi.controller.time import marks
 from nadi.controller.transactions.decisions import Begun, Transactions
 from nadi.controller.transactions.together import Commit, commit_together, find_commit
 from nadi.controller.workflows import (
@@ -282,7 +279,7 @@ class Controller(StructureCalls):
         """The stream cut at a time of a clock."""
         check_clock(clock)
         await self.stream(name)
-        return await moment_cut.cut_at(self._flow, name, at, clock)
+        return await marks.cut_at(self._flow, name, at, clock)
 
     async def successors(self, name: StreamName, segment: int) -> list[tuple[EpochSegment, list[int]]]:
         return (await self.history(name)).successors(segment)

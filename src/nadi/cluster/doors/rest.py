@@ -15,7 +15,7 @@ from nadi.cluster.doors.http import BodyRefused, Passage
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
 from nadi.controller.rest.endpoint import DATA, PAGE_FILES, Api
 from nadi.controller.rest.intake import takes_data
-from nadi.controller.rest.own.cluster import CLUSTER_PATH
+from nadi.controller.rest.own import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
 

@@ -15,13 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.periodic.schedule import Schedule
-from nadi.controller.retention.ages import Ages
-from nadi.controller.retention.names import Named, Names
 from nadi.controller.retention.past import Past, look
 from nadi.controller.retention.policy import Policy
-from nadi.controller.retention.verdict import Judge, Report
+from nadi.controller.retention.verdict import Ages, Judge, Named, Names, Report
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import AnyWork, RetentionType, StreamState

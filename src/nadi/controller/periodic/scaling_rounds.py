@@ -15,8 +15,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.scaling.cutting import HotKey
 from nadi.controller.scaling.judge import Decision, Judge, Step
 from nadi.controller.scaling.log import ScalingLog

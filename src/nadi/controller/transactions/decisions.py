@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.finished import Finished
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
@@ -27,7 +26,7 @@ from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT, Versioned, freeing_room
 from nadi.controller.time.marks import note_commits
 from nadi.controller.transactions import commit
-from nadi.controller.transactions.leases import Leases, Live
+from nadi.controller.transactions.leases import Finished, Leases, Live
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
