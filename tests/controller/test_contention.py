@@ -27,7 +27,7 @@ class ShortClock(Runtime):
 
 
 def controller(store: FakeStore) -> RecordTable[int]:
-    """The table as one controller sees it, with a cache of its own."""
+    """The table with a cache of its own."""
     return Store(Segments(store.exchange, ShortClock())).table(NAME, int)
 
 
@@ -35,7 +35,7 @@ async def one_more(held: int | None) -> int:
     return (held or 0) + 1
 
 
-async def test_no_change_of_two_controllers_is_lost() -> None:
+async def test_no_change_of_two_tables_views_is_lost() -> None:
     store = FakeStore()
     tables = [controller(store) for _ in range(2)]
     await tables[0].create()

@@ -12,7 +12,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
 from nadi.controller.state.records import EpochBase, EpochChange, SealedSizes, TxnState
 from nadi.controller.state.store import ANY_VERSION
-from nadi.errors import EpochGoneError, InvalidStreamCutError, NotFoundError, UnavailableError
+from nadi.errors import EpochGoneError, InvalidStreamCutError, NotFoundError
 from nadi.naming import TRANSACTION_DELIMITER, transaction_segment_name
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
@@ -20,15 +20,14 @@ from nadi.wire.commands import Command
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, running, scaled, settle
 from .test_crashes import check, crash, two_segments
-from .test_two_controllers import over
+from .test_workflows import over
 
 KEPT, AT_ONCE = 3, 2
 
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("workflows.truncate", "transactions.decisions"):
-        monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_KEPT", KEPT)
+    monkeypatch.setattr("nadi.controller.workflows.truncate.EPOCHS_KEPT", KEPT)
     for module in ("workflows.truncate", "state.histories"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)
 
@@ -146,39 +145,6 @@ async def test_an_unfinished_transaction_keeps_its_epoch(commits: bool) -> None:
         await controller.truncate_stream(STREAM, await tail(controller))
         await check_records(controller, (await controller.stream(STREAM)).reference - KEPT)
         await check(controller, store)
-
-
-async def test_a_controller_that_slept_begins_no_transaction_of_a_forgotten_epoch() -> None:
-    store = FakeStore()
-    async with running(store) as sleeper, running(store) as other:
-        await two_segments(sleeper, store)
-        await scale_often(other)
-        await other.truncate_stream(STREAM, await tail(other))
-        assert (await sleeper.stream(STREAM)).epoch == 0
-        with pytest.raises(UnavailableError, match="again"):
-            await sleeper.create_transaction(STREAM, 600_000)
-        begun = await sleeper.create_transaction(STREAM, 600_000)
-        assert begun.txn_id >> 96 == 12
-        await settle(300)
-        assert len(sleeper.transactions.live(STREAM, TxnState.OPEN)) == 1
-
-
-async def test_two_controllers_forget_the_same() -> None:
-    store = FakeStore()
-    async with running(store) as one, running(store) as other:
-        await two_segments(one, store)
-        await scale_often(one, 8)
-        assert (await other.history(STREAM)).first == 0
-        await one.truncate_stream(STREAM, await tail(one))
-        assert (await other.history(STREAM)).first == 0, "what it knows is still right"
-        other.metadata.forget(STREAM)
-        await scale_often(other, 4)  # on top of what it knows
-        one.metadata.forget(STREAM)
-        await other.truncate_stream(STREAM, await tail(other))
-        await check_records(other, 12 - KEPT)
-        await one.truncate_stream(STREAM, await tail(one))
-        await check_records(one, 12 - KEPT)
-        await check(one, store)
 
 
 async def test_who_reads_the_epochs_while_some_are_forgotten_reads_them_again() -> None:

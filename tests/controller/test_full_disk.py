@@ -96,8 +96,8 @@ def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions() -> 
             for _ in range(100):
                 await clock.advance(1_000)
             written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
-            assert not written, "its turn is read"
-            assert any(isinstance(c, wire.ReadTable) and c.segment.endswith("/work") for c in store.log[before:])
+            assert not written
+            assert len(store.log) > before, "it goes on trying"
             store.full = False
             await clock.advance(1_000)
             assert len(await controller.current_segments(OTHER)) == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.controller.lag import lags
-from nadi.controller.lag.behind import Behind, _measured, bytes_behind, event_sizes, seconds_behind
+from nadi.controller import lag as lags
+from nadi.controller.lag import Behind, _measured, bytes_behind, event_sizes, seconds_behind
 from nadi.controller.retention import past
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.metadata import GroupName

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from nadi.controller import lag as lags
 from nadi.controller.controller import Controller
-from nadi.controller.lag import lags, states
 from nadi.controller.metrics import families, gather, scrape
-from nadi.controller.metrics.figures import Figures
+from nadi.controller.metrics.gather import Figures
 from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
@@ -95,15 +95,15 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = states.standing
+    real = lags.standing
 
-    async def standing(flow: object, name: GroupName, group: object) -> states.Group:
+    async def standing(flow: object, name: GroupName, group: object) -> lags.Group:
         if name.group == "g1":
             raise UnavailableError("its segment moves")
         return await real(flow, name, group)  # type: ignore[arg-type]
 
     async with with_groups() as controller:
-        monkeypatch.setattr(states, "standing", standing)
+        monkeypatch.setattr(lags, "standing", standing)
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert sorted(lag.group for lag in figures.lags) == ["g0", "g2"]
@@ -134,7 +134,7 @@ async def test_a_group_whose_state_is_nonsense_leaves_the_others(
         config = GroupConfig(3000, 3000, 1, GroupRetention.NONE, {STREAM.key: {}})
         odd = GroupName("home", "odd")
         await controller.create_reader_group(odd, config, nadis)
-        monkeypatch.setattr(states, "_state", state)
+        monkeypatch.setattr(lags, "_state", state)
         figures = await figures_of(controller)
         assert figures.is_complete
         assert {lag.group: lag.bytes_behind for lag in figures.lags} == {"g0": 100, "g1": 99, "g2": 98, "odd": None}

@@ -11,7 +11,7 @@ import pytest
 from nadi.controller.state.records import Config
 from nadi.controller.state.segments import Segments
 from nadi.controller.state.store import ABSENT, RecordTable, Store
-from nadi.controller.time.mark_stream import Entry, MarkStream
+from nadi.controller.time.watermarks import Entry, MarkStream
 from nadi.errors import NadiError, ProtocolError, SegmentNotFoundError, StorageFullError
 from nadi.wire import commands as wire
 

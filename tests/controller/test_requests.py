@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from nadi.controller.engine import comparisons
 from nadi.controller.grpc import requests
 from nadi.controller.grpc.messages import with_all
 from nadi.controller.grpc.requests import parsed
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import History, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
@@ -168,12 +168,12 @@ async def test_large_cuts_are_compared_beside_the_loop() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    assert await comparisons.ask(REAL, history, compare)
+    assert await ask(REAL, history, compare)
     counting.cancel()
     assert turns > 1
     assert history.newest == 1
     small = History([first_epoch(2, 0)])
-    assert await comparisons.ask(REAL, small, lambda known: known is small)
+    assert await ask(REAL, small, lambda known: known is small)
 
 
 def test_a_reply_of_many_parts_is_made_some_in_a_turn() -> None:

@@ -395,17 +395,9 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
         assert await kept(controller) == 100
 
 
-async def test_streams_that_had_a_policy_before_they_were_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with limited(by_size(100)) as (controller, store, clock):
-        await controller.metadata.limited.remove([STREAM.key])
-        await a_while(store, clock, 5)
-        await controller.retention.round()
-        assert await kept(controller) == 100
-
-
 async def test_too_many_names_stop_retention_rather_than_some_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RETENTION_NAMES_MAX > 1
-    monkeypatch.setattr("nadi.controller.retention.names.RETENTION_NAMES_MAX", 1)
+    monkeypatch.setattr("nadi.controller.retention.verdict.RETENTION_NAMES_MAX", 1)
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 5)
         for called in ("one", "two"):

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from nadi.controller.retention.by_size import MOMENTS_TRIED, Search
-from nadi.controller.retention.cuts import Cuts
-from nadi.controller.retention.names import Named, protected
-from nadi.controller.retention.past import Past
+from nadi.controller.retention.past import MOMENTS_TRIED, Cuts, Past, Search
 from nadi.controller.retention.policy import Policy, check
-from nadi.controller.retention.verdict import Bounds, decide
+from nadi.controller.retention.verdict import Bounds, Named, decide, protected
 from nadi.controller.state.records import Config, RetentionType
 from nadi.errors import InvalidArgumentError
 from nadi.model.frontier import Frontier

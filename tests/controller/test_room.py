@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nadi.controller.grpc import room
-from nadi.controller.grpc.room import Room
+from nadi.controller.grpc import requests
+from nadi.controller.grpc.requests import Room
 from nadi.errors import UnavailableError
 
 
@@ -60,7 +60,7 @@ async def test_what_is_larger_than_an_address_may_hold_has_all_of_that() -> None
 
 
 async def test_waiting_ends_and_who_gave_up_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 0.05)
 
     made = Room(2)
     first, late, gone, last = (made.place("a") for _ in range(4))
@@ -68,7 +68,7 @@ async def test_waiting_ends_and_who_gave_up_is_passed_over(monkeypatch: pytest.M
     with pytest.raises(UnavailableError, match="try again"):
         await late.take(1)
     late.leave()
-    monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 60)
+    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 60)
     cancelled = asyncio.create_task(gone.take(1))
     waiting = asyncio.create_task(last.take(1))
     await settled()
@@ -88,7 +88,7 @@ async def test_who_came_after_one_that_gives_up_goes_on(how: str, monkeypatch: p
     await first.take(1)
     await other.take(2)
     with monkeypatch.context() as patch:
-        patch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.05 if how == "too late" else 60)
+        patch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 0.05 if how == "too late" else 60)
         gives_up = asyncio.create_task(large.take(4))
         await settled()
     behind = asyncio.create_task(small.take(1))

@@ -432,7 +432,7 @@ async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None
 
 
 def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.controller.reports.segments.LIST_PAGE", 2)
+    monkeypatch.setattr("nadi.controller.reports.LIST_PAGE", 2)
 
     async def test(call: Call, store: FakeStore) -> None:
         await prepare(call, 5)

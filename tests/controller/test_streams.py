@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadi.controller.controller import Controller
+from nadi.controller.engine.steps import seal_and_measure
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, SealWork
-from nadi.controller.workflows import scale, seal
+from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.workflows import seal
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -260,16 +261,6 @@ async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch:
         assert controller.unfinished["workflows"] == 0
 
 
-async def test_work_on_a_stream_that_is_gone_ends() -> None:
-    """A mark stream is deleted with its stream, also while somebody seals it."""
-
-    async with running(FakeStore(), FakeClock()) as controller:
-        await controller.create_scope("home")
-        async with asyncio.timeout(60):
-            await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
-        assert controller.unfinished["workflows"] == 0
-
-
 async def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,7 +274,7 @@ async def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
         async def slowly(*arguments: Any) -> None:
             is_sealing.set()
             await may_seal.wait()
-            await scale.seal_and_measure(*arguments)
+            await seal_and_measure(*arguments)
 
         monkeypatch.setattr(seal, "seal_and_measure", slowly)
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

@@ -10,7 +10,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Step
-from nadi.controller.time.mark_stream import MarkStream
+from nadi.controller.time.watermarks import MarkStream
 from nadi.limits import NOTED_STEPS_MAX, WATERMARK_PERIOD_S, WATERMARKS_A_ROUND
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import REVISION_MARK, segment_id
@@ -169,14 +169,6 @@ async def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> 
         assert await timed(controller) == {"home/meters"}
         await controller.watermarks.round()
         assert (await stored(controller, store))[-1] == whole(60, 60, 90)
-
-
-async def test_of_two_controllers_one_stores_the_watermark() -> None:
-    async with with_stream(1) as (controller, store, clock), running(store, clock) as second:
-        for time in (10, 20, 30):
-            await controller.note_time(STREAM, "a", time, {0: time})
-            await asyncio.gather(controller.watermarks.round(), second.watermarks.round())
-            assert [one.lower for one in await stored(controller, store)] == list(range(10, time + 1, 10))
 
 
 @pytest.mark.parametrize("lose_reply", [False, True])

@@ -12,7 +12,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
 from nadi.controller.state.segments import Segments
-from nadi.controller.time.mark_stream import MarkStream
+from nadi.controller.time.watermarks import MarkStream
 from nadi.errors import AlreadyExistsError
 from nadi.model.watermark import Watermark
 

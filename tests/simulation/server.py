@@ -17,12 +17,14 @@ import grpc
 from grpc.aio import AioRpcError, Metadata
 
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.commits import CommitService
-from nadi.controller.grpc.groups import ReaderGroupService
+from nadi.controller.grpc.calls import (
+    CommitService,
+    EventTimeService,
+    KeyValueTableService,
+    ReaderGroupService,
+    TransactionService,
+)
 from nadi.controller.grpc.service import Service
-from nadi.controller.grpc.tables import KeyValueTableService
-from nadi.controller.grpc.time import EventTimeService
-from nadi.controller.grpc.transactions import TransactionService
 from nadi.controller.scaling.profile import FAST
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore

@@ -220,6 +220,15 @@ class Keeper:
         membership = self._membership
         return membership.lease_is_valid() and self._terms.get(number) == membership.term
 
+    def epoch(self, number: int) -> int:
+        """The epoch in which a container is here; 0 if it isn't."""
+        parts = self._parts.get(number)
+        return parts.epoch if parts is not None else 0
+
+    def may_command(self, number: int, epoch: int) -> bool:
+        """Whether the controller that began in that epoch of the container that has its records may give commands."""
+        return epoch > 0 and self.epoch(number) == epoch and self.may_answer(number)
+
     async def _affirm(self, term: int) -> None:
         """After this server was silent for so long that others may have claimed what it has, or is about to have."""
         for number, parts in list(self._parts.items()):

@@ -293,7 +293,7 @@ class ClusterNode:
             endpoint_of=self.map.endpoint_of,
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
-            is_leased=self._may_control,
+            is_leased=partial(self.keeper.may_command, CONTROLLER_CONTAINER, self.keeper.epoch(CONTROLLER_CONTAINER)),
             place_of=reach.place_of,
         )
         controller.retention.index_times = self._index_times

@@ -11,23 +11,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from nadi.controller.engine import comparisons
-from nadi.controller.engine.convoy import Convoy
-from nadi.controller.engine.hold import Leased, always
-from nadi.controller.engine.tasks import Tasks
+from nadi.controller.engine.steps import check_all, tagged
+from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
-from nadi.controller.metrics.rates import Rates
+from nadi.controller.metrics.gather import Rates
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
-from nadi.controller.periodic.schedule import Schedule
-from nadi.controller.reports.kinds import Kind, Page, report
-from nadi.controller.reports.scaling import loads, scalings
-from nadi.controller.reports.segments import replaced
+from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
 from nadi.controller.retention import policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
-from nadi.controller.state.histories import first_change
+from nadi.controller.state.histories import ask, first_change
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import (
@@ -51,14 +46,13 @@ from nadi.controller.state.records import (
     UpdateGroupWork,
     UpdateWork,
 )
-from nadi.controller.state.segments import Exchange, PlaceOf, Segments, one_place
+from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
 from nadi.controller.state.store import Store
 from nadi.controller.structures import StructureCalls, page_of, position_of
-from nadi.controller.time import marks, moment_cut
+from nadi.controller.time import marks
 from nadi.controller.transactions.decisions import Begun, Transactions
 from nadi.controller.transactions.together import Commit, commit_together, find_commit
 from nadi.controller.workflows import (
-    commit,
     create,
     delete,
     groups,
@@ -66,11 +60,9 @@ from nadi.controller.workflows import (
     scopes,
     seal,
     tables,
-    tags,
     truncate,
     update,
 )
-from nadi.controller.workflows.making import check_all
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -101,8 +93,7 @@ class Controller(StructureCalls):
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
     WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
     clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
-    follow their load. is_leased: whether no other controller can have started since this one did. place_of: as for
-    `Segments`.
+    follow their load. is_leased, place_of: as for `Segments`.
     """
 
     def __init__(
@@ -120,11 +111,11 @@ class Controller(StructureCalls):
         self.rest_port = 0  # of the same server, for clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
-        segments = Segments(exchange, self.clock, place_of)
+        segments = Segments(exchange, self.clock, place_of, is_leased)
         metadata = Metadata(Store(segments))
-        flow = Workflows(metadata, segments, self.clock, self._tasks, is_leased)
+        flow = Workflows(metadata, segments, self.clock, self._tasks)
         super().__init__(flow)
-        self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
+        self.transactions = transactions = Transactions(flow)
         self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
         self.metrics = Metrics(
@@ -144,7 +135,7 @@ class Controller(StructureCalls):
             TruncateWork: lambda name, work: truncate.steps(flow, name, work),
             SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
             DeleteWork: lambda name, work: delete.steps(flow, name, work),
-            RollWork: lambda name, work: commit.roll_steps(flow, transactions, name, work),
+            RollWork: transactions.roll_steps,
             CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
             UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
             DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
@@ -203,7 +194,7 @@ class Controller(StructureCalls):
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         if tag is not None:
             await self.metadata.scope(scope)
-            names, position = await tags.page(self._flow, scope, tag, position_of(token), LIST_PAGE)
+            names, position = await tagged(self._flow, scope, tag, position_of(token), LIST_PAGE)
             return names, position.hex() if names else token
         found, token = await self.list_stream_records(scope, token)
         return [name for name, _ in found], token
@@ -288,21 +279,21 @@ class Controller(StructureCalls):
         """The stream cut at a time of a clock."""
         check_clock(clock)
         await self.stream(name)
-        return await moment_cut.cut_at(self._flow, name, at, clock)
+        return await marks.cut_at(self._flow, name, at, clock)
 
     async def successors(self, name: StreamName, segment: int) -> list[tuple[EpochSegment, list[int]]]:
         return (await self.history(name)).successors(segment)
 
     async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
         history = await self.history(name)
-        return await comparisons.ask(self.clock, history, lambda history: history.between(start, end))
+        return await ask(self.clock, history, lambda history: history.between(start, end))
 
     async def is_segment_valid(self, name: StreamName, segment: int) -> bool:
         return any(segment == current.id for current in await self.current_segments(name))
 
     async def is_cut_valid(self, name: StreamName, cut: Cut) -> bool:
         history = await self.history(name)
-        return await comparisons.ask(self.clock, history, lambda history: history.is_valid_cut(cut))
+        return await ask(self.clock, history, lambda history: history.is_valid_cut(cut))
 
     # --- scaling ---------------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes on after it
-WORKFLOW_TAKE_UP_S = 30.0  # so long a workflow waits for another controller that shows no sign, before it takes over
-WORKFLOW_HOLD_S = 5.0  # so long a controller works before it makes sure that it still has the turn
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
 SEGMENT_CALLS_AT_ONCE = 128  # of a controller at one store: they share frames of logs; more would keep the loop long

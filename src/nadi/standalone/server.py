@@ -30,7 +30,6 @@ from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.moved import Moved
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.whereabouts import Tier2, check_within
-from nadi.standalone import anew
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 from nadi.stopping import Ending
@@ -94,7 +93,6 @@ class Server(ServerAssembly):
 
     async def _start_controller(self, exchange: Exchange) -> None:
         try:
-            await anew.finish(self.folder, self.store.containers, exchange)
             await self.controller.start()
         except StorageFullError as error:
             raise StorageFullError(

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from nadi.controller.rest import protocol, replies
-from nadi.controller.rest.parser import cut_portion
+from nadi.controller.rest.protocol import cut_portion
 from nadi.controller.rest.replies import encode
 from nadi.limits import (
     REST_BODY_FRAMING_MAX_BYTES,

@@ -278,30 +278,6 @@ async def test_a_controller_killed_at_any_step_has_scaled_or_has_not(lose_reply:
             return
 
 
-async def test_two_controllers_never_both_change_a_segment() -> None:
-    store, clock = LoadedStore(), FakeClock()
-    one, other = new_controller(store, clock), new_controller(store, clock)
-    await one.start()
-    await other.start()
-    await one.create_scope(STREAM.scope)
-    await one.create_stream(STREAM, ELASTIC)
-    for generation in range(6):
-        segments = await ids(one)
-        store.rates = {STREAM.segment(segment): 2_500.0 for segment in segments[:2]}
-        epoch = (await one.stream(STREAM)).epoch
-        await rounds(one, clock, 8)
-        one.metadata.forget(STREAM)
-        assert (await one.stream(STREAM)).epoch == epoch + 1, generation
-        store.rates = {}
-        await rounds(one, clock, 70)  # rested
-        one.metadata.forget(STREAM)
-    reports = await told(one)
-    sealed = [segment for report in reports if report.is_done for segment in report.segments]
-    assert len(sealed) == len(set(sealed))
-    await one.stop()
-    await other.stop()
-
-
 async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
     async with elastic() as (controller, store, _):
         log = controller.scaling.log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from nadi.cluster.keeper import Keeper
 from nadi.cluster.parts import ClusterParts, RecordedManifests
 from nadi.cluster.proxy.active import Active
 from nadi.cluster.records import Records, Stored
-from nadi.controller.engine import hold, workflows
+from nadi.controller.state.segments import Segments
 from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.walk import ChainObjects, Walk
@@ -100,13 +99,8 @@ def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
 
 
 @contextmanager
-def goes_on_as_the_controller_without_asking() -> Iterator[None]:
-    """What a controller has begun isn't given only if the work's record is still its own."""
-    nothing = contextlib.nullcontext()
-    with (
-        mock.patch.object(workflows, "only_if", return_value=nothing),
-        mock.patch.object(hold, "only_if", return_value=nothing),
-    ):
+def gives_commands_without_its_lease() -> Iterator[None]:
+    with mock.patch.object(Segments, "_check_lease"):
         yield
 
 
@@ -177,7 +171,7 @@ CLUSTER_MUTATIONS: list[Mutation] = [
     lets_the_snapshot_of_an_overtaken_owner_count,
     asks_not_again_whether_its_claim_stands,
     answers_reads_though_it_may_have_been_replaced,
-    goes_on_as_the_controller_without_asking,
+    gives_commands_without_its_lease,
     answers_as_a_controller_that_may_have_been_replaced,
     gives_errors_as_a_controller_that_may_have_been_replaced,
     knows_only_the_transactions_that_it_began,

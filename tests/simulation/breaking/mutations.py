@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from nadi.controller.state.records import TxnState
+from nadi.controller.transactions import commit
 from nadi.controller.transactions.decisions import Transactions, txn_text
-from nadi.controller.workflows import commit
 from nadi.model.frontier import Frontier
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.doors import appends
@@ -98,7 +98,7 @@ def answers_a_commit_before_it_is_stored() -> Iterator[None]:
 
 @contextmanager
 def commits_half_a_transaction() -> Iterator[None]:
-    merge = commit._merge
+    merge = commit.merge
 
     async def half(flow: Any, name: Any, targets: Any, epoch: int, batch: Any) -> Any:
         positions = await merge(flow, name, targets[:1], epoch, batch)
@@ -106,7 +106,7 @@ def commits_half_a_transaction() -> Iterator[None]:
             ends.update({target.id: 0 for target in targets[1:]})
         return positions
 
-    with mock.patch.object(commit, "_merge", half):
+    with mock.patch.object(commit, "merge", half):
         yield
 
 

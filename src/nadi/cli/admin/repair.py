@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.admin.check import inspected, locked, made_anew, tell, tell_anew
+from nadi.cli.admin.check import inspected, locked, tell
 from nadi.cli.printing import errors_told, failure, say
 from nadi.errors import InvalidArgumentError
 
@@ -26,10 +26,9 @@ def repair(
 ) -> None:
     """Repair a damaged data folder, after reporting what is damaged and what would be given up.
 
-    Nothing is deleted: whatever is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Streams
-    whose segments exist, but whose entries in the server's own tables are lost, are listed: the next server rebuilds
-    them when it starts. Exits with code 0 if all is well then, and with 1 if anything is lost, was given up or is
-    still to be rebuilt; the output says whether a server can be started.
+    Nothing is deleted: whatever is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Exits with
+    code 0 if all is well then, and with 1 if anything is lost or was given up; the output says whether a server can be
+    started.
     """
     if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
         raise failure(InvalidArgumentError("pass the data folder, or else both --cut-log FILE and --at BYTE"))
@@ -59,9 +58,8 @@ def _repair(data: Path, *, yes: bool) -> None:
             reports = inspected(data)
         else:
             is_sound = tell(reports, is_repaired=bool(given_up))
-        anew = made_anew(data, reports, changes=True)
     lost = given_up | {f"{report.name}: {line}": None for report in reports for line in report.lost}
-    if is_sound and not lost and not anew:
+    if is_sound and not lost:
         return
     if all(report.can_be_served for report in reports):
         is_told = any(report.lost for report in reports)
@@ -70,10 +68,8 @@ def _repair(data: Path, *, yes: bool) -> None:
         say("no server can be started: restore what is LOST from a copy")
     for line in given_up:
         say(f"given up: {line}")
-    tell_anew(anew)
     if lost:
         say("what is LOST can't be repaired")
-    if lost or anew:
         raise typer.Exit(1)
 
 
@@ -102,7 +98,6 @@ def _do(data: Path, reports: list[Report]) -> None:
 
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import known_containers, renew_format, write_format
-    from nadi.segmentstore.repair import unfinished
     from nadi.segmentstore.tier1.cut import cut
 
     with errors_told(OSError):
@@ -110,8 +105,6 @@ def _do(data: Path, reports: list[Report]) -> None:
             write_format(data, reports[0].containers)
         elif not reports[0].is_refused:
             renew_format(data)  # also for states in the form of this version, which an earlier one would misread
-        if any(report.gives_up for report in reports):
-            unfinished.note(data)
         by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
@@ -150,7 +143,6 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     from nadi.runtime import REAL
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import renew_format
-    from nadi.segmentstore.repair import unfinished
     from nadi.segmentstore.repair.inspection import cut_of, inspect_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.opening import looked_at
@@ -171,12 +163,10 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
         if not yes:
             typer.confirm(f"End the log at byte {at:,} of {file.name}, and give up what is LOST above?", abort=True)
         with errors_told(OSError, ValueError):
-            unfinished.note(folder.parent)
             renew_format(folder.parent)
             with reserve.in_words(folder):
                 say(cut(file.parent, file.name, at))
             done = asyncio.run(_repaired(folder, int(number), leaves_out=False))
         _say_done(folder.name, done)
-        say("the next server that starts rebuilds what tables lost with it, as far as it can be rebuilt, and logs it")
         if report.lost:
             raise typer.Exit(1)

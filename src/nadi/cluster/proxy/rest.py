@@ -25,7 +25,7 @@ from nadi.cluster.proxy.segment_router import endpoint_of
 from nadi.controller.rest.access import TOLD_BY_BROWSERS
 from nadi.controller.rest.endpoint import DATA, PAGE_FILES, Api
 from nadi.controller.rest.intake import takes_data
-from nadi.controller.rest.own.cluster import CLUSTER_PATH
+from nadi.controller.rest.own import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
 from nadi.limits import (

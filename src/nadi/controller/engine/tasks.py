@@ -1,13 +1,22 @@
-"""The controller's background tasks, which no call waits for."""
+"""The controller's background tasks, which no call waits for, and the grouping of calls that come in numbers.
+
+The controller's periodic work: each kind in its own task, forever.
+
+A round that fails is logged and tried again with the next; the same failure is logged once, until it changes or ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from nadi.errors import ClosedError
+from nadi.limits import CONVOY_FEW, CONVOY_WAIT_S
+from nadi.runtime import Runtime
+from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
@@ -59,3 +68,87 @@ class Tasks:
 def _seen(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # who waited has it, if anybody still did
+
+
+class Convoy:
+    """Lets work that comes in numbers go in groups, whose members do the same steps at the same time.
+
+    What is asked of a container at one time shares a frame of its log, which costs the same for one as for a hundred.
+    Calls that come one by one, as from many clients, are each at another step, and each has frames of its own. So while
+    some are under way, a new one waits until half of them have arrived, and then sets out with all others that wait.
+    Those that don't get on, because a container is on its way to another server, are seldom half of a group; and they
+    hold the next one up only for a moment.
+
+    few: so many go as they come. wait_s: nobody waits longer than this.
+    """
+
+    def __init__(self, few: int = CONVOY_FEW, wait_s: float = CONVOY_WAIT_S) -> None:
+        self._few, self._wait_s = few, wait_s
+        self._under_way = self._most = 0  # now, and when the last group set out
+        self._waiting: list[asyncio.Future[None]] = []
+        self._late: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def member(self) -> AsyncIterator[None]:
+        """Around the steps."""
+        if self._waiting or self._under_way >= self._few:
+            await self._turn()
+        else:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            self._arrived()
+
+    async def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._late is None:
+            self._late = loop.call_later(self._wait_s, self._set_out)
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._arrived()
+            raise
+
+    def _arrived(self) -> None:
+        self._under_way -= 1
+        if self._waiting and self._under_way < max(self._few, self._most // 2):
+            self._set_out()
+
+    def _set_out(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        waiting, self._waiting = [turn for turn in self._waiting if not turn.done()], []  # the others have gone
+        self._under_way += len(waiting)
+        self._most = self._under_way
+        for turn in waiting:
+            turn.set_result(None)
+
+
+class Schedule:
+    def __init__(self, clock: Runtime, tasks: Tasks) -> None:
+        self._clock, self._tasks = clock, tasks
+        self._complaints = Complaints(log, "%s wait for the next round")
+
+    def start(self, what: str, period_s: float, one_round: Callable[[], Awaitable[None]]) -> None:
+        """what: a few words for log messages, which say that it is waiting."""
+        self._tasks.spawn(self._run(what, period_s, one_round))
+
+    async def _run(self, what: str, period_s: float, one_round: Callable[[], Awaitable[None]]) -> None:
+        """One round per period, however long each takes: after a round that overruns, the next follows at once, and
+        missed ones are not made up for."""
+        clock, period_ms = self._clock, int(period_s * 1000)
+        due_ms = clock.monotonic_ms()
+        while True:
+            due_ms = max(due_ms + period_ms, clock.monotonic_ms())
+            await clock.sleep((due_ms - clock.monotonic_ms()) / 1000)
+            try:
+                await one_round()
+            except Exception as error:
+                self._complaints.tell(what, error)
+            else:
+                self._complaints.settled(what)

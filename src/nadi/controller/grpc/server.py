@@ -22,17 +22,17 @@ from nadi.access.loop_turns import LoopTurns
 from nadi.access.shares import Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.commits import CommitService
-from nadi.controller.grpc.groups import ReaderGroupService
-from nadi.controller.grpc.reports import ReportService
-from nadi.controller.grpc.requests import parsed
-from nadi.controller.grpc.room import Place, Room
-from nadi.controller.grpc.scaler import ScalerService
+from nadi.controller.grpc.calls import (
+    CommitService,
+    EventTimeService,
+    KeyValueTableService,
+    ReaderGroupService,
+    ReportService,
+    ScalerService,
+    TransactionService,
+)
+from nadi.controller.grpc.requests import Place, Room, Watches, parsed
 from nadi.controller.grpc.service import Service
-from nadi.controller.grpc.tables import KeyValueTableService
-from nadi.controller.grpc.time import EventTimeService
-from nadi.controller.grpc.transactions import TransactionService
-from nadi.controller.grpc.watches import Watches
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import (
     RPC_AT_ONCE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from nadi.controller.grpc.calls import Rpcs, outcomes
 from nadi.controller.grpc.messages import (
     config_message,
     config_of,
@@ -19,7 +20,6 @@ from nadi.controller.grpc.messages import (
     stream_name,
     with_all,
 )
-from nadi.controller.grpc.outcomes import Rpcs, outcomes
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import (

@@ -1,7 +1,8 @@
-"""Gathering the figures, within limits: of streams and groups looked at, of those told by name, and of time.
+"""Gathers the figures, within limits: of streams and groups looked at, of those told by name, and of time.
 
 Lags first, since somebody may scale by them, then what the busiest streams keep. Each is given a part of the time; what
-isn't there by then is left out, and the figures say that they aren't complete.
+isn't there by then is left out, and the figures say that they aren't complete. What passes into each stream is gathered
+for everybody at once, at most so often (`Rates`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from heapq import nlargest
 
+from nadi.controller import lag
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.keda.rates import rate
-from nadi.controller.lag import lags, states
-from nadi.controller.lag.behind import event_sizes
-from nadi.controller.lag.states import Group, Standing
-from nadi.controller.metrics.figures import Figures, StreamFigures
+from nadi.controller.keda.demand import rate
+from nadi.controller.lag import Group, Standing, event_sizes
 from nadi.controller.retention import past
 from nadi.controller.scaling.cutting import HotKey
 from nadi.controller.state.metadata import GroupName, StreamName
@@ -32,10 +32,104 @@ from nadi.limits import (
     METRICS_PAGE,
     METRICS_STREAMS,
     METRICS_STREAMS_LOOKED_AT,
+    PAGE_RATES_S,
 )
 from nadi.model.load import SegmentLoad
+from nadi.model.reports import GroupLagReport
 from nadi.naming import INTERNAL_SCOPE, parse_segment_name
 from nadi.throttled_log import Complaints
+
+OTHERS = "(others)"  # no name of a stream or group
+
+
+@dataclass(slots=True)
+class StreamFigures:
+    """segments: the current ones. kept_bytes: None if that isn't known."""
+
+    segments: int = 0
+    events_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    hot_keys: int = 0
+    kept_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in
+    each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
+    not everything was looked at."""
+
+    streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
+    others: StreamFigures | None = None
+    streams_count: int | None = None
+    lags: list[GroupLagReport] = field(default_factory=list)
+    groups_count: int | None = None
+    is_complete: bool = True
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRate:
+    """segments: how many it has now; those that it ended with, if it is sealed."""
+
+    name: StreamName
+    segments: int
+    is_sealed: bool
+    events_per_s: float
+    bytes_per_s: float
+
+
+class Rates:
+    """The rates of people's streams, in order of their names: `await rates.all()`."""
+
+    def __init__(self, flow: Workflows) -> None:
+        self._flow = flow
+        self._gathering = asyncio.Lock()
+        self._gathered_s = 0.0
+        self._found: list[StreamRate] | None = None
+
+    async def all(self) -> list[StreamRate]:
+        """As they are now, or were a second ago; of the first 100,000 streams that there are."""
+        async with self._gathering:
+            clock = self._flow.clock
+            if self._found is None or clock.monotonic() - self._gathered_s > PAGE_RATES_S:
+                self._found = await self._gather()
+                self._gathered_s = clock.monotonic()
+            return self._found
+
+    async def _gather(self) -> list[StreamRate]:
+        loads: dict[StreamName, list[SegmentLoad]] = {}
+        for load in await self._flow.segments.loads():
+            try:
+                scope, stream, _ = parse_segment_name(load.segment)
+            except InvalidArgumentError:
+                continue  # a part of a transaction, say
+            loads.setdefault(StreamName(scope, stream), []).append(load)
+        found: list[StreamRate] = []
+        position = b""
+        while True:
+            scopes, position = await self._flow.metadata.scopes.page(position, METRICS_PAGE)
+            if not scopes:
+                return sorted(found, key=lambda one: one.name)
+            for scope, _ in scopes:
+                if scope != INTERNAL_SCOPE:
+                    await self._of_scope(scope, loads, found)
+
+    async def _of_scope(self, scope: str, loads: dict[StreamName, list[SegmentLoad]], found: list[StreamRate]) -> None:
+        position = b""
+        while len(found) < METRICS_STREAMS_LOOKED_AT:
+            page, position = await self._flow.metadata.streams(scope).page(position, METRICS_PAGE)
+            if not page:
+                return
+            for stream, record in page:
+                if stream.startswith("_"):
+                    continue
+                name, is_sealed = StreamName(scope, stream), record.value.state is StreamState.SEALED
+                its = loads.get(name, [])
+                events, sizes = (0.0, 0.0) if is_sealed else (rate(its, events=True), rate(its, events=False))
+                found.append(StreamRate(name, len(record.value.segments), is_sealed, events, sizes))
+            await asyncio.sleep(0)
+
 
 log = logging.getLogger(__name__)
 
@@ -149,14 +243,14 @@ async def _lags(
     permits = asyncio.Semaphore(METRICS_AT_ONCE)
 
     async def stand(name: GroupName, group: ReaderGroup) -> None:
-        found.append(await states.standing(flow, name, group))
+        found.append(await lag.standing(flow, name, group))
 
     async def measure_all(name: StreamName) -> None:
         stream = await past.look(flow, name)
         if name in figures.streams:
             figures.streams[name].kept_bytes = stream.kept_bytes
         for group, standing in by_stream[name]:
-            figures.lags.append(await lags.measured(flow, group, standing, sizes, stream))
+            figures.lags.append(await lag.measured(flow, group, standing, sizes, stream))
 
     await together(_one(figures, permits, name.key, stand(name, group)) for name, group in groups.items())
     by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.metrics.figures import Figures
-from nadi.controller.metrics.gather import HotKeys, gather
+from nadi.controller.metrics.gather import Figures, HotKeys, gather
 from nadi.controller.periodic.retention_rounds import Released
 from nadi.controller.periodic.scaling_rounds import Counts
 from nadi.errors import NadiError

@@ -13,22 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
+from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.periodic.schedule import Schedule
-from nadi.controller.retention.ages import Ages
-from nadi.controller.retention.names import Named, Names
 from nadi.controller.retention.past import Past, look
 from nadi.controller.retention.policy import Policy
-from nadi.controller.retention.verdict import Judge, Report
+from nadi.controller.retention.verdict import Ages, Judge, Named, Names, Report
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import AnyWork, Number, RetentionType, StreamState
-from nadi.controller.state.store import ANY_VERSION, freeing_room
+from nadi.controller.state.records import AnyWork, RetentionType, StreamState
 from nadi.controller.workflows import truncate
-from nadi.errors import NotFoundError, StorageFullError, StreamSealedError
+from nadi.errors import NotFoundError, StreamSealedError
 from nadi.limits import (
     RETENTION_AT_ONCE,
     RETENTION_CLOCK_S,
@@ -43,7 +39,6 @@ from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
-_LISTED = "limited/all"  # in `numbers`: streams of before this table existed are in it too
 IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
 _Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
 
@@ -67,7 +62,6 @@ class RetentionRounds:
         self._names = Names(flow.segments)
         self.index_times: IndexTimes | None = None  # set by a server that can
         self._token = b""  # where the next round continues
-        self._are_listed = False
         self._going_on: dict[str, asyncio.Task[None]] = {}  # streams that are being looked at
         self._complaints = Complaints(log, "retention of %s waits for the next round")
 
@@ -97,8 +91,6 @@ class RetentionRounds:
 
     async def round(self) -> None:
         """Look at the next streams, at most RETENTION_STREAMS_A_ROUND of them."""
-        if not self._are_listed:
-            await self._list_all()
         names: dict[str, _Reading] = {}  # of scopes, each read once a round
         permits = asyncio.Semaphore(RETENTION_AT_ONCE)
 
@@ -181,19 +173,6 @@ class RetentionRounds:
     async def _strike_off(self, name: StreamName) -> None:
         """End the stream's rounds, unless it has got a policy before it was struck off."""
         await self._table.remove([name.key])
-        self._flow.metadata.forget(name)
         found = await self._flow.metadata.find_stream(name)
         if found is not None:
             await self._flow.metadata.keep_limited(name, found.value.config)
-
-    async def _list_all(self) -> None:
-        """List the streams that got their policies from a version that didn't list them."""
-        metadata = self._flow.metadata
-        if await metadata.numbers.get(_LISTED) is None:
-            async for scope, _ in metadata.scopes.scan():
-                async for stream, record in metadata.streams(scope).scan():
-                    with freeing_room():  # as a truncation will
-                        await metadata.keep_limited(StreamName(scope, stream), record.value.config)
-            with suppress(StorageFullError):  # then they are listed again after the next start
-                await metadata.numbers.put(_LISTED, Number(1), ANY_VERSION)
-        self._are_listed = True

@@ -15,8 +15,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.scaling.cutting import HotKey
 from nadi.controller.scaling.judge import Decision, Judge, Step
 from nadi.controller.scaling.log import ScalingLog
@@ -37,7 +37,7 @@ from nadi.limits import (
     SCALING_WATCHED,
 )
 from nadi.model.load import SegmentLoad
-from nadi.naming import INTERNAL_SCOPE, parse_segment_name, segment_epoch
+from nadi.naming import INTERNAL_SCOPE, parse_segment_name
 from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
@@ -106,11 +106,7 @@ class ScalingRounds:
         self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float, all_measured: bool
     ) -> int:
         """Return how many segments were looked at, and what a look costs besides as so many."""
-        metadata = self._flow.metadata
-        found = await metadata.find_stream(name)
-        if found is not None and any(segment_epoch(segment) > found.value.epoch for segment in loads):
-            metadata.forget(name)  # another controller has scaled it
-            found = await metadata.find_stream(name)
+        found = await self._flow.metadata.find_stream(name)
         if found is None or found.value.state is not StreamState.ACTIVE or not _is_elastic(found.value):
             self._watched.discard(name.key)
             self._judges.pop(name.key, None)

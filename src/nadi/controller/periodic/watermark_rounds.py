@@ -22,8 +22,7 @@ from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TimedStream, WriterMark
 from nadi.controller.state.store import ANY_VERSION, RecordTable, Versioned
-from nadi.controller.time.mark_stream import Extent, MarkStream
-from nadi.controller.time.watermarks import judge
+from nadi.controller.time.watermarks import Extent, MarkStream, judge
 from nadi.controller.workflows import truncate
 from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamNotFoundError, UnavailableError
 from nadi.limits import WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
@@ -109,7 +108,7 @@ class WatermarkRounds:
             self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
         later: Extent | None = extent
         for watermark in verdict.watermarks:
-            if later is None:  # another controller is at it
+            if later is None:  # one was stored meanwhile, by a try without answer
                 break
             later = await mark_stream.add(watermark, later)
         if verdict.watermarks and later is not None:

@@ -1,20 +1,115 @@
 """The application that serves the endpoints, and what else has a path: `/ping`, the description, and the pages of a
-`Site`."""
+`Site`. The OpenAPI 3.1 description is built from the endpoints and the bodies' types.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from nadi.controller.rest import own, resources
+from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import Api, Call, Endpoint, read_body
-from nadi.controller.rest.openapi import describe
 from nadi.controller.rest.replies import JSON, encode, failure, refused
-from nadi.controller.rest.routes import ENDPOINTS
+
+_REF = "#/components/schemas/{name}"
+_PART = re.compile(r"\{(\w+)\}")
+_THINGS = {
+    "scopeName": "scope",
+    "streamName": "stream",
+    "readerGroupName": "reader group",
+    "bookmarkName": "bookmark",
+    "sliceName": "slice",
+    "id": "component",
+}
+_ANYWHERE = {
+    400: "The request can't be right as it stands; the message names what is wrong.",
+    401: "Credentials are missing or not valid.",
+    403: "The credentials are insufficient for this.",
+    500: "The server failed to handle this request.",
+    503: "The server can't do it now, or still recovers: try again.",
+}
+
+
+def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The description, ready to be encoded as JSON."""
+    kinds = [kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None]
+    schemas, components = msgspec.json.schema_components([Error, *kinds], ref_template=_REF)
+    following = iter(schemas)
+    error = next(following)
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        gives = next(following) if endpoint.gives is not None else None
+        body = next(following) if endpoint.body is not None else None
+        paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = _operation(endpoint, gives, body, error)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nadi controller",
+            "version": version("nadi"),
+            "description": "Scopes, streams, reader groups and health, at Pravega's paths.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
+    if gives is not None:
+        success["content"] = {media: {"schema": gives} for media in endpoint.media}
+    responses: dict[str, Any] = {str(endpoint.status): success}
+    for code, meaning in _codes(endpoint).items():
+        responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
+        "summary": endpoint.summary,
+        "responses": responses,
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PART.findall(endpoint.path)
+    ]
+    parameters += [{"in": "query", **asdict(parameter)} for parameter in endpoint.query]
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    elif endpoint.takes:
+        operation["requestBody"] = {"required": True, "content": {media: {} for media in endpoint.takes}}
+    return operation
+
+
+def _codes(endpoint: Endpoint) -> dict[int, str]:
+    own = dict(endpoint.codes or {})
+    if parts := _PART.findall(endpoint.path):
+        own[404] = f"There is no such {_THINGS[parts[-1]]}."
+    codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
+    if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
+        del codes[400]
+    if endpoint.body is not None:
+        own[413] = "The body is too large, or its chunks are too small; the connection ends."
+        own[415] = "The body is not said to be application/json."
+    return dict(sorted((codes | own).items()))
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    parts = [part for part in endpoint.path.split("/") if part and part != "v1"]
+    return "-".join([endpoint.verb.lower(), *(part.strip("{}") for part in parts)])
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (*resources.ENDPOINTS, *own.ENDPOINTS)
 
 
 def rest_app(api: Api) -> Starlette:

@@ -1,4 +1,6 @@
-"""How much of a stream lies after a stream cut: the sum over the cut's own segments and all that follow them.
+"""A stream's past as retention sees it: how much lies after a cut, and which of two cuts is the earlier.
+
+How much of a stream lies after a stream cut: the sum over the cut's own segments and all that follow them.
 
 Sealed segments' lengths are recorded with the epoch that replaced them; only those that may still grow are asked for
 at the store. So an answer costs as many questions as the stream has current segments, however often it was scaled.
@@ -11,22 +13,42 @@ at the store. So an answer costs as many questions as the stream has current seg
 >>> past = Past(history, {}, {0: 100, left: 20, right: 3})
 >>> past.bytes_after({0: 70}), past.bytes_after({left: 20, right: 1}), past.bytes_after({0: 100, left: -1, right: 0})
 (53, 2, 23)
+
+The order of one stream's cuts, for the rules of retention: the earliest and latest of two, in one form.
+
+A place between a segment and its successors has two names: the segment's end, and its successors' starts. Comparisons
+are of *settled* cuts, moved past segments that were read to their ends, for which each place has one name. The earliest
+of cuts is that of any; of two names for a place it gives the older, so the segments that both name stay.
+
+The newest cut of a stream with at least so many bytes after it, or the oldest with at most so many.
+
+All keys should go back equally far, so the cut lies between two cuts of moments, at most a second apart, which are
+found by halving the time between them. Between those two, segments are passed one after another, and one of them in
+part, up to a boundary between its events. The questions to the store are limited: `MOMENTS_TRIED` cuts of moments and
+`BOUNDARIES_TRIED` looks for a boundary, however much the stream has.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import EpochSegment
 from nadi.controller.state.segments import together
-from nadi.errors import InvalidStreamCutError, SegmentNotFoundError
+from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentNotFoundError
+from nadi.limits import TIME_INDEX_MS
+from nadi.model import cutorder
+from nadi.model.cutorder import CutOrder
+from nadi.model.frontier import Frontier
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_id
 
 
@@ -121,3 +143,206 @@ async def bytes_after(flow: Workflows, name: StreamName, cut: Cut) -> int:
     Raises StreamNotFoundError, and InvalidStreamCutError for a cut of another stream.
     """
     return (await look(flow, name)).bytes_after(cut)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The cuts of the stream that `past` looked at."""
+
+    past: Past
+
+    @property
+    def head(self) -> Cut:
+        """Where the stream begins, settled."""
+        return self.settled(self.past.head or self.past.history.head_of_time())
+
+    def is_of_stream(self, cut: Cut) -> bool:
+        """Whether a reader of the stream could stand there; False too if epochs it needs are forgotten."""
+        try:
+            return self.past.history.is_valid_cut(cut)
+        except EpochGoneError:
+            return False
+
+    def is_forgotten(self, cut: Cut) -> bool:
+        """Whether the cut stands in epochs that are forgotten: under some keys, at least, before the head."""
+        history = self.past.history
+        return not any(map(history.is_unknown, cut)) and any(map(history.is_forgotten, cut))
+
+    def is_gone(self, cut: Cut) -> bool:
+        """Whether such a cut has nothing of what is left before it, under any key."""
+        head, history = self.head, self.past.history
+        is_passed = history.passed(head)
+        known = (segment for segment in cut if not history.is_forgotten(segment))
+        return all(is_passed(segment) or cut[segment] <= head.get(segment, -1) for segment in known)
+
+    def settled(self, cut: Cut) -> Cut:
+        """The same place, after all segments that end there."""
+        frontier, offsets = self.standing(cut)
+        return frontier.positions(offsets)
+
+    def standing(self, cut: Cut) -> tuple[Frontier, dict[int, int]]:
+        """The segments that the settled cut stands in, and how far it has read them. InvalidStreamCutError if it isn't
+        legal."""
+        history = self.past.history
+        segments = [_range_of(history.segments[segment]) for segment in cut]
+        frontier = Frontier(segments, [segment for segment, offset in cut.items() if offset < 0])
+        offsets = {segment: max(cut[segment], 0) for segment in frontier.active}
+        self.pass_finished(frontier, offsets)
+        return frontier, offsets
+
+    def pass_finished(self, frontier: Frontier, offsets: dict[int, int]) -> list[int]:
+        """Lead a frontier over segments that are sealed and read to their ends; the segments that it begins thereby.
+
+        A length is recorded once its segment is sealed: one without is passed later.
+        """
+        sizes, look, begun = self.past.history.sizes, list(frontier.active), list[int]()
+        while look:
+            segment = look.pop()
+            if offsets[segment] < sizes.get(segment, offsets[segment] + 1):
+                continue
+            following = [_range_of(new) for new, _ in self.past.history.successors(segment)]
+            if following:  # else the stream was sealed with it
+                del offsets[segment]
+                for piece in frontier.complete(segment, following):
+                    offsets[piece.segment_id] = 0
+                    look.append(piece.segment_id)
+                    begun.append(piece.segment_id)
+        return [segment for segment in begun if segment in offsets]
+
+    def earliest(self, one: Cut, other: Cut) -> Cut:
+        """The cut before which lies exactly what lies before both."""
+        return cutorder.earliest(_cut(one), _cut(other), self._ranges(one, other)).positions
+
+    def latest(self, one: Cut, other: Cut) -> Cut:
+        """The cut before which lies everything that lies before either."""
+        return cutorder.latest(_cut(one), _cut(other), self._ranges(one, other)).positions
+
+    def is_at_or_after(self, one: Cut, other: Cut) -> bool:
+        """Whether no part of one settled cut lies before another."""
+        return self._order(one, other).is_at_or_after
+
+    def is_same(self, one: Cut, other: Cut) -> bool:
+        """Whether two settled cuts are one place."""
+        return self._order(one, other) is CutOrder.EQUAL
+
+    def _order(self, one: Cut, other: Cut) -> CutOrder:
+        return cutorder.compare(_cut(one), _cut(other), self._ranges(one, other))
+
+    def _ranges(self, one: Cut, other: Cut) -> cutorder.KeyRanges:
+        segments = self.past.history.segments
+        return {i: (segments[i].low, segments[i].high) for cut in (one, other) for i in cut}
+
+
+def _cut(cut: Cut) -> StreamCut:
+    return StreamCut("", "", cut)
+
+
+def _range_of(segment: EpochSegment) -> SegmentRange:
+    return SegmentRange(segment.id, segment.low, segment.high)
+
+
+MOMENTS_TRIED = 60
+BOUNDARIES_TRIED = 40
+CutAt = Callable[[int], Awaitable[Cut]]  # the cut of a moment, in ms since 1970
+Locate = Callable[[int, int], Awaitable[int]]  # of a segment, the first boundary of events at or after an offset
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A cut, and a moment whose cut lies at or before it."""
+
+    cut: Cut
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search needs of the stream. since_ms: the cut of that moment leaves enough, as far as known; the head is
+    taken instead if it doesn't."""
+
+    cuts: Cuts
+    cut_at: CutAt
+    locate: Locate
+    since_ms: int
+    now_ms: int
+
+    async def newest_with(self, least_bytes: int) -> Sized:
+        """The newest cut with at least so many bytes after it: less than one event's more, unless it stands at the
+        head or an event is larger than what can be told apart in so many questions."""
+        return await self._find(least_bytes, at_most=False)
+
+    async def oldest_with(self, most_bytes: int) -> Sized:
+        """The oldest cut with at most so many bytes after it."""
+        return await self._find(most_bytes, at_most=True)
+
+    async def _find(self, limit: int, *, at_most: bool) -> Sized:
+        past, head = self.cuts.past, self.cuts.head
+        after = past.bytes_after(head)
+        if after <= limit:
+            return Sized(head, self.since_ms)
+        low_ms, low = self.since_ms, self.cuts.settled(await self.cut_at(self.since_ms))
+        low_after = past.bytes_after(low)
+        if low_after < limit:  # the clock has gone back, or less is to be kept than before
+            low_ms, low, low_after = 0, head, after
+        high_ms, high = self.now_ms, self.cuts.settled(await self.cut_at(self.now_ms))
+        high_after = past.bytes_after(high)
+        if high_after >= limit:  # a moment ago, or by a clock that was fast
+            return Sized(await self._between(high, None, high_after - limit, at_most=at_most), self.now_ms)
+        for tried in range(MOMENTS_TRIED):
+            if high_ms - low_ms <= TIME_INDEX_MS or low_after == limit:
+                break
+            part = 0.5 if tried % 2 or low_ms == 0 else (low_after - limit) / (low_after - high_after)
+            middle_ms = low_ms + max(1, min(high_ms - low_ms - 1, int((high_ms - low_ms) * part)))
+            middle = self.cuts.settled(await self.cut_at(middle_ms))
+            middle_after = past.bytes_after(middle)
+            if middle_after >= limit:
+                low_ms, low, low_after = middle_ms, middle, middle_after
+            else:
+                high_ms, high, high_after = middle_ms, middle, middle_after
+        return Sized(await self._between(low, high, low_after - limit, at_most=at_most), low_ms)
+
+    async def _between(self, low: Cut, high: Cut | None, surplus: int, *, at_most: bool) -> Cut:
+        """Read on from one cut towards another, or the tail, until as many bytes are passed as are too many."""
+        past = self.cuts.past
+        frontier, offsets = self.cuts.standing(low)
+        is_passed = past.history.passed(high) if high is not None else lambda _: True
+        look = sorted(offsets)
+        while look and surplus > 0:
+            segment = look.pop(0)
+            end = past.ends.get(segment, 0)
+            if high is not None and segment in high:
+                end = min(end, max(high[segment], 0))
+            elif not is_passed(segment):
+                continue
+            left = end - offsets[segment]
+            if left <= 0:
+                continue
+            if left > surplus:
+                offsets[segment] = await self._boundary(segment, offsets[segment], surplus, at_most=at_most)
+                break
+            offsets[segment], surplus = end, surplus - left
+            look += self.cuts.pass_finished(frontier, offsets)
+        return self.cuts.settled(frontier.positions(offsets))
+
+    async def _boundary(self, segment: int, start: int, count: int, *, at_most: bool) -> int:
+        """The first boundary `count` bytes after `start` or later; or the last one that is no later."""
+        goal = start + count
+        found = await self.locate(segment, goal)
+        if at_most or found == goal:
+            return found
+        low, high, step = start, goal, 256  # low is a boundary, and none lies from `high` to the goal
+        for tried in range(BOUNDARIES_TRIED):
+            if low == start:  # back from the goal in growing steps
+                target, step = max(low + 1, goal - step), 4 * step
+            else:  # one event on, or half of the way
+                target = low + 1 if tried % 2 else (low + high + 1) // 2
+            if target >= high:
+                break
+            found = await self.locate(segment, target)
+            if found <= goal:
+                low = found
+            elif target == low + 1:
+                break
+            else:
+                high = target
+        return low

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nadi.controller.retention.cuts import Cuts
+from nadi.controller.retention.past import Cuts
 from nadi.controller.state.history import Cut
 from nadi.controller.state.records import Config, RetentionType
 from nadi.errors import InvalidArgumentError

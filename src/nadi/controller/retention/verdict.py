@@ -2,32 +2,203 @@
 
 `Judge` asks for what the rules (`policy`) need: the cuts of moments or sizes, what subscribers have published, and the
 names in the scope. It changes nothing.
+
+What the wall clock showed how long ago: retention by time is about ages, and clocks are set.
+
+A segment's time index dates bytes by the wall clock. If the clock is set forward, everything looks old at once, and
+what was written a minute ago must not be taken for yesterday's. So ages are measured by the monotonic clock: data is
+older than an age if its date lies before everything that the wall clock has shown since then.
+
+The date of bytes is never less than what the clock showed when they came (`segmentstore.state.time_index`). So if a
+clock jumps forward, and back again or not, nothing is truncated early. What was dated while it was fast is kept until
+the clock has really shown that date. How it went before this process started isn't known: over a restart the clock is
+believed; but not at once, as some machines start with a wrong one and correct it then.
+
+Bookmarks and slices as retention sees them: places that have a name, behind which nothing is truncated.
+
+Clients keep them in a table of their scope, and anybody who may write that may write nonsense: what can't be read, or
+names no place of the stream, protects nothing, and is logged once. What lies before the head is gone: a bookmark there
+protects nothing either, while a slice does as long as some of it is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
+import msgspec
 from cachetools import LRUCache
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.retention.ages import Ages
-from nadi.controller.retention.by_size import Search
-from nadi.controller.retention.cuts import Cuts
-from nadi.controller.retention.names import Named, NameKind, protected
-from nadi.controller.retention.past import Past, look
+from nadi.controller.retention.past import Cuts, Past, Search, look
 from nadi.controller.retention.policy import Policy, consumed_by_all, cut_by_size, cut_by_time
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import RetentionType, Stream, StreamState
-from nadi.controller.time.moment_cut import cut_at
-from nadi.errors import DamagedDataError
-from nadi.limits import EVENT_TIME_MIN, RETENTION_HOLDERS_TOLD, TIME_INDEX_MS
+from nadi.controller.state.segments import Segments
+from nadi.controller.time.marks import cut_at
+from nadi.errors import DamagedDataError, InvalidArgumentError, InvalidStreamCutError, SegmentNotFoundError
+from nadi.limits import (
+    EVENT_TIME_MIN,
+    RETENTION_CLOCK_PIECES,
+    RETENTION_HOLDERS_TOLD,
+    RETENTION_NAMES_A_TURN,
+    RETENTION_NAMES_MAX,
+    TABLE_PAGE_MAX_ENTRIES,
+    TIME_INDEX_MS,
+)
+from nadi.model.place import Stored
+from nadi.model.streamcut import StreamCut
+from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX, segment_name
+from nadi.runtime import Runtime
+from nadi.throttled_log import Complaints
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableEntry
 from nadi.wire.moments import ARRIVAL, clock_of
+
+_SLACK_MS = 200  # by which two clocks may differ before it is taken for a change
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """From then on, by the monotonic clock, the wall clock was so much ahead of it."""
+
+    since_ms: int
+    ahead_ms: int
+
+
+class Ages:
+    """Reads both clocks whenever `note` is called, and remembers how they have parted."""
+
+    def __init__(self, clock: Runtime) -> None:
+        self._clock = clock
+        self._started_ms = self._noted_ms = clock.monotonic_ms()
+        self._pieces = deque([_Piece(self._started_ms, clock.now_ms() - self._started_ms)])
+
+    @property
+    def known_ms(self) -> int:
+        """For how long the clocks have been compared."""
+        return self._clock.monotonic_ms() - self._started_ms
+
+    def note(self) -> None:
+        """Compare the clocks; call it every second or so."""
+        now_ms = self._clock.monotonic_ms()
+        ahead_ms, last = self._clock.now_ms() - now_ms, self._pieces[-1]
+        if abs(ahead_ms - last.ahead_ms) > _SLACK_MS:  # set back, it may have been so since the last note
+            self._pieces.append(_Piece(self._noted_ms if ahead_ms < last.ahead_ms else now_ms, ahead_ms))
+            if len(self._pieces) > RETENTION_CLOCK_PIECES:
+                first, second = self._pieces.popleft(), self._pieces.popleft()
+                self._pieces.appendleft(_Piece(first.since_ms, min(first.ahead_ms, second.ahead_ms)))
+        self._noted_ms = now_ms
+
+    def moment(self, age_ms: int) -> int:
+        """A moment before which everything is older than that age, in ms since 1970; 0 if there is none."""
+        self.note()
+        then_ms = self._noted_ms - age_ms
+        pieces = list(self._pieces)
+        ends_ms = [piece.since_ms for piece in pieces[1:]] + [self._noted_ms]
+        began_ms = [then_ms, *(max(piece.since_ms, then_ms) for piece in pieces[1:])]
+        shown = (
+            began + piece.ahead_ms
+            for piece, began, end in zip(pieces, began_ms, ends_ms, strict=True)
+            if end >= then_ms
+        )
+        return max(0, min(shown) - _SLACK_MS)
+
+
+log = logging.getLogger(__name__)
+
+NameKind = Literal["bookmark", "slice"]
+_CUTS = {"bookmark": 1, "slice": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A bookmark, or a slice that ends at `end`."""
+
+    kind: NameKind
+    name: str
+    stream: str
+    start: Cut
+    end: Cut | None = None
+
+
+class Names:
+    """Reads the names of scopes; what it has decoded is kept while its entry stays as it is."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._known: LRUCache[tuple[str, bytes], tuple[int, Named | None]] = LRUCache(RETENTION_NAMES_MAX)
+        self._complaints = Complaints(log, "%s protects nothing from retention")
+
+    async def of_scope(self, scope: str) -> dict[str, list[Named]]:
+        """By stream; InvalidArgumentError if there are too many."""
+        found: dict[str, list[Named]] = {}
+        count = 0
+        async for entry in self._entries(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)):
+            count += 1
+            if count > RETENTION_NAMES_MAX:
+                raise InvalidArgumentError(
+                    f"scope {scope} has more than {RETENTION_NAMES_MAX:,} bookmarks and slices: delete some"
+                )
+            key = scope, bytes(entry.key)
+            known = self._known.get(key)
+            if known is None or known[0] != entry.version:
+                if count % RETENTION_NAMES_A_TURN == 0:
+                    await asyncio.sleep(0)
+                known = self._known[key] = entry.version, self._decoded(scope, key[1], bytes(entry.value))
+            if known[1] is not None:
+                found.setdefault(known[1].stream, []).append(known[1])
+        return found
+
+    async def _entries(self, table: str) -> AsyncIterator[TableEntry]:
+        token = b""
+        while True:
+            command = wire.ReadTableEntries(
+                self._segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b"")
+            )
+            try:
+                page = await self._segments.ask(command, wire.TableEntriesRead)
+            except SegmentNotFoundError:
+                return  # none was ever made
+            if not page.entries:
+                return
+            for entry in page.entries:
+                yield entry
+            token = page.continuation_token
+
+    def _decoded(self, scope: str, key: bytes, value: bytes) -> Named | None:
+        kind, _, name = key.decode(errors="replace").partition("/")
+        try:
+            stored = msgspec.json.decode(value, type=Stored)
+            cuts = [StreamCut.from_text(text) for text in stored.cuts]
+            if len(cuts) != _CUTS.get(kind) or any((cut.scope, cut.stream) != (scope, stored.stream) for cut in cuts):
+                raise InvalidStreamCutError("it is neither a bookmark nor a slice of one of the scope's streams")
+        except (msgspec.MsgspecError, InvalidStreamCutError) as error:
+            self._complaints.tell(f"{kind} {scope}/{name}", error)
+            return None
+        ends = [cut.positions for cut in cuts]
+        return Named(cast("NameKind", kind), name, stored.stream, ends[0], ends[1] if len(ends) > 1 else None)
+
+
+def protected(cuts: Cuts, named: Named) -> Cut | None:
+    """From where on the name keeps the stream's data; None if it names none that is left."""
+    head, end = cuts.head, named.end
+    if not all(cuts.is_of_stream(cut) or cuts.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
+        return None
+    start = None if cuts.is_forgotten(named.start) else cuts.settled(named.start)
+    if start is not None and cuts.is_at_or_after(start, head):
+        return named.start  # as it was given, so that the segments it names stay
+    if end is None or (cuts.is_gone(end) if cuts.is_forgotten(end) else cuts.is_at_or_after(head, cuts.settled(end))):
+        return None
+    return head if start is None else cuts.latest(start, head)
+
 
 _REMEMBERED = 10_000  # streams
 _TRIES = 5  # to describe a stream while truncations move its head

@@ -18,7 +18,7 @@ from nadi.controller.state.store import ABSENT
 from nadi.errors import ConditionFailedError, ContentionError
 from nadi.limits import SCALING_LOG_ENTRIES
 
-_TRIES = 5  # while another controller writes to the same log
+_TRIES = 5  # after one that got no answer
 _REMEMBERED = 100  # logs, up to 160 KB each
 
 
@@ -51,8 +51,8 @@ class ScalingLog:
         raise ContentionError(f"the scaling log of {name}", _TRIES)
 
     async def entries(self, name: StreamName) -> list[ScalingEntry]:
-        """The stream's entries, oldest first. One that was written again, since another controller came between, is
-        there once."""
+        """The stream's entries, oldest first. One that was written again, after a try without answer, is there
+        once."""
         found = [record.value async for _, record in self._metadata.scalings(name).scan()]
         told = {
             (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry

@@ -122,11 +122,6 @@ class History:
         known = self._epochs.began_ms.get(self._known(segment).id)
         return self.change(segment_epoch(segment)).created_ms if known is None else known
 
-    @property
-    def older_began_ms(self) -> Mapping[int, int]:
-        """Of the first known epoch's segments that an older one created, when that one began."""
-        return self._epochs.began_ms
-
     def _check_epoch(self, epoch: int) -> None:
         if 0 <= epoch < self.first:
             raise _gone(f"epoch {epoch}")

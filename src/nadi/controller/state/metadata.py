@@ -15,8 +15,7 @@
     _system/_tables/limited                 scope/stream -> LimitedStream, those with a retention policy; made by the
                                             first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
-    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished;
-                                            scope/stream -> Turn, for each one not inside another
+    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
     _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
@@ -207,40 +206,7 @@ class Metadata:
         if scope == INTERNAL_SCOPE:
             raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
         if (await self.scope(scope)).value.state is ScopeState.DELETING:
-            self.forget(StreamName(scope, ""))  # it may stay after all
-            if (await self.scope(scope)).value.state is ScopeState.DELETING:
-                raise ScopeNotFoundError(scope)
-
-    # --- what other controllers may have changed ---------------------------------------------------
-
-    def _subject(self, name: StreamName) -> list[tuple[RecordTable[Any], list[str]]]:
-        """The records that workflows of this name change."""
-        if not (_may_exist(name.scope) and (_may_exist(name.stream) or not name.stream)):
-            return []
-        if not name.stream:
-            return [(self.scopes, [name.scope])]
-        mark = [] if name.stream.startswith("_") else [name.mark.stream]
-        subject: list[tuple[RecordTable[Any], list[str]]] = [(self.streams(name.scope), [name.stream, *mark])]
-        if name.stream.startswith(READER_GROUP_PREFIX):
-            subject.append((self.groups(name.scope), [GroupName.of(name).group]))
-        elif name.stream.endswith(TABLE_SUFFIX):
-            subject.append((self.tables(name.scope), [TableName.of(name).table]))
-        return subject
-
-    def forget(self, name: StreamName) -> None:
-        """Read the subject's records afresh when they are next needed."""
-        for table, keys in self._subject(name):
-            self._store.forget(table.name, keys)
-
-    def remembered(self, name: StreamName) -> Sequence[int | None]:
-        """Their versions when last read; None for records that weren't read or didn't exist."""
-        found = [self._store.recall(table.name, key) for table, keys in self._subject(name) for key in keys]
-        return [None if record is None else record.version for record in found]
-
-    async def standing(self, name: StreamName) -> Sequence[int | None]:
-        """Their current versions; None for records that don't exist."""
-        found = [record for table, keys in self._subject(name) for record in await table.get_all(keys)]
-        return [None if record is None else record.version for record in found]
+            raise ScopeNotFoundError(scope)
 
     # --- streams ---------------------------------------------------------------------------------
 

@@ -288,17 +288,6 @@ class Work(Record, frozen=True):
     """A workflow that was started on one stream."""
 
 
-class Turn(Work, frozen=True, tag="turn"):
-    """Whose turn it is on a stream and its mark stream: the named kind of work, on the named one of them, goes first.
-
-    It is stored and removed together with the work, so only one of several controllers works on them at a time.
-    """
-
-    controller: str
-    stream: str
-    kind: str
-
-
 class CreateWork(Work, frozen=True, tag="create"):
     config: Config
     created_ms: int
@@ -339,10 +328,10 @@ class RollWork(Work, frozen=True, tag="roll"):
 
 
 class DeleteScopeWork(Work, frozen=True, tag="scope"):
-    """`version` is that of the scope's record, so that no later scope of its name is deleted; -1: whichever it has."""
+    """`version` is that of the scope's record, so that no later scope of its name is deleted."""
 
     recursive: bool
-    version: int = -1
+    version: int
 
 
 class CreateGroupWork(Work, frozen=True, tag="create_group"):
@@ -380,5 +369,4 @@ AnyWork = (
     | CreateTableWork
     | DeleteTableWork
     | DeleteScopeWork
-    | Turn
 )

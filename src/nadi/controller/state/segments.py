@@ -3,7 +3,7 @@
 `exchange` takes a command and returns the store's reply, which may be an error command; it raises
 UnavailableError when the store can't be reached. Each call here is idempotent: what is already done
 counts as done, so a workflow can be run again from its start. Only unavailability is retried, a few
-times; workflows deal with longer outages.
+times; workflows deal with longer outages. A controller that may have been replaced gives no command at all.
 
 Calls to each store wait in a lane of its own, so one that doesn't answer holds up nobody who asks another.
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,7 +26,7 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
-from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
+from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE
 from nadi.model.load import SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import Runtime
@@ -40,6 +38,7 @@ from nadi.wire.moments import ARRIVAL
 
 Exchange = Callable[[Command], Awaitable[Command]]
 PlaceOf = Callable[[Command], str]
+Leased = Callable[[], bool]
 
 Answer = TypeVar("Answer", bound=Command)
 A = TypeVar("A")
@@ -48,18 +47,8 @@ _FIRST_PAUSE_S = 0.05
 _CAN_COME = (SegmentNotFoundError, StreamSealedError, DamagedDataError, UnavailableError)  # for a correct command
 
 
-_permitted: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("permitted", default=None)
-
-
-@contextmanager
-def only_if(permitted: Callable[[], Awaitable[None]] | None) -> Iterator[None]:
-    """Before each command inside this context, by this task and tasks it starts, `permitted` is awaited; it may raise.
-    None: nothing is asked."""
-    token = _permitted.set(permitted)
-    try:
-        yield
-    finally:
-        _permitted.reset(token)
+def always() -> bool:
+    return True
 
 
 def one_place(command: Command) -> str:
@@ -67,21 +56,17 @@ def one_place(command: Command) -> str:
     return ""
 
 
-class _Lane:
-    """For the calls to one store. askers: those whose commands are given only if permitted."""
-
-    def __init__(self) -> None:
-        self.permits, self.askers = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE), asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
-
-
 class Segments:
-    """Typed calls to the segment stores. place_of: returns the one that a command goes to, by any name."""
+    """Typed calls to the segment stores. place_of: returns the one that a command goes to, by any name. is_leased:
+    whether no other controller can have started since this one did; no command is given otherwise."""
 
-    def __init__(self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = one_place) -> None:
-        self._exchange, self._place_of = exchange, place_of
+    def __init__(
+        self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = one_place, is_leased: Leased = always
+    ) -> None:
+        self._exchange, self._place_of, self._is_leased = exchange, place_of, is_leased
         self.clock = clock
         self._request_ids = itertools.count(1)
-        self._lanes: WeakValueDictionary[str, _Lane] = WeakValueDictionary()  # those in use
+        self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # those in use, by store
 
     def request_id(self) -> int:
         return next(self._request_ids)
@@ -92,12 +77,9 @@ class Segments:
         for attempt in itertools.count(1):
             lane = self._lane(command)  # anew each time: segments move
             try:
-                if (permitted := _permitted.get()) is None:
-                    reply = await self._give(command, lane)
-                else:
-                    async with lane.askers:  # asked just before it is given: one of thousands may wait for long
-                        await permitted()
-                        reply = await self._give(command, lane)
+                async with lane:
+                    self._check_lease()  # just before the command is given: one of thousands may wait for long
+                    reply = await self._exchange(command)
                 if isinstance(reply, wire.WrongHost):
                     raise failure(command, reply)
                 return reply, attempt > 1
@@ -107,19 +89,19 @@ class Segments:
             await backoff.pause()
         raise AssertionError("unreachable")
 
-    async def _give(self, command: Command, lane: _Lane) -> Command:
-        async with lane.permits:
-            return await self._exchange(command)
+    def _check_lease(self) -> None:
+        if not self._is_leased():
+            raise UnavailableError("another server may have the active controller by now: try again")
 
     def place_of(self, segment: str) -> str:
         """The store that has a segment, by any name, as far as is known now."""
         return self._place_of(wire.GetStreamSegmentInfo(0, segment, ""))
 
-    def _lane(self, command: Command) -> _Lane:
+    def _lane(self, command: Command) -> asyncio.Semaphore:
         place = self._place_of(command)
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = _Lane()
+            lane = self._lanes[place] = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
         return lane
 
     async def ask(self, command: Command, *answers: type[Answer]) -> Answer:
@@ -176,12 +158,6 @@ class Segments:
         await self.ask(
             wire.DeleteTableSegment(self.request_id(), name, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
         )
-
-    async def some_keys(self, name: str) -> list[bytes]:
-        """The first keys of a table, a page of them."""
-        command = wire.ReadTableKeys(self.request_id(), name, "", TABLE_PAGE_MAX_ENTRIES, (b"", b"", b""))
-        reply = await self.ask(command, wire.TableKeysRead)
-        return [bytes(key.key) for key in reply.keys]
 
     async def length(self, name: str) -> int:
         """The offset at which the next byte goes into the segment."""

@@ -1,9 +1,8 @@
 """Typed access to the controller's tables: records by key, each with the version it was stored under.
 
 Every change names the version it expects; ConditionFailedError means that another change was first.
-A change to several keys of one table is all or nothing. Reads go through a bounded cache, whose
-records may be stale if another controller writes too; the next conditional change discovers that
-and drops them from the cache.
+A change to several keys of one table is all or nothing. Reads go through a bounded cache; a record
+whose change got no answer may be stale there, until the next conditional change discovers that.
 """
 
 from __future__ import annotations
@@ -164,13 +163,15 @@ class RecordTable(Generic[T]):
         keys = [key for key, _, _ in changes]
         self._store.forget(self.name, keys)
         command = self._update(entries)
-        reply, retried = await self._segments.call(command)
-        if self._made_late and isinstance(reply, wire.NoSuchSegment):
-            if any(version >= 0 for _, _, version in changes):
-                raise ConditionFailedError(f"{self.name} is gone, and {', '.join(keys)} with it")
-            await self.create()
+        try:
             reply, retried = await self._segments.call(command)
-        self._store.forget(self.name, keys)
+            if self._made_late and isinstance(reply, wire.NoSuchSegment):
+                if any(version >= 0 for _, _, version in changes):
+                    raise ConditionFailedError(f"{self.name} is gone, and {', '.join(keys)} with it")
+                await self.create()
+                reply, retried = await self._segments.call(command)
+        finally:
+            self._store.forget(self.name, keys)
         if isinstance(reply, wire.TableEntriesUpdated) and is_whole(command, reply):
             stored = [Versioned(v, n) for (_, v, _), n in zip(changes, reply.versions, strict=True)]
         elif isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):

@@ -1,1 +1,1 @@
-"""Transactions from their beginnings to the decisions to commit or to abort them; `workflows.commit` merges them."""
+"""Transactions from their beginnings to the decisions to commit or to abort them; `commit` merges them."""

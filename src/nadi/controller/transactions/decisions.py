@@ -13,19 +13,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.finished import Finished
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, Number, Transaction, TxnState
+from nadi.controller.state.records import EpochSegment, Number, RollWork, StreamState, Transaction, TxnState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT, Versioned, freeing_room
-from nadi.controller.transactions.leases import Leases, Live
+from nadi.controller.time.marks import note_commits
+from nadi.controller.transactions import commit
+from nadi.controller.transactions.leases import Finished, Leases, Live
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -36,7 +37,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import EPOCHS_KEPT, TXN_ID_BLOCK, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_MAX_EXECUTION_MS
+from nadi.limits import TXN_ID_BLOCK, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_MAX_EXECUTION_MS
 from nadi.naming import transaction_segment_name
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,9 @@ def txn_text(txn_id: int) -> str:
 
 
 class Transactions:
-    def __init__(self, flow: Workflows, commit_pass: Callable[[Transactions, StreamName], Awaitable[None]]):
+    def __init__(self, flow: Workflows) -> None:
         self._flow = flow
         self.table = flow.metadata.transactions
-        self._commit_pass = commit_pass
         self.finished = Finished(flow.metadata, flow.clock)
         self.leases = Leases(flow.clock)
         self._ids: tuple[int, int] = (0, 0)  # next, end of the block
@@ -91,11 +91,8 @@ class Transactions:
         segments = [transaction_segment_name(name.segment(s.id), txn_id) for s in ranges]
         try:
             await together(self._flow.segments.create_segment(s, stream.config, fixed=True) for s in segments)
-            # The stream may have been sealed meanwhile: either that saw this transaction or this sees that. So with
-            # its epoch, which another controller may have forgotten.
+            # The stream may have been sealed meanwhile: either that saw this transaction or this sees that.
             now_there = await self._flow.metadata.open_stream(name, fresh=True)
-            if now_there.epoch - stream.reference > EPOCHS_KEPT:
-                raise UnavailableError(f"{name} was scaled very often meanwhile: begin the transaction again")
             if now_there.created_ms != stream.created_ms:  # another of the name: what is written would go nowhere
                 raise StreamNotFoundError(*name)
             if self._state(name, text) is not TxnState.OPEN:  # its lease is over, or the stream is sealed by now
@@ -281,9 +278,40 @@ class Transactions:
             async with self._flow.lock(name):
                 self._committing.discard(name.key)  # later ones start another pass
                 with freeing_room():  # it needs almost none, and the transactions' segments are freed
-                    await self._flow.persist(f"commit in {name}", lambda: self._commit_pass(self, name), locked=name)
+                    await self._flow.persist(f"commit in {name}", lambda: self._commit_pass(name), locked=name)
         finally:
             self._committing.discard(name.key)
+
+    async def _commit_pass(self, name: StreamName) -> None:
+        """Merge all committing transactions of a stream. The caller holds its lock."""
+        flow = self._flow
+        while committing := self.live(name, TxnState.COMMITTING):
+            epoch = min(txn.epoch for txn in committing.values())
+            batch = commit.next_batch({text: txn for text, txn in committing.items() if txn.epoch == epoch})
+            stream = (await flow.metadata.stream(name)).value
+            assert stream.state is not StreamState.SEALED, "sealing waits for committing transactions"
+            if stream.reference == epoch:
+                positions = await commit.merge(flow, name, stream.segments, epoch, batch)
+                await note_commits(flow, name, {text: committing[text] for text in batch}, positions)
+                cuts = {text: positions[last] for text, last in commit.last_of_groups(committing, batch).items()}
+                await self.complete(name, batch, TxnState.COMMITTED, cuts)
+                continue
+            history = await flow.metadata.history(name)
+            merge, restore = history.plan_roll(stream.epoch, epoch, flow.clock.now_ms())
+            await flow.within(name, RollWork(epoch, tuple(batch), merge, restore))
+
+    async def roll_steps(self, name: StreamName, work: RollWork) -> None:
+        """Merge a batch of an older epoch, in two epochs of its own."""
+        flow, batch = self._flow, list(work.txn_ids)
+        await commit.roll(flow, name, work)
+        committing = {text: txn for text, txn in self.live(name, TxnState.COMMITTING).items() if text in set(batch)}
+        grouped = commit.last_of_groups(committing, [text for text in batch if text in committing])
+        ends: dict[int, int] = {}
+        if grouped or any(txn.commit_time is not None for txn in committing.values()):
+            ends = {s.id: await flow.segments.length(name.segment(s.id)) for s in work.merge.added}
+        # all events of the batch lie before the ends of the merge's segments
+        await note_commits(flow, name, committing, dict.fromkeys(committing, ends))
+        await self.complete(name, batch, TxnState.COMMITTED, dict.fromkeys(grouped, ends))
 
     def _spawn_abort(self, name: StreamName, text: str) -> None:
         async def abort() -> None:
@@ -330,7 +358,7 @@ class Transactions:
                 continue
         for text in self.live(name, TxnState.ABORTING):
             await self._finish_abort(name, text)
-        await self._commit_pass(self, name)
+        await self._commit_pass(name)
 
     # --- leases ----------------------------------------------------------------------------------
 

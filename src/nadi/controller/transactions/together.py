@@ -81,7 +81,7 @@ async def _decided(
 
 
 async def _refresh(transactions: Transactions, name: StreamName, texts: Sequence[str]) -> None:
-    """Take note of what another call, or another controller, has made of them."""
+    """Take note of what another call has made of them."""
     found = await transactions.table.get_all([f"{name.key}/{text}" for text in texts])
     for text, record in zip(texts, found, strict=True):
         if record is None:

@@ -7,14 +7,13 @@ no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.steps import check_scope, index_tags
+from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
 from nadi.controller.state.segments import both, together
 from nadi.controller.state.store import ABSENT
-from nadi.controller.workflows import making, tags
 from nadi.errors import AlreadyExistsError, ConditionFailedError
 from nadi.naming import check_name
 
@@ -40,19 +39,19 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
         mark = _new_stream(_MARK_CONFIG, work.created_ms, work.mark_first_number, internal=True)
         streams.append((name.mark, mark))
     try:
-        await making.check(flow, name.scope, {owner: stream.segments for owner, stream in streams})
+        await check_scope(flow, name.scope)
     except Refused:
         if await flow.metadata.streams(name.scope).get(name.stream, fresh=True) is not None:
             return  # its record is the last step
         await together(flow.segments.delete(owner.segment(s.id)) for owner, stream in streams for s in stream.segments)
-        await tags.change(flow, name, work.config.tags, ())
+        await index_tags(flow, name, work.config.tags, ())
         raise
     await together(
         flow.segments.create_segment(owner.segment(segment.id), stream.config)
         for owner, stream in streams
         for segment in stream.segments
     )
-    await tags.change(flow, name, (), work.config.tags)
+    await index_tags(flow, name, (), work.config.tags)
     table = flow.metadata.streams(name.scope)
     try:
         await table.put_all([(owner.stream, stream, ABSENT) for owner, stream in streams])

@@ -1,22 +1,27 @@
 """Delete a sealed stream with its mark stream: segments first, then its name, then all that was kept about it.
 
-Tables that are defined on it go with it (`definitions`), after its name: whoever defines one at that moment, and looks
-for the stream afterwards, sees that it is gone.
+Tables that are defined on it go with it, after its name: whoever defines one at that moment, and looks for the stream
+afterwards, sees that it is gone.
 
 The last segment number is kept forever, so a new stream of this name never reuses a segment name.
 """
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
+import msgspec
+
+from nadi.controller.engine.steps import index_tags
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import Versioned
-from nadi.controller.workflows import definitions, tags
-from nadi.errors import ConditionFailedError, StreamNotSealedError
-from nadi.naming import segment_number
+from nadi.errors import ConditionFailedError, SegmentNotFoundError, StreamNotSealedError
+from nadi.limits import TABLE_PAGE_MAX_ENTRIES
+from nadi.model.place import OfStream
+from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name, segment_number
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableKey
 
 
 async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
@@ -37,20 +42,18 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         found = await flow.metadata.find_stream(owner)
         if found is None:
             continue
-        if owner == name and found.value.state is not StreamState.SEALED:  # another stream of the same name
-            raise Refused(StreamNotSealedError(*owner))
         gone.append((owner, found))
         history = await flow.metadata.history(owner)
         ids = history.between(found.value.head or history.head_of_time(), {})
         segments.extend(owner.segment(segment) for segment in ids)
     if gone:
         for owner, found in gone:
-            await tags.change(flow, owner, found.value.config.tags, ())
+            await index_tags(flow, owner, found.value.config.tags, ())
         await together(flow.segments.delete(segment) for segment in segments)
         await flow.metadata.keep_last_numbers((owner, _last_number(found.value)) for owner, found in gone)
         if not await flow.metadata.streams(name.scope).remove_if(*((o.stream, found.version) for o, found in gone)):
             raise ConditionFailedError(f"{name} changed while it was deleted")
-    await definitions.drop(flow, name)
+    await _drop_definitions(flow, name)
     for owner in owners:  # last: as long as the record stands, its epochs must be found
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()
@@ -62,3 +65,35 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
 
 def _last_number(stream: Stream) -> int:
     return max(segment_number(segment.id) for segment in stream.segments)
+
+
+async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
+    """Forget the tables that are defined on a stream, and how far changes are written into it. Clients keep both in a
+    table of their scope, and anybody who may write that may write nonsense: what can't be read is of no stream."""
+    if name.stream.startswith("_"):
+        return
+    table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
+    token = b""
+    while True:
+        command = wire.ReadTableEntries(segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b""))
+        try:
+            page = await segments.ask(command, wire.TableEntriesRead)
+        except SegmentNotFoundError:
+            return  # none was ever defined
+        if not page.entries:
+            return
+        token = page.continuation_token
+        for entry in page.entries:
+            if _stream_of(bytes(entry.value)) == name.stream:
+                removal = wire.RemoveTableKeys(
+                    segments.request_id(), table, "", (TableKey(bytes(entry.key), entry.version),)
+                )
+                # changed meanwhile: whoever did looks for the stream now
+                await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)
+
+
+def _stream_of(value: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(value, type=OfStream).stream
+    except msgspec.MsgspecError:
+        return None

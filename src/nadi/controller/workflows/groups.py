@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from nadi.controller.engine.steps import check_all
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import (
@@ -30,7 +31,6 @@ from nadi.controller.state.records import (
 )
 from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, seal, subscribers
-from nadi.controller.workflows.making import check_all
 from nadi.errors import (
     AlreadyExistsError,
     GenerationMismatchError,

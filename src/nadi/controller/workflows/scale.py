@@ -7,13 +7,12 @@ mean that the whole stream is sealed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from msgspec.structs import replace
-
+from nadi.controller.engine.steps import seal_and_measure, switch
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochChange, ScaleWork, Stream
+from nadi.controller.state.records import ScaleWork
 from nadi.controller.state.segments import together
 from nadi.errors import InvalidArgumentError
 from nadi.limits import STREAM_MAX_SEGMENTS
@@ -54,30 +53,3 @@ async def steps(flow: Workflows, name: StreamName, work: ScaleWork) -> None:
     await flow.metadata.publish(name, [change])
     await seal_and_measure(flow, name, change.removed, f"{change.epoch}")
     await switch(flow, name, change)
-
-
-async def seal_and_measure(flow: Workflows, name: StreamName, ids: Iterable[int], label: str) -> None:
-    """Seal segments at the store and record their lengths."""
-    sizes: dict[int, int] = {}
-
-    async def one(segment: int) -> None:
-        await flow.segments.seal(name.segment(segment))
-        sizes[segment] = await flow.segments.length(name.segment(segment))
-
-    await together(one(segment) for segment in ids)
-    await flow.metadata.put_sizes(name, label, sizes)
-
-
-async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
-    """Make a published epoch the current one."""
-    history = await flow.metadata.history(name)
-    stream, version = await flow.metadata.stream(name)
-    stream = replace(
-        stream,
-        epoch=change.epoch,
-        reference=change.reference,
-        epoch_created_ms=change.created_ms,
-        segments=history.epoch(change.epoch),
-    )
-    await flow.metadata.put_stream(name, stream, version)
-    return stream

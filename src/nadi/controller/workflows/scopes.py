@@ -1,8 +1,8 @@
 """Scopes: the flat namespaces that hold streams, reader groups and key-value tables.
 
-A scope under deletion is marked DELETING in its record, which is how whoever creates something in it finds out
-(`making`). Then unfinished work is finished and the contents are deleted; the record goes last. If the deletion isn't
-recursive and the scope holds something, it becomes ACTIVE again.
+A scope under deletion is marked DELETING in its record, where creations see it (`engine.steps`). Then unfinished work
+is finished and the contents are deleted; the record goes last. If the deletion isn't recursive and the scope holds
+something, it becomes ACTIVE again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import DeleteScopeWork, Scope, ScopeState
 from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Versioned
@@ -42,8 +41,7 @@ async def create_scope(flow: Workflows, scope: str) -> None:
     name = scope_name(scope)
     if await flow.metadata.scopes.get(scope, fresh=True) is not None:  # if it is being deleted: that may take long
         raise AlreadyExistsError("scope", scope)
-    async with flow.lock(name):
-        await flow.others_first(name)  # a former scope of the name may have its last step before it
+    async with flow.lock(name):  # a former scope of the name may have its last step before it
         try:
             await flow.metadata.scopes.put(scope, Scope(flow.clock.now_ms()), ABSENT)
         except ConditionFailedError as error:
@@ -94,7 +92,7 @@ async def delete_steps(flow: Workflows, name: StreamName, work: DeleteScopeWork)
     scope, scopes = name.scope, flow.metadata.scopes
     held = await scopes.get(scope, fresh=True)
     if held is not None and held.value.state is ScopeState.ACTIVE:
-        if work.version not in (-1, held.version):
+        if work.version != held.version:
             return  # another scope of the name: this one is gone, or wasn't empty
         held = await scopes.put(scope, replace(held.value, state=ScopeState.DELETING), held.version)
     await _delete_contents(flow, scope, held, recursive=work.recursive)

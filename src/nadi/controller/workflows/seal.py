@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from nadi.controller.engine.steps import seal_and_measure
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import SealWork, StreamState
 from nadi.controller.transactions.decisions import Transactions
-from nadi.controller.workflows.scale import seal_and_measure
 
 
 async def begin(flow: Workflows, name: StreamName) -> SealWork | None:

@@ -11,8 +11,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.histories import ask
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup, Subscriber
@@ -36,11 +36,9 @@ async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group:
                 return replace(held, generation=group.generation)
             return Subscriber(group.group_id, group.generation)
 
-        table = flow.metadata.subscribers(stream)
-        await table.change(name.key, _subscription(name.key, stream), subscribed, fresh=True)
-        if await flow.metadata.streams(stream.scope).get(stream.stream, fresh=True) is None:
-            await unsubscribe(flow, stream, name)  # another controller has deleted it meanwhile
-            await table.drop(must_be_empty=True)
+        await flow.metadata.subscribers(stream).change(
+            name.key, _subscription(name.key, stream), subscribed, fresh=True
+        )
 
 
 async def unsubscribe(flow: Workflows, stream: StreamName, name: GroupName) -> None:

@@ -7,14 +7,13 @@ same name, so no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.work import Refused
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.steps import check_all, check_scope
+from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ANY_VERSION
-from nadi.controller.workflows import making
 from nadi.errors import AlreadyExistsError
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import check_name, segment_number
@@ -22,7 +21,7 @@ from nadi.naming import check_name, segment_number
 
 def check_config(config: TableConfig) -> None:
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-    making.check_all(
+    check_all(
         "key-value table",
         (1 <= config.partitions <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} partitions"),
         (config.primary_key_bytes > 0, "a primary key of at least one byte"),
@@ -47,7 +46,7 @@ async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWor
     table, config = work.table, work.table.config
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
     try:
-        await making.check(flow, stream.scope, {stream: table.segments})
+        await check_scope(flow, stream.scope)
     except Refused:
         if await flow.metadata.tables(stream.scope).get(TableName.of(stream).table, fresh=True) is not None:
             return  # its record is the last step

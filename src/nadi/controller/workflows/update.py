@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from nadi.controller.engine.steps import index_tags
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, UpdateWork
 from nadi.controller.state.segments import together
-from nadi.controller.workflows import tags
 from nadi.model.keyspace import equal_ranges
 
 
@@ -20,7 +20,7 @@ async def begin(flow: Workflows, name: StreamName, config: Config) -> UpdateWork
 async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
     stream, version = await flow.metadata.stream(name)
     if stream.config != work.config:
-        await tags.change(flow, name, stream.config.tags, work.config.tags)
+        await index_tags(flow, name, stream.config.tags, work.config.tags)
         stream = replace(stream, config=work.config)
         await flow.metadata.put_stream(name, stream, version)
     await flow.metadata.keep_limited(name, work.config)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nadi.controller.rest.intake import Rejected, Sent
-from nadi.controller.rest.own.ingest import ARROW, NDJSON
+from nadi.controller.rest.own import ARROW, NDJSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.http.cloud_events import batched, from_binary, structured
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from starlette.exceptions import HTTPException
 
 from nadi.controller.rest.intake import Rejected, Sent
-from nadi.controller.rest.own.ingest import PROTOBUF
+from nadi.controller.rest.own import PROTOBUF
 from nadi.controller.rest.replies import JSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.http.batch import Batch

@@ -1,0 +1,382 @@
+"""Scopes, streams, their scaling, and reader groups over REST.
+
+Which readers are online is written in the group's state stream, in the Java client's own serialisation,
+which nadi does not read: `onlineReaderIds` is always empty. How far groups are behind is reported as far as that is
+known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+from starlette.responses import Response
+
+from nadi.access.names import Act
+from nadi.access.permissions import Permission, reader_group_resource, scope_resource
+from nadi.controller.access import shows
+from nadi.controller.rest.bodies import (
+    CreateScope,
+    CreateStream,
+    Kept,
+    ListedSegment,
+    ReaderGroupName,
+    ReaderGroupProperty,
+    ReaderGroupsList,
+    ScaledSegment,
+    ScaleMetadata,
+    ScopeProperty,
+    ScopesList,
+    StreamProperty,
+    StreamsList,
+    StreamStateBody,
+    UpdateStream,
+    config_of,
+    kept,
+    stream_property,
+)
+from nadi.controller.rest.endpoint import (
+    SCOPE,
+    STREAM,
+    Call,
+    Parameter,
+    endpoint,
+    on_cluster,
+    on_reader_group,
+    on_scope,
+    on_stream,
+)
+from nadi.controller.rest.replies import no_content, reply, stream_array, stream_list
+from nadi.controller.state.history import History
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.records import Stream
+from nadi.errors import InvalidArgumentError, ScopeNotFoundError
+from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
+from nadi.model.reports import (
+    GROUP_LAG,
+    LOAD,
+    SCALING,
+    STREAM_LAG,
+    GroupLagReport,
+    LoadReport,
+    ScalingReport,
+    StreamLagReport,
+)
+from nadi.model.segments import share_keys
+from nadi.naming import check_name, segment_epoch, segment_number
+
+
+@endpoint("GET", "/v1/scopes", on_cluster(Permission.READ), ScopesList)
+async def list_scopes(call: Call) -> Response:
+    """List the scopes."""
+
+    def shown(names: Sequence[str]) -> list[ScopeProperty]:
+        return [ScopeProperty(name) for name in names if call.shows(scope_resource(name))]
+
+    return await stream_list("scopes", call.controller.list_scopes, shown, call.page)
+
+
+@endpoint(
+    "POST",
+    "/v1/scopes",
+    on_cluster(Permission.READ_UPDATE),
+    ScopeProperty,
+    status=201,
+    body=CreateScope,
+    codes={409: "The scope exists already."},
+)
+async def create_scope(call: Call) -> Response:
+    """Create a scope."""
+    name = call.body.scopeName
+    check_name("scope", name)
+    await call.controller.create_scope(name)
+    return reply(ScopeProperty(name), 201)
+
+
+@endpoint("GET", SCOPE, on_scope(Permission.READ), ScopeProperty)
+async def show_scope(call: Call) -> Response:
+    """Show a scope."""
+    if not await call.controller.scope_exists(call.scope):
+        raise ScopeNotFoundError(call.scope)
+    return reply(ScopeProperty(call.scope))
+
+
+@endpoint(
+    "DELETE",
+    SCOPE,
+    on_cluster(Permission.READ_UPDATE),
+    status=204,
+    codes={412: "The scope still holds something."},
+)
+async def delete_scope(call: Call) -> Response:
+    """Delete an empty scope."""
+    await call.controller.delete_scope(call.scope)
+    return no_content()
+
+
+SHOW_INTERNAL = "showInternalStreams"
+BY_TAG = "tag"
+
+
+@endpoint(
+    "GET",
+    SCOPE + "/streams",
+    on_scope(Permission.READ),
+    StreamsList,
+    codes={400: "The filter is not one of these."},
+    query=(
+        Parameter("filter_type", "Which streams.", {"type": "string", "enum": [SHOW_INTERNAL, BY_TAG]}),
+        Parameter("filter_value", "The tag.", {"type": "string"}),
+    ),
+)
+async def list_streams(call: Call) -> Response:
+    """List a scope's streams: those of users, the internal ones, or those with a tag."""
+    wanted = _filter(call)
+
+    def shown(found: Sequence[tuple[str, Stream]]) -> list[StreamProperty]:
+        return [
+            stream_property(StreamName(call.scope, name), stream.config)
+            for name, stream in found
+            if wanted(name, stream) and shows(call.caller, call.scope, name)
+        ]
+
+    fetch = partial(call.controller.list_stream_records, call.scope, count=REST_LIST_PAGE)
+    return await stream_list("streams", fetch, shown, call.page)
+
+
+def _filter(call: Call) -> Callable[[str, Stream], bool]:
+    """Which streams the query selects; by default those that users created."""
+    kind = call.request.query_params.get("filter_type")
+    value = call.request.query_params.get("filter_value")
+    if kind is None:
+        return lambda name, stream: not name.startswith("_")
+    if kind == SHOW_INTERNAL:
+        return lambda name, stream: name.startswith("_")
+    if kind == BY_TAG and value:
+        return lambda name, stream: not name.startswith("_") and value in stream.config.tags
+    if kind == BY_TAG:
+        raise InvalidArgumentError("filter_type=tag needs the tag as filter_value")
+    raise InvalidArgumentError(f"filter_type is {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
+
+
+@endpoint(
+    "POST",
+    SCOPE + "/streams",
+    on_scope(Permission.READ_UPDATE),
+    StreamProperty,
+    status=201,
+    body=CreateStream,
+    codes={409: "The stream exists already."},
+)
+async def create_stream(call: Call) -> Response:
+    """Create a stream."""
+    name = StreamName(call.scope, call.body.streamName)
+    check_name("stream", name.stream)
+    config = config_of(call.body)
+    await call.controller.create_stream(name, config)
+    return reply(stream_property(name, config), 201)
+
+
+@endpoint("GET", STREAM, on_stream(Act.LOOK), StreamProperty)
+async def show_stream(call: Call) -> Response:
+    """Show a stream's configuration."""
+    return reply(stream_property(call.stream, (await call.controller.stream(call.stream)).config))
+
+
+@endpoint(
+    "PUT",
+    STREAM,
+    on_stream(Act.CHANGE),
+    StreamProperty,
+    body=UpdateStream,
+    codes={409: "Another change of the stream goes on.", 500: "The stream is sealed."},
+)
+async def update_stream(call: Call) -> Response:
+    """Replace a stream's whole configuration."""
+    config = config_of(call.body)
+    await call.controller.update_stream(call.stream, config)
+    return reply(stream_property(call.stream, config))
+
+
+@endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), Kept)
+async def show_kept(call: Call) -> Response:
+    """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
+    return reply(kept(call.stream, await call.controller.retention.describe(call.stream)))
+
+
+@endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})
+async def delete_stream(call: Call) -> Response:
+    """Delete a sealed stream."""
+    await call.controller.delete_stream(call.stream)
+    return no_content()
+
+
+@endpoint("PUT", STREAM + "/state", on_stream(Act.END), StreamStateBody, body=StreamStateBody)
+async def change_state(call: Call) -> Response:
+    """Seal a stream."""  # the only state that can be requested
+    await call.controller.seal_stream(call.stream)
+    return reply(call.body)
+
+
+_TIME_MAX_MS = (1 << 63) - 1
+_TIME = {"type": "integer", "minimum": 0, "maximum": _TIME_MAX_MS}
+_EPOCHS_A_PAGE = 16
+_MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+@endpoint(
+    "GET",
+    STREAM + "/scaling-events",
+    on_stream(Act.LOOK),
+    list[ScaleMetadata],
+    codes={400: "The time is missing, or no time."},
+    query=(
+        Parameter("from", "Milliseconds since 1970.", _TIME, required=True),
+        Parameter("to", "Milliseconds since 1970, at or after `from`.", _TIME, required=True),
+    ),
+)
+async def scaling_events(call: Call) -> Response:
+    """List a stream's epochs that began in a time, after the one in force at its start."""
+    start_ms, end_ms = _time(call, "from"), _time(call, "to")
+    if start_ms > end_ms:
+        raise InvalidArgumentError("from lies after to: swap them")
+    history = await call.controller.history(call.stream)
+
+    async def pages() -> AsyncIterator[list[ScaleMetadata]]:
+        epochs = epochs_within(history, start_ms, end_ms)
+        for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
+            yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
+
+    return await stream_array(pages(), call.page)
+
+
+@endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
+async def scaling_log(call: Call) -> Response:
+    """List what was decided about a stream's segments by its policy and load, and why."""
+
+    async def pages() -> AsyncIterator[list[ScalingReport]]:
+        token = ""
+        while True:
+            page, token = await call.controller.report(call.stream, SCALING, token)
+            yield list(page)
+            if not token:
+                return
+
+    await call.controller.stream(call.stream)
+    return await stream_array(pages(), call.page)
+
+
+@endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
+async def load(call: Call) -> Response:
+    """List what passes into a stream's current segments now."""
+    records, _ = await call.controller.report(call.stream, LOAD)
+    return reply(list(records))
+
+
+def _time(call: Call, name: str) -> int:
+    text = call.request.query_params.get(name)
+    if text is None:
+        raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
+    if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
+        raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
+    return int(text)
+
+
+def epochs_within(history: History, start_ms: int, end_ms: int) -> range:
+    """The epoch in force at the start of the range, then those that started within it."""
+    at_start = history.epoch_at(start_ms - 1)
+    at_end = history.epoch_at(end_ms)
+    return range(at_start, at_end + (history.change(at_end).created_ms <= end_ms))
+
+
+def _metadata(history: History, epoch: int) -> ScaleMetadata:
+    change, segments = history.change(epoch), history.epoch(epoch)
+    removed = [history.segments[segment] for segment in change.removed]
+    splits = sum(sum(share_keys(old, new) for new in change.added) > 1 for old in removed)
+    merges = sum(sum(share_keys(old, new) for old in removed) > 1 for new in change.added)
+
+    return ScaleMetadata(
+        change.created_ms,
+        [
+            ScaledSegment(segment_number(s.id), segment_epoch(s.id), history.began_ms(s.id), s.low, s.high)
+            for s in segments
+        ],
+        [ListedSegment(segment_number(s.id), history.began_ms(s.id), s.low, s.high) for s in segments],
+        splits,
+        merges,
+    )
+
+
+_GROUP = SCOPE + "/readergroups/{readerGroupName}"
+
+
+@endpoint("GET", SCOPE + "/readergroups", on_scope(Permission.READ), ReaderGroupsList)
+async def list_reader_groups(call: Call) -> Response:
+    """List a scope's reader groups."""
+
+    def shown(found: Sequence[str]) -> list[ReaderGroupName]:
+        return [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
+
+    fetch = partial(call.controller.list_reader_groups, call.scope, count=REST_LIST_PAGE)
+    return await stream_list("readerGroups", fetch, shown, call.page)
+
+
+@endpoint("GET", _GROUP, on_reader_group(Permission.READ), ReaderGroupProperty)
+async def show_reader_group(call: Call) -> Response:
+    """Show a reader group."""
+    name = GroupName(call.scope, call.group)
+    config = (await call.controller.reader_group(name)).config
+    streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
+    return reply(ReaderGroupProperty(*name, streams, []))
+
+
+@endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
+async def show_lag(call: Call) -> Response:
+    """Show how far a reader group is behind the tail of each of its streams."""
+    name = GroupName(call.scope, call.group)
+    await call.controller.reader_group(name)
+    records, _ = await call.controller.report(name.stream, GROUP_LAG)
+    return reply(list(records))
+
+
+@endpoint("GET", STREAM + "/lag", on_stream(Act.CHANGE), StreamLagReport)
+async def show_stream_lag(call: Call) -> Response:
+    """Show a stream's segments, what passes into them, and how far the reader groups that read it are behind."""
+    controller, stream = call.controller, call.stream
+    groups, _ = await controller.report(stream, STREAM_LAG)
+    loads, _ = await controller.report(stream, LOAD)
+    replaced = await controller.replaced_segments(stream, LAG_REPLACED)
+    return reply(StreamLagReport(stream.key, list(loads), replaced, list(groups)))
+
+
+@endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
+async def delete_reader_group(call: Call) -> Response:
+    """Delete a reader group and its state."""
+    name = GroupName(call.scope, call.group)
+    found = await call.controller.reader_group(name)
+    await call.controller.delete_reader_group(name, found.group_id)
+    return no_content()
+
+
+ENDPOINTS = (
+    list_scopes,
+    create_scope,
+    show_scope,
+    delete_scope,
+    list_streams,
+    create_stream,
+    show_stream,
+    show_kept,
+    update_stream,
+    delete_stream,
+    change_state,
+    scaling_events,
+    scaling_log,
+    load,
+    show_stream_lag,
+    list_reader_groups,
+    show_reader_group,
+    show_lag,
+    delete_reader_group,
+)

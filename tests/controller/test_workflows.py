@@ -1,0 +1,309 @@
+"""Workflows: a deposed controller does nothing more, records that got no answer are looked up, and what many clients
+make and delete at the same time is whole in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from nadi.controller.controller import Controller
+from nadi.controller.state.metadata import GroupName, StreamName, TableName
+from nadi.controller.state.records import Config, DeleteScopeWork, Scope, ScopeState, StreamState, TableConfig
+from nadi.controller.state.store import ANY_VERSION
+from nadi.errors import ConflictError, NotEmptyError, NotFoundError, ScopeNotFoundError, UnavailableError
+from nadi.runtime import Runtime
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+
+from .fake_store import FakeStore
+from .support import STREAM, FakeClock, running, settle
+from .test_crashes import ID, check, group_config
+
+Exchange = Callable[[Command], Awaitable[Command]]
+
+
+def over(exchange: Exchange, clock: Runtime | None = None, is_leased: Callable[[], bool] = lambda: True) -> Controller:
+    return Controller(
+        exchange,
+        clock=clock,
+        endpoint_of=lambda _: ("127.0.0.1", 12345),
+        rpc_endpoint=("127.0.0.1", 9090),
+        is_leased=is_leased,
+    )
+
+
+async def unfinished(controller: Controller) -> list[str]:
+    return [key async for key, _ in controller.metadata.work.scan()]
+
+
+async def recorded(controller: Controller, works: list[str]) -> None:
+    for _ in range(50_000):
+        if await unfinished(controller) == works:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"never {works}")
+
+
+async def test_a_controller_without_its_lease_gives_no_command() -> None:
+    """The cluster's next controller finishes the work at once: a former one that woke in the middle of a deletion then
+    deleted the state of a reader group that had been created again."""
+    store, clock, is_leased, group = FakeStore(), FakeClock(), True, GroupName(STREAM.scope, "readers")
+    stopped, go_on, given = asyncio.Event(), asyncio.Event(), list[Command]()
+
+    async def stops(command: Command) -> Command:
+        if go_on.is_set():
+            given.append(command)
+        reply = await store.exchange(command)
+        if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("/timed"):
+            stopped.set()
+            await go_on.wait()
+        return reply
+
+    a = over(stops, clock, lambda: is_leased)
+    await a.start()
+    await a.create_scope(STREAM.scope)
+    await a.create_stream(STREAM, Config())
+    await a.create_reader_group(group, group_config(STREAM), ID)
+    deletion = asyncio.ensure_future(a.delete_reader_group(group, ID))
+    await stopped.wait()
+    is_leased = False
+    async with running(store, clock) as b:  # takes the work up, and finishes it
+        await recorded(b, [])
+        made = await b.create_reader_group(group, group_config(STREAM), ID)
+        go_on.set()
+        asking = asyncio.ensure_future(a.list_scopes(""))
+        await clock.advance(60_000)
+        with pytest.raises(UnavailableError):
+            await asking
+        assert not deletion.done()
+        assert not given
+        assert (await b.reader_group(group)).group_id == made.group_id
+        await a.stop()
+        await asyncio.gather(deletion, return_exceptions=True)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work(*, is_stored: bool) -> None:
+    """Or the work would be done later, after what follows, or by the next controller."""
+    store, clock = FakeStore(), FakeClock()
+    async with running(store, clock) as controller:
+        await controller.create_scope(STREAM.scope)
+        await controller.create_stream(STREAM, Config())
+        await settle()
+
+        async def lose(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and command.segment.endswith("/work"):
+                if is_stored:
+                    store.before = None
+                    await store.exchange(command)
+                    store.before = lose
+                raise UnavailableError("no answer")
+
+        store.before = lose
+        update = asyncio.ensure_future(controller.update_stream(STREAM, Config(min_segments=3)))
+        seal = asyncio.ensure_future(controller.seal_stream(STREAM))
+        for _ in range(5):  # all tries of the call fail
+            await clock.advance(300)
+        with pytest.raises(UnavailableError):
+            await update
+        store.before = None
+        await clock.advance(60_000)
+        await seal
+        await recorded(controller, [])
+        stream = await controller.stream(STREAM)
+        assert (stream.state, len(stream.segments)) == (StreamState.SEALED, 3 if is_stored else 1)
+        await check(controller, store)
+
+
+async def test_a_scope_that_is_not_empty_stays_as_it_was() -> None:
+    """Also if a stream came in after the first look: the deletion was under way then."""
+
+    store = FakeStore()
+    async with running(store) as controller:
+        await controller.create_scope(STREAM.scope)
+        is_marked, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def at_the_mark(command: Command) -> None:
+            is_put = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom)
+            if is_put and getattr(command, "segment", "").endswith("/scopes"):
+                is_marked.set()
+                await goes_on.wait()
+
+        store.before = at_the_mark
+        deleting = asyncio.ensure_future(controller.delete_scope(STREAM.scope))
+        await is_marked.wait()
+        await controller.create_stream(STREAM, Config())
+        goes_on.set()
+        with pytest.raises(NotEmptyError):
+            await deleting
+        await controller.create_stream(StreamName(STREAM.scope, "another"), Config())
+        await settle()
+        await check(controller, store)
+
+
+async def test_a_marked_scope_takes_nothing_new_and_its_deletion_is_taken_up_at_a_start() -> None:
+    store, clock = FakeStore(), FakeClock()
+    async with running(store, clock) as first:
+        await first.create_scope("home")
+        held = await first.metadata.scope("home")
+        marked = await first.metadata.scopes.put(
+            "home", Scope(held.value.created_ms, ScopeState.DELETING), held.version
+        )
+        with pytest.raises(ScopeNotFoundError):
+            await first.create_stream(STREAM, Config())
+        with pytest.raises(ScopeNotFoundError):
+            await first.create_table(TableName("home", "t"), TableConfig(1, 8, 0))
+        await first.metadata.work.put("home//scope", DeleteScopeWork(False, marked.version - 1), ANY_VERSION)
+    async with running(store, clock) as second:
+        await settle(300)
+        assert not await second.scope_exists("home")
+        await check(second, store)
+
+
+@pytest.mark.parametrize("kind", ["stream", "table", "group"])
+async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str) -> None:
+    """The one who creates has found the scope open; the mark is there when its work is recorded."""
+    store = FakeStore()
+    async with running(store) as controller:
+        away = StreamName("away", "meters")
+        await controller.create_scope(away.scope)
+        await controller.create_stream(away, Config())
+        await controller.create_scope("home")
+        await settle()
+        there = set(store.segments)
+        held = await controller.metadata.scope("home")
+
+        async def mark_first(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and command.segment.endswith("/work"):
+                store.before = None
+                await controller.metadata.scopes.put(
+                    "home", Scope(held.value.created_ms, ScopeState.DELETING), held.version
+                )
+
+        store.before = mark_first
+        create: dict[str, Callable[[], Awaitable[object]]] = {
+            "stream": lambda: controller.create_stream(STREAM, Config()),
+            "table": lambda: controller.create_table(TableName("home", "t"), TableConfig(1, 8, 0)),
+            "group": lambda: controller.create_reader_group(GroupName("home", "readers"), group_config(away), ID),
+        }
+        with pytest.raises(ScopeNotFoundError):
+            await create[kind]()
+        assert (await controller.metadata.scope("home")).value.state is ScopeState.DELETING
+        await settle(300)
+        assert set(store.segments) == there
+        assert await unfinished(controller) == []
+
+
+async def test_a_deletion_taken_up_late_leaves_a_new_scope_of_the_name() -> None:
+    store, clock = FakeStore(), FakeClock()
+    async with running(store, clock) as first:
+        await first.create_scope("home")
+        version = (await first.metadata.scope("home")).version
+        await first.delete_scope("home")
+        await first.create_scope("home")
+        await first.create_stream(STREAM, Config())
+        await settle()
+        await first.metadata.work.put("home//scope", DeleteScopeWork(True, version), ANY_VERSION)
+    async with running(store, clock) as second:
+        await settle(300)
+        assert await second.stream_exists(STREAM)
+        await check(second, store)
+
+
+# --- many clients ------------------------------------------------------------------------------------
+
+
+class Hasty(Runtime):
+    """Pauses of a workflow are short."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.002))
+
+
+class Story:
+    """What clients were answered: streams of their own names that were made, and scopes that were deleted after."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.made: dict[StreamName, int] = {}  # when it was asked for
+        self.deleted: dict[str, int] = {}  # when that was asked for last, or answered
+
+    def next(self) -> int:
+        self.number += 1
+        return self.number
+
+
+async def act(controller: Controller, chance: random.Random, story: Story) -> None:
+    """One random request."""
+    scope, begun = f"s{chance.randrange(2)}", story.next()
+    stream, group, table = StreamName(scope, "x"), GroupName(scope, "g"), TableName(scope, "t")
+    choice = chance.randrange(11)
+    with contextlib.suppress(NotFoundError, ConflictError):
+        match choice:
+            case 0 | 1:
+                await controller.create_scope(scope)
+            case 2:
+                try:
+                    await controller.delete_scope(scope, recursive=chance.random() < 0.5)
+                except NotEmptyError:
+                    return
+                finally:
+                    story.deleted[scope] = story.next()
+            case 3:
+                await controller.create_stream(stream, Config(min_segments=2, tags=("a",)))
+            case 4 | 5:
+                own = StreamName(scope, f"y{begun}")
+                await controller.create_stream(own, Config(tags=("a",)))
+                story.made[own] = begun
+            case 6:
+                await controller.seal_stream(stream)
+                await controller.delete_stream(stream)
+            case 7:
+                await controller.create_table(table, TableConfig(2, 8, 0))
+            case 8:
+                await controller.delete_table(table)
+            case 9:
+                await controller.create_reader_group(group, group_config(stream), ID)
+            case 10:
+                await controller.update_stream(stream, Config(min_segments=3, tags=("b",)))
+
+
+async def all_at_once(seed: int) -> None:
+    chance, story = random.Random(seed), Story()
+    store = FakeStore()
+
+    def paused(exchange: Exchange) -> Exchange:
+        async def after_a_pause(command: Command) -> Command:
+            for _ in range(chance.choice((0, 0, 1, 5, 40, 200))):
+                await asyncio.sleep(0)
+            return await exchange(command)
+
+        return after_a_pause
+
+    controller = over(paused(store.exchange), Hasty())
+    await controller.start()
+
+    async def client() -> None:
+        for _ in range(12):
+            await act(controller, chance, story)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(client() for _ in range(4)))
+        await recorded(controller, [])
+    await controller.stop()
+    async with running(store) as afterwards:
+        await check(afterwards, store, recreated=True)
+        for scope in (await afterwards.list_scopes(""))[0]:
+            assert (await afterwards.metadata.scope(scope)).value.state is ScopeState.ACTIVE
+        for stream, asked in story.made.items():
+            if story.deleted.get(stream.scope, 0) < asked:
+                assert await afterwards.stream_exists(stream), stream
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_clients_make_and_delete_at_the_same_time_is_whole(seed: int) -> None:
+    await all_at_once(seed)
