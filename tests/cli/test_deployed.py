@@ -71,11 +71,11 @@ def settings_of_up(arguments: list[str], folder: Path, tls: Certificate, users: 
     """The command line with a folder for the bucket, loopback, and files that there are."""
     here = {
         "store": f"file://{folder}/store",
-        "store_option": None,
+        "store_options": None,
         "host": "127.0.0.1",
         "advertised_host": "127.0.0.1",
         "cache": str(folder / "cache"),
-        "tls_cert": str(tls.certificate),
+        "tls_certificate": str(tls.certificate),
         "tls_key": str(tls.key),
         "tls_ca": str(tls.authority),
         "users_file": str(users),
