@@ -200,8 +200,7 @@ class ClusterServer:
     async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> list[RestServer]:
         """At its own port, and then at that which it shares."""
         from nadi.controller.metrics.scrape import OwnMetrics
-        from nadi.controller.rest.access import RestAccess
-        from nadi.controller.rest.endpoint import Api
+        from nadi.controller.rest.endpoint import Api, RestAccess
         from nadi.controller.rest.server import RestServer
         from nadi.web.clients import Clients
         from nadi.web.site import live_site

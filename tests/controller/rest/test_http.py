@@ -16,9 +16,8 @@ from nadi.access.gate import Gate
 from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, write_users
-from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import ENDPOINTS, rest_app
-from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.endpoint import Api, RestAccess
 from nadi.controller.rest.intake import LOGS_PATH
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Stream, StreamState

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from nadi.access.shares import Places
 from nadi.cluster.doors.peers import endpoint_of
 from nadi.cluster.doors.tokens import FORWARDED, ClusterKey
-from nadi.controller.rest.access import TOLD_BY_BROWSERS
+from nadi.controller.rest.endpoint import TOLD_BY_BROWSERS
 from nadi.errors import UnavailableError
 from nadi.limits import (
     FORWARD_REST_AT_ONCE,
