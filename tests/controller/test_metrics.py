@@ -10,8 +10,8 @@ import pytest
 
 from nadi.controller import lag as lags
 from nadi.controller.controller import Controller
-from nadi.controller.metrics import families, scrape
-from nadi.controller.metrics.scrape import Figures
+from nadi.controller.metrics import families, gather, scrape
+from nadi.controller.metrics.gather import Figures
 from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
@@ -32,7 +32,7 @@ OTHER = STREAM._replace(stream="other")
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that pauses leaves nothing out."""
     for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_KEPT_S"):
-        monkeypatch.setattr(scrape, limit, 60.0)
+        monkeypatch.setattr(gather, limit, 60.0)
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
 
 
 async def figures_of(controller: Controller) -> Figures:
-    return await scrape.gather(controller._flow, controller.scaling.hot_keys)
+    return await gather.gather(controller._flow, controller.scaling.hot_keys)
 
 
 async def test_all_that_there_is() -> None:
@@ -87,7 +87,7 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with with_groups() as controller:
         monkeypatch.setattr(past, "look", look)
-        monkeypatch.setattr(scrape, "METRICS_KEPT_S", 0.05)
+        monkeypatch.setattr(gather, "METRICS_KEPT_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
@@ -144,8 +144,8 @@ async def test_a_group_whose_state_is_nonsense_leaves_the_others(
 
 
 async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "METRICS_PAGE", 2)
-    monkeypatch.setattr(scrape, "METRICS_GROUPS_LOOKED_AT", 4)
+    monkeypatch.setattr(gather, "METRICS_PAGE", 2)
+    monkeypatch.setattr(gather, "METRICS_GROUPS_LOOKED_AT", 4)
     async with with_groups(6) as controller:
         figures = await figures_of(controller)
         assert not figures.is_complete
@@ -155,7 +155,7 @@ async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_streams_that_nobody_has_counted_have_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "METRICS_NAMES_S", 0.0)
+    monkeypatch.setattr(gather, "METRICS_NAMES_S", 0.0)
     async with with_groups() as controller:
         text = (await controller.metrics.scrape(""))[0].decode()
         assert "\nnadi_metrics_complete 0.0" in text

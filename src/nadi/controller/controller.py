@@ -16,7 +16,8 @@ from nadi.controller.engine.steps import check_all, tagged
 from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda import Demand
-from nadi.controller.metrics.scrape import Metrics, Rates
+from nadi.controller.metrics.gather import Rates
+from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from nadi.controller.metrics.scrape import OTHERS, Figures, StreamFigures
+from nadi.controller.metrics.gather import OTHERS, Figures, StreamFigures
 from nadi.controller.periodic.retention_rounds import Released
 from nadi.controller.periodic.scaling_rounds import Counts
 from nadi.limits import METRICS_GROUPS
