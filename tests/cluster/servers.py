@@ -23,8 +23,7 @@ from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
-from nadi.controller.rest.access import RestAccess
-from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.endpoint import Api, RestAccess
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf

@@ -11,8 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.keda.demand import Demand, Pace, Shared
-from nadi.controller.keda.trigger import Trigger, trigger
+from nadi.controller.keda import Demand, Pace, Shared, Trigger, trigger
 from nadi.controller.state.metadata import GroupName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError
@@ -263,7 +262,7 @@ async def test_questions_take_a_fifth_of_the_time() -> None:
 async def test_a_question_without_an_answer_holds_the_others_up_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nadi.controller.keda.demand._LONGEST_S", 0.05)
+    monkeypatch.setattr("nadi.controller.keda._LONGEST_S", 0.05)
 
     async def ask(key: str) -> str:
         await asyncio.sleep(3600 if key == "silent" else 0)

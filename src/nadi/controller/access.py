@@ -19,7 +19,7 @@ from nadi.access.gate import Gate
 from nadi.access.names import Act, Kind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
-from nadi.controller.keda.trigger import authorization, metadata_of, trigger
+from nadi.controller.keda import authorization, metadata_of, trigger
 from nadi.errors import PermissionDeniedError
 from nadi.model.reports import IDENTITY, RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX

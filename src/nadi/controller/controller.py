@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from nadi.controller.engine.steps import check_all, tagged
 from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.keda.demand import Demand
+from nadi.controller.keda import Demand
 from nadi.controller.metrics.gather import Rates
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
+from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
 from nadi.controller.retention import policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.controller.state.histories import ask, first_change
 from nadi.controller.state.history import Cut, History
-from nadi.controller.state.metadata import Metadata, StreamName
+from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
 from nadi.controller.state.records import (
     Config,
     CreateGroupWork,
@@ -35,23 +37,26 @@ from nadi.controller.state.records import (
     DeleteTableWork,
     DeleteWork,
     EpochSegment,
+    GroupConfig,
+    KeyValueTable,
+    ReaderGroup,
     RollWork,
     ScaleType,
     ScaleWork,
     SealWork,
+    Step,
     Stream,
     StreamState,
+    TableConfig,
     TruncateWork,
     TxnState,
     UpdateGroupWork,
     UpdateWork,
 )
 from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
-from nadi.controller.state.store import Store
-from nadi.controller.structures import StructureCalls, page_of, position_of
+from nadi.controller.state.store import RecordTable, Store, T, Versioned
 from nadi.controller.time import marks
-from nadi.controller.transactions.decisions import Begun, Transactions
-from nadi.controller.transactions.together import Commit, commit_together, find_commit
+from nadi.controller.transactions.decisions import Begun, Commit, Transactions, commit_together, find_commit
 from nadi.controller.workflows import (
     create,
     delete,
@@ -59,11 +64,13 @@ from nadi.controller.workflows import (
     scale,
     scopes,
     seal,
+    subscribers,
     tables,
     truncate,
     update,
 )
 from nadi.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
@@ -87,7 +94,7 @@ from nadi.runtime import Runtime
 from nadi.wire.moments import ARRIVAL, check_clock
 
 
-class Controller(StructureCalls):
+class Controller:
     """One controller over the segment stores.
 
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
@@ -114,7 +121,8 @@ class Controller(StructureCalls):
         segments = Segments(exchange, self.clock, place_of, is_leased)
         metadata = Metadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks)
-        super().__init__(flow)
+        self._flow, self.metadata = flow, metadata
+        self.watermarks = WatermarkRounds(flow)
         self.transactions = transactions = Transactions(flow)
         self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
@@ -358,6 +366,83 @@ class Controller(StructureCalls):
 
     async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
         return await self.transactions.state(name, txn_id)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
+        """The group as stored: an existing one of that name, else a new one with this UUID."""
+        with suppress(AlreadyExistsError):
+            await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
+        return await self.reader_group(name)
+
+    async def reader_group(self, name: GroupName) -> ReaderGroup:
+        return (await self.metadata.group(name)).value
+
+    async def list_reader_groups(self, scope: str, token: str, count: int = LIST_PAGE) -> tuple[list[str], str]:
+        """A page of names, and the token to continue from; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, token = await page_of(self.metadata.groups(scope), token, count)
+        return [group for group, _ in found], token
+
+    async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
+        """The new generation; GenerationMismatchError if the group is no longer as the caller read it."""
+        begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
+        work = await self._flow.run(name.stream, begin)
+        assert isinstance(work, UpdateGroupWork)
+        return work.group.generation
+
+    async def delete_reader_group(self, name: GroupName, group_id: str) -> None:
+        await self._flow.run(name.stream, lambda: groups.begin_delete(self._flow, name, group_id))
+
+    async def subscribers(self, name: StreamName) -> list[str]:
+        return await subscribers.names(self._flow, name)
+
+    async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
+        """Let retention truncate before this cut as far as the subscriber is concerned."""
+        await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
+
+    # --- event time ------------------------------------------------------------------------------
+
+    async def note_time(
+        self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[Step] | None = None
+    ) -> None:
+        """Record that all the writer's events up to `time` lie before `position`. steps: times up to that one, each
+        with a position that the writer's later events lie behind as well; None: the time and the position are one."""
+        if await marks.note(self._flow, name, writer, time, position, steps):
+            await self.watermarks.look_at(name)
+
+    async def remove_writer(self, name: StreamName, writer: str) -> None:
+        await marks.remove_writer(self._flow, name, writer)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def create_table(self, name: TableName, config: TableConfig) -> None:
+        """Create a key-value table: when this returns, all its segments exist."""
+        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, name, config))
+
+    async def delete_table(self, name: TableName) -> None:
+        await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
+
+    async def table(self, name: TableName) -> KeyValueTable:
+        return (await self.metadata.table(name)).value
+
+    async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of names of key-value tables; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, token = await page_of(self.metadata.tables(scope), token, LIST_PAGE)
+        return [table for table, _ in found], token
+
+
+async def page_of(table: RecordTable[T], token: str, count: int) -> tuple[list[tuple[str, Versioned[T]]], str]:
+    found, following = await table.page(position_of(token), count)
+    return found, following.hex() if found else token
+
+
+def position_of(token: str) -> bytes:
+    try:
+        return bytes.fromhex(token)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
 
 
 def _check_config(config: Config) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nadi.controller import lag
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.scaling.cutting import HotKey
+from nadi.controller.scaling.judge import HotKey
 from nadi.controller.scaling.log import ScalingLog, is_done
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName

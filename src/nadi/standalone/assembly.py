@@ -123,8 +123,7 @@ class ServerAssembly:
             return
         # a server without REST starts a tenth of a second earlier without these
         from nadi.controller.metrics.scrape import OwnMetrics
-        from nadi.controller.rest.access import RestAccess
-        from nadi.controller.rest.endpoint import Api
+        from nadi.controller.rest.endpoint import Api, RestAccess
         from nadi.controller.rest.server import RestServer
         from nadi.web.clients import Clients
         from nadi.web.site import live_site

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from nadi.controller.rest.access import EVERYBODY
-from nadi.controller.rest.endpoint import Asked, Call, Endpoint
+from nadi.controller.rest.endpoint import EVERYBODY, Asked, Call, Endpoint
 from nadi.errors import UnavailableError
 from nadi.limits import PAGE_CLIENT_IDLE_S, PAGE_CLIENTS
 from nadi.web.door import Door

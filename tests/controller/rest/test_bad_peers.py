@@ -20,8 +20,7 @@ from nadi.access.budget import Budget
 from nadi.config import ServerConfig
 from nadi.controller.rest import endpoint, protocol
 from nadi.controller.rest import server as rest_server
-from nadi.controller.rest.access import RestAccess
-from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.endpoint import Api, RestAccess
 from nadi.controller.rest.server import RestServer
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_PORTION_BYTES
 from nadi.observe.health import Status, leaf

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.scaling.cutting import around, cut, sampled
+from nadi.controller.scaling.judge import around, cut, sampled
 from nadi.model.load import KeySample
 from nadi.model.segments import KeyRange
 

@@ -27,7 +27,7 @@ from nadi.controller.grpc.messages import (
     txn_message,
     uuid_of,
 )
-from nadi.controller.keda.trigger import metadata_of, trigger
+from nadi.controller.keda import metadata_of, trigger
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import TableConfig, TxnState
 from nadi.controller.time.marks import InvalidTimeError

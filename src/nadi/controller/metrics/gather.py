@@ -15,10 +15,10 @@ from heapq import nlargest
 
 from nadi.controller import lag
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.keda.demand import rate
+from nadi.controller.keda import rate
 from nadi.controller.lag import Group, Standing, event_sizes
 from nadi.controller.retention import past
-from nadi.controller.scaling.cutting import HotKey
+from nadi.controller.scaling.judge import HotKey
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup, StreamState
 from nadi.controller.state.segments import together

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.scaling.cutting import HotKey
-from nadi.controller.scaling.judge import Decision, Judge, Step
+from nadi.controller.scaling.judge import Decision, HotKey, Judge, Step
 from nadi.controller.scaling.log import ScalingLog
 from nadi.controller.scaling.profile import Profile
 from nadi.controller.state.metadata import StreamName

@@ -17,9 +17,8 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
-from nadi.controller.rest.access import same_site
 from nadi.controller.rest.app import rest_app
-from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.endpoint import Api, same_site
 from nadi.controller.rest.protocol import RestConnection, RestProtocol
 from nadi.controller.rest.replies import refusal
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
