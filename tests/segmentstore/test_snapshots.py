@@ -149,21 +149,6 @@ def test_one_damaged_manifest_of_two_costs_nothing_and_is_stored_anew(
         in_container(folder, work)
 
 
-@pytest.mark.parametrize("how", ["flipped", "missing"])
-def test_without_manifests_the_names_of_bases_and_deltas_tell(folder: Path, how: str) -> None:
-    """As a folder of an earlier version has but one."""
-    for number in range(3):  # what a killed server was about to store, or had no time to delete
-        left = f"base-{number * 999:016x}-{number:032x}-000000"
-        (folder / "tier2/snapshots/container-0" / left).write_bytes(b"")
-    for file in manifests(folder):
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-        if how == "missing":
-            file.unlink()
-    lost = lose_state(folder)
-    start(folder)
-    assert records_of(folder / "container-0/state") == lost
-
-
 def test_a_second_manifest_that_finds_no_room_costs_no_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from nadi.limits import MIGRATION_ROWS
 from nadi.migration.copying import Copier
 from nadi.migration.division import Division
 from nadi.migration.states import States
-from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
+from nadi.segmentstore.state.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import (
     EXTENT,
@@ -87,7 +87,7 @@ class Divider:
             number = self._division.number(source, segment)
             transients[self._containers[source, segment]].append(number)
         for target, rows, gone in zip(targets, waiting, transients, strict=True):
-            own = ContainerState(sequence, next_segment, [], [], gone, logged=True)
+            own = ContainerState(sequence, next_segment, [], [], gone)
             _commit(target, [*rows, state_change(own)])
         return counts
 

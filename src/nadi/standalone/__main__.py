@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,10 +73,6 @@ def main() -> int:
     served: list[str] = []
     try:
         _take_environment()
-        if not settings.store:
-            from nadi.segmentstore.state.file.check import look_ahead
-
-            look_ahead(Path(folder))
         import uvloop
 
         uvloop.run(_serve(folder, settings, served))

@@ -31,7 +31,6 @@ from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
-from nadi.standalone import anew
 from nadi.standalone.figures import ServerFigures
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
@@ -180,7 +179,6 @@ class Server:
 
     async def _start_controller(self, exchange: Exchange) -> None:
         try:
-            await anew.finish(self.folder, self.store.containers, exchange)
             await self.controller.start()
         except StorageFullError as error:
             raise StorageFullError(

@@ -13,7 +13,7 @@ from nadi.cli.printing import errors_told, say
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.repair.report import Report
+    from nadi.segmentstore.repair.inspection import Report
 
 
 def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]) -> None:
@@ -23,10 +23,7 @@ def check(data: Annotated[Path, typer.Argument(help="The data folder; no server 
     """
     with locked(data, changes=False):
         reports = inspected(data)
-        anew = made_anew(data, reports)
-    is_sound = tell(reports)
-    tell_anew(anew)
-    if not is_sound or anew:
+    if not tell(reports):
         raise typer.Exit(1)
 
 
@@ -88,34 +85,3 @@ def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
     else:
         say("damaged: what is LOST can only be restored from a copy; `nadi repair` does what is possible without one")
     return False
-
-
-def made_anew(data: Path, reports: list[Report], *, changes: bool = False) -> list[str]:
-    """Return what a repair of the folder has left to the next server; nothing if none can be started.
-
-    changes: whether the repair's note may be removed from the folder if nothing is left to do.
-    """
-    import asyncio
-    import tempfile
-
-    from nadi.segmentstore import reserve
-    from nadi.segmentstore.repair import unfinished
-
-    if not unfinished.is_noted(data) or not all(report.can_be_served for report in reports):
-        return []
-    from nadi.standalone.anew import look_at
-
-    with errors_told(OSError):
-        with reserve.in_words(Path(tempfile.gettempdir())):
-            plan = asyncio.run(look_at(data))
-        if plan.is_empty and changes:
-            unfinished.clear(data)
-    return plan.lines()
-
-
-def tell_anew(lines: list[str]) -> None:
-    """Print it."""
-    if lines:
-        say("the next server that starts rebuilds what tables recorded, as far as it can be rebuilt:")
-    for line in lines:
-        say(f"  {line}")

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 
 def serve_folder(data: Path, doors: dict[str, Any]) -> None:
-    from nadi.segmentstore.state.file.check import look_ahead
-
-    look_ahead(data)
     import uvloop
 
     from nadi.limits import STOP_S

@@ -14,8 +14,8 @@ import lmdb
 from nadi.limits import SNAPSHOT_READ_AHEAD, STATE_MAP_BYTES
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError, read_part, unpack_changes
 from nadi.segmentstore.state import commit
-from nadi.segmentstore.state.checked import TABLES
-from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
+from nadi.segmentstore.state.check import STATE_FILE
+from nadi.segmentstore.state.checked import TABLES, inspect
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -33,13 +33,10 @@ async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durab
     file, in_thread = folder / STATE_FILE, chunks.runtime.in_thread
     async for part, stored in _read_parts(chunks, manifest.base):
         await in_thread(_append_part, file, part, stored, durable)
-    if durable:
-        await in_thread(_check, file, manifest)  # before LMDB maps it
     async for _, stored in _read_parts(chunks, manifest.deltas):
         await in_thread(_apply, folder, stored, durable)
     if durable:
-        if manifest.deltas:
-            await in_thread(_check, file, manifest)
+        await in_thread(_check, file, manifest)
         disk.sync_folder(folder)
 
 
@@ -90,7 +87,6 @@ def _apply(folder: Path, stored: bytes, durable: bool) -> None:
 
 
 def _check(file: Path, manifest: Manifest) -> None:
-    inspected = inspect_file(file, manifest.container)
+    inspected = inspect(file, manifest.container)  # made of objects with correct checksums: it crashes nothing
     if inspected.damage:
-        which = manifest.number or f"of frame {manifest.sequence:,}"
-        raise SnapshotError(f"snapshot {which} of container {manifest.container}: {inspected.damage}")
+        raise SnapshotError(f"snapshot {manifest.number} of container {manifest.container}: {inspected.damage}")

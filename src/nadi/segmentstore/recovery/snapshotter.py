@@ -39,9 +39,9 @@ from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
-from nadi.segmentstore.state.file import check as statecheck
-from nadi.segmentstore.state.file.check import STATE_FILE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -231,11 +231,7 @@ class Snapshotter:
 
     def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
         """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
-        if (
-            self._fenced_by is not None
-            or not metadata.checked
-            or (self._sending is not None and not self._sending.done())
-        ):
+        if self._fenced_by is not None or (self._sending is not None and not self._sending.done()):
             return False
         if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
             self.current_at = self._runtime.monotonic()
@@ -364,7 +360,7 @@ class Snapshotter:
             async with asyncio.timeout(SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
-                is_due = metadata.checked and (self._whole_due or sequence != self._taken_sequence)
+                is_due = self._whole_due or sequence != self._taken_sequence
                 if is_due and not self.error and self._fenced_by is None and self._is_quick():
                     await self.take(metadata, sequence, log_bytes, oldest_frame)
                     if self._sending is not None:

@@ -56,15 +56,13 @@ class StateMachine:
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
         self.mark, self.make_room = self.record_cache.mark, self.record_cache.make_room
-        self._load_logged(complete=stored.logged)
+        self._load_logged()
 
-    def _load_logged(self, *, complete: bool) -> None:
+    def _load_logged(self) -> None:
         """Load the segments that have bytes in the log, and put their frames in order."""
         frames = self.frames
-        for segment in self.metadata.logged(complete=complete):
+        for segment in self.metadata.logged():
             record = self.must(segment)
-            if not complete:
-                self.mark(record)  # so that the next checkpoint lists it
             for extent in record.extents:
                 if extent.frame is not None:
                     extent.frame.live_bytes += extent.length
@@ -363,7 +361,6 @@ class StateMachine:
             list(self.planned),
             list(self.garbage),
             list(self.transients),
-            logged=True,
         )
         checkpoint.changes.append(state_change(state))
         return checkpoint
