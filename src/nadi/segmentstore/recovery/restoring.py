@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import zlib
 from collections import deque
@@ -19,9 +20,12 @@ from nadi.segmentstore.state.checked import TABLES, inspect
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
+log = logging.getLogger(__name__)
+
 
 async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durable: bool = True) -> None:
-    """Restore the state of a snapshot into an empty folder; everything is checked, and durable when this returns.
+    """Restore the state of a snapshot into an empty folder, from the base before if its own is damaged; everything is
+    checked, and durable when this returns.
 
     Not `durable`: it is a copy that nobody keeps, and only the checksums of the stored objects are checked.
 
@@ -30,10 +34,34 @@ async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durab
         UnavailableError: tier 2 can't be read.
         OSError: the folder can't be written.
     """
+    try:
+        await _restore(chunks, manifest, manifest.base, manifest.deltas, folder, durable)
+    except SnapshotError as error:
+        if not manifest.former_base:
+            raise
+        log.warning("container %d: its state is restored from the base before: %s", manifest.container, error)
+        await chunks.runtime.in_thread(_empty, folder)
+        deltas = manifest.former_deltas + manifest.deltas
+        await _restore(chunks, manifest, manifest.former_base, deltas, folder, durable)
+
+
+def _empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+async def _restore(
+    chunks: ChunkStore,
+    manifest: Manifest,
+    base: Sequence[Part],
+    deltas: Sequence[Part],
+    folder: Path,
+    durable: bool,
+) -> None:
     file, in_thread = folder / STATE_FILE, chunks.runtime.in_thread
-    async for part, stored in _read_parts(chunks, manifest.base):
+    async for part, stored in _read_parts(chunks, base):
         await in_thread(_append_part, file, part, stored, durable)
-    async for _, stored in _read_parts(chunks, manifest.deltas):
+    async for _, stored in _read_parts(chunks, deltas):
         await in_thread(_apply, folder, stored, durable)
     if durable:
         await in_thread(_check, file, manifest)

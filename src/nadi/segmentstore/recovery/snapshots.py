@@ -2,7 +2,8 @@
 
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
-    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to
+    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to; and the base
+                                               before, with its deltas, which takes a damaged one's place
     snapshots/container-N/manifest-<number>-copy   the same, so that no damage to one object costs the snapshot
 
 Objects are written under unique names; the manifest, written last, makes them a snapshot, and the one with the
@@ -53,7 +54,11 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot. The state restored from it reflects the log up to `sequence`."""
+    """A snapshot. The state restored from it reflects the log up to `sequence`.
+
+    former_base, former_deltas: the base before, and what was changed since up to this one. With `deltas`, they restore
+    the same state if `base` is damaged.
+    """
 
     version: int
     container: int
@@ -61,10 +66,12 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     sequence: int
     base: tuple[Part, ...]
     deltas: tuple[Part, ...]
+    former_base: tuple[Part, ...] = ()
+    former_deltas: tuple[Part, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return self.base + self.deltas
+        return self.base + self.deltas + self.former_base + self.former_deltas
 
 
 VERSION = 1
