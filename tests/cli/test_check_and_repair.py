@@ -16,13 +16,10 @@ import nadi
 from nadi.cli.app import app
 from nadi.errors import DamagedDataError, DataFolderError
 from nadi.segmentstore.recovery import snapshotter
-from nadi.segmentstore.repair import usedpages
 from nadi.segmentstore.repair.stopped import StoppedLog
-from nadi.segmentstore.state.checked import STATE_KEY
-from nadi.segmentstore.state.file import pages
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from tests.segmentstore.harness import open_store
-from tests.segmentstore.state_tables import lose_states, records_of, recovered
+from tests.segmentstore.state_tables import lose_states, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
 
 __all__ = ["base", "folder"]  # fixtures
@@ -67,6 +64,24 @@ def test_a_lost_state_heals(folder: Path) -> None:
     assert {event(number) for number in range(EVENTS)} <= events_of(folder)
 
 
+def test_a_state_that_nothing_can_rebuild_is_refused_and_left_alone(folder: Path) -> None:
+    recovered(folder)
+    lose_states(folder)
+    shutil.rmtree(folder / "tier2/snapshots/container-0")
+    before = contents(folder)
+    with pytest.raises(DataFolderError):
+        nadi.embedded(folder)
+    for command_line in (("check", folder), ("repair", folder, "--yes")):
+        told = command(*command_line)
+        assert told.exit_code == 1
+        assert re.search(r"LOST +the state can't be used \(.*\), and can't be rebuilt", told.output), told.output
+    assert "no server can be started: restore what is LOST from a copy" in told.output
+    kept = contents(folder)
+    assert {path: data for path, data in kept.items() if "container-0" in path.parts} == {
+        path: data for path, data in before.items() if "container-0" in path.parts
+    }
+
+
 def test_a_missing_chunk_is_named_by_its_stream(folder: Path) -> None:
     chunks = sorted((folder / "tier2").glob("container-*/*/*"), key=lambda path: path.stat().st_size)
     chunks[-1].unlink()
@@ -100,28 +115,6 @@ def frames_of(log: Path) -> list[int]:
 def frames_after(log: Path, at: int) -> int:
     """How many frames follow: the events' and what the server itself noted meanwhile."""
     return sum(frame > at for frame in frames_of(log))
-
-
-def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
-    """Damage that refuses a start: before and after, all is told, and nothing but that is given up."""
-    log, at = late_events(folder)
-    flip(log, at + 9)
-    with pytest.raises(DataFolderError):
-        nadi.embedded(folder)
-    before = contents(folder)
-
-    asked = command("repair", "--cut-log", log, "--at", at)
-    assert asked.exit_code == 1  # nobody said yes
-    assert f"given up with it: {frames_after(log, at)} acknowledged frames" in asked.output
-    assert "stream s/t, segment" in asked.output
-    assert contents(folder) == before
-
-    repaired = command("repair", "--cut-log", log, "--at", at, "--yes")
-    assert repaired.exit_code == 1, repaired.output
-    found = events_of(folder)
-    assert {b"late-%d" % number for number in range(20)} <= found
-    assert not {b"late-%d" % number for number in range(20, 40)} & found
-    assert list(log.parent.glob("*.damaged-*"))
 
 
 @pytest.mark.parametrize("place", [9, 100], ids=["header", "head"])
@@ -200,115 +193,6 @@ def events_of_log(log: Path, at: int) -> int:
     return operations[0].offset
 
 
-def test_a_cut_that_would_empty_the_store_is_refused(folder: Path) -> None:
-    """What the start itself advised once its state was gone."""
-    lose_states(folder)
-    shutil.rmtree(folder / "tier2/snapshots")
-    before = contents(folder)
-    first = min(folder.glob("container-0/log/log-*.nadi"))
-    told = command("repair", "--cut-log", first, "--at", 0, "--yes")
-    assert told.exit_code == 1
-    assert "would be empty" in told.output
-    assert contents(folder) == before
-
-
-def spoil(state: Path, table: str, key: bytes) -> None:
-    """Damage one record as a disk would."""
-    file = state / "data.mdb"
-    raw = records_of(state)[table][key]
-    data = bytearray(file.read_bytes())
-    at = data.rindex(key + raw)
-    while at >= 0:  # older pages may have it too
-        data[at + len(key)] ^= 255
-        at = data.rfind(key + raw, 0, at)
-    file.write_bytes(data)
-    (state / "seal").unlink(missing_ok=True)
-
-
-@pytest.mark.parametrize("table", ["segments", "extents", "names", "entries", "logged"])
-def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table: str) -> None:
-    """One damaged record, of a segment of the stream where it is one, costs that record, and no more."""
-    if table == "logged":  # all of it may have been moved to tier 2 by now
-        with (
-            nadi.embedded(folder) as server,
-            nadi.StreamManager(server.controller_uri) as manager,
-            manager.create_writer("s", "t") as writer,
-        ):
-            writer.write_event(b"fresh", "key").result(60)
-    recovered(folder)
-    expected = events_of(folder)
-    chosen = None
-    for number in range(2):
-        container = folder / f"container-{number}"
-        records = records_of(container / "state")
-        ids = [key for name, key in ((n, v[:-4]) for n, v in records["names"].items()) if name.startswith(b"s/t/")]
-        keys = sorted(key for key in records[table] if table in ("names", "entries") or key[:8] in ids)
-        if table == "names":
-            keys = [name for name in keys if name.startswith(b"s/t/")]
-        if keys and not chosen:
-            chosen = container, keys[len(keys) // 2]
-        shutil.rmtree(folder / f"tier2/snapshots/container-{number}")
-    assert chosen is not None
-    spoil(chosen[0] / "state", table, chosen[1])
-    with pytest.raises(DataFolderError, match="nadi repair"):
-        nadi.embedded(folder)
-    before = contents(folder)
-    told = command("check", folder)
-    assert told.exit_code == 1
-    assert "can recover what is intact" in told.output, told.output
-    assert contents(folder) == before
-
-    repaired = command("repair", folder, "--yes")
-    assert repaired.exit_code == 1, repaired.output
-    assert f"given up: {chosen[0].name}: " in repaired.output
-    assert list(chosen[0].glob("state.damaged-*"))
-    if table != "entries":  # which may be of the controller's own
-        assert events_of(folder) == expected
-
-
-def pages_of(state: Path, what: str) -> list[int]:
-    """Pages of a state that hold no segment's records."""
-    data = (state / "data.mdb").read_bytes()
-    with (state / "data.mdb").open("rb") as stream:
-        meta = pages.read_meta(stream.fileno())
-        used = usedpages.used_pages(stream.fileno())
-    own = STATE_KEY + records_of(state)["state"][STATE_KEY]
-    lists = [number for number in range(2, meta.last_page + 1) if b"attributes" in data[number * 4096 :][:4096]]
-    branches = [number for number in used.sure if data[number * 4096 + 10] == 1]
-    return {
-        "head": [meta.transaction % 2],
-        "both heads": [0, 1],
-        "both heads, lists of tables": [0, 1, *lists],
-        "free list": [meta.free.root],
-        "own record": [number for number in used.sure if own in data[number * 4096 :][:4096]],
-        "free list, branches": [meta.free.root, *branches],
-    }[what]
-
-
-STALE = ["free list, branches", "both heads, lists of tables"]
-
-
-@pytest.mark.parametrize("what", ["head", "both heads", "free list", "own record", *STALE])
-def test_one_damaged_page_of_a_state_costs_no_other(folder: Path, what: str) -> None:
-    """All was given up, and made up for by what chunks and the log tell."""
-    recovered(folder)
-    expected = events_of(folder)
-    shutil.rmtree(folder / "tier2/snapshots")
-    for number in range(2):
-        state = folder / f"container-{number}/state"
-        data = bytearray((state / "data.mdb").read_bytes())
-        for page in pages_of(state, what):
-            data[page * 4096 : (page + 1) * 4096] = bytes(4096)
-        (state / "data.mdb").write_bytes(data)
-    told = command("check", folder)
-    assert told.output.count("what follows is from the intact part of state") == 2, told.output
-    assert ("some records may be outdated" in told.output) == (what in STALE), told.output
-    repaired = command("repair", folder, "--yes")
-    assert repaired.exit_code == 1, repaired.output
-    assert "given up: container-1: " in repaired.output
-    assert events_of(folder, may_be_stale=what in STALE) == expected
-
-
 def test_a_missing_snapshot_is_told_and_nothing_is_called_lost(folder: Path) -> None:
     recovered(folder)
     shutil.rmtree(folder / "tier2/snapshots/container-0")
@@ -330,8 +214,7 @@ def test_what_is_no_data_folder(tmp_path: Path) -> None:
     told = command("check", tmp_path)
     assert told.exit_code == 1
     assert "not a nadi data folder" in told.output
-    assert command("repair").exit_code == 1
-    assert command("repair", tmp_path, "--cut-log", tmp_path / "x").exit_code == 1
+    assert command("repair", tmp_path).exit_code == 1
 
 
 def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
@@ -362,7 +245,7 @@ def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
         told.output
     )
     repaired = command("repair", folder, "--yes")
-    assert "end the log" not in repaired.output
+    assert "the log is ended" not in repaired.output
     assert "a server can be started" in repaired.output, repaired.output
     assert not list(log.parent.glob("*.damaged-*"))
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -388,10 +271,9 @@ def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Pa
     assert later >= 4
     flip(log, at + 9)
     told = command("check", folder)
-    assert re.search(r"LOST +frame \d+ can't be left out", told.output), told.output
+    assert re.search(r"LOST +the log is ended before frame \d+", told.output), told.output
     assert "some keys have older values" in told.output
     repaired = command("repair", folder, "--yes")
-    assert "end the log" in repaired.output
     assert f"given up with it: {later} acknowledged frames" in repaired.output, repaired.output
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         value = manager.table("s", "tab").get(b"late")
@@ -436,22 +318,6 @@ def test_what_a_lost_state_would_need_of_the_log_is_read(
     assert "snapshot to replace it" in output
     assert what == "file" or re.search(rf"frames? {header.sequence:,} ", output)
     assert contents(tmp_path) == before
-
-
-def test_a_place_that_is_none_is_refused_before_anything_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reads(*_: object) -> None:
-        raise AssertionError("nothing is to be read")
-
-    monkeypatch.setattr("nadi.segmentstore.repair.inspection.inspect_container", reads)
-    before = contents(folder)
-    log = folder / "container-0/log"
-    last = max(log.glob("log-*.nadi"))
-    places = [(last, -1, "is not in"), (last, 1 << 40, "is not in"), (log / "log-0000000000000099.nadi", 0, "no file")]
-    for file, at, what in [*places, (log / "epoch", 0, "is not a log file")]:
-        told = command("repair", "--yes", "--cut-log", file, "--at", at)
-        assert told.exit_code == 1
-        assert what in told.output
-    assert contents(folder) == before
 
 
 def test_a_damaged_place_is_printed_once(folder: Path) -> None:

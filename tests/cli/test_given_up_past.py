@@ -11,16 +11,12 @@ import pytest
 
 import nadi
 from nadi.errors import DamagedDataError, DataFolderError
-from nadi.segmentstore.repair.remains import Described
-from nadi.segmentstore.repair.unnamed import of_one_past
 from nadi.segmentstore.tier1.fence import latest
-from nadi.segmentstore.tier2.description import ChunkDescription
 from tests.cli.test_check_and_repair import command, frames_of
 from tests.support.waiting import until
 
 HOLD = "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,checkpoint_interval_s=3600"
 MOVE = "chunk_flush_age_s=0.1,storage_writer_tick_s=0.02,checkpoint_interval_s=3600"
-NAME = "container-0/000000000007/0000000000000000-1"
 
 pytestmark = pytest.mark.slow
 
@@ -90,30 +86,28 @@ def with_a(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("how", ["the last file is lost", "the last file is short", "cut"])
-def test_what_tier_2_has_of_a_lost_end_is_had_back(with_a: Path, how: str) -> None:
-    """It was given up, though chunks said whose it was; and then it stood where other events were acknowledged."""
+@pytest.mark.parametrize("how", ["lost", "short"])
+def test_a_lost_end_of_the_log_is_given_up_and_its_chunks_are_set_aside(with_a: Path, how: str) -> None:
+    """It was given up, and then stood where other events were acknowledged."""
     log = last_log(with_a)
-    if how == "cut":
-        done = command("repair", "--cut-log", log, "--at", 4096, "--yes")
+    chunks = chunks_with(with_a, b"A-")
+    if how == "lost":
+        log.unlink()
     else:
-        if how == "the last file is lost":
-            log.unlink()
-        else:  # some of the chunk's events are in the log too
-            os.truncate(log, frames_of(log)[4])
-        done = command("repair", with_a, "--yes")
-        number = re.search(r"LOST +from frame (\d+) on: the end of the log is gone", done.output)
-        assert number, done.output
-        assert f"given up: container-0: from frame {number[1]} on" in done.output
-        assert "the state has all that was there" not in done.output
-        assert "the state has what was there" not in done.output
-        assert "nothing is lost" not in done.output
-        again = command("check", with_a)
-        assert f"said from frame {number[1]} on was given up by a repair" in again.output
+        os.truncate(log, frames_of(log)[4])
+    done = command("repair", with_a, "--yes")
     assert done.exit_code == 1, done.output
-    assert "recovered from chunks what the log lacks: stream home/s" in done.output
+    number = re.search(r"LOST +from frame (\d+) on: the end of the log is gone", done.output)
+    assert number, done.output
+    assert f"given up: container-0: from frame {number[1]} on" in done.output
+    assert "nothing is lost" not in done.output
+    assert f"said from frame {number[1]} on was given up by a repair" in command("check", with_a).output
+    aside = list((with_a / "tier2").glob("container-0.damaged-*/*/*"))
+    assert sorted(path.name for path in aside) == sorted(path.name for path in chunks)
     write(with_a, "B", 20, HOLD)
-    assert read(with_a) == tens("A", 60) + tens("B", 20)
+    events = read(with_a)
+    assert events[-2:] == tens("B", 20)
+    assert events[:-2] == tens("A", 60)[: len(events) - 2]
 
 
 @pytest.mark.parametrize("gone", [("log", "state"), ("log",)])
@@ -140,25 +134,14 @@ def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path, gone: tupl
     assert read(folder) == [*expected, *tens("C", 10)]
 
 
-@pytest.mark.parametrize("version", ["today", "earlier"])
-def test_no_chunk_of_a_past_that_was_given_up_is_taken(with_a: Path, tmp_path: Path, version: str) -> None:
-    """Of a repair of an earlier version, which left it; a chunk of such a version doesn't say when it was planned."""
+def test_no_chunk_of_a_past_that_was_given_up_is_taken(with_a: Path, tmp_path: Path) -> None:
     chunks = chunks_with(with_a, b"A-00059-")
     epoch = (with_a / "container-0/log/epoch").read_bytes()
     before = tmp_path / "before"
     for chunk in chunks:
         stale = before / chunk.relative_to(with_a)
         stale.parent.mkdir(parents=True, exist_ok=True)
-        data = chunk.read_bytes()
-        if version == "earlier":
-            name = str(chunk.relative_to(with_a / "tier2"))
-            described = ChunkDescription.decode(name, data)
-            assert described is not None
-            assert described.sequence
-            assert described.epoch
-            fields = [getattr(described, field) for field in described.__struct_fields__]
-            data = data[: described.length] + ChunkDescription(*fields[:-2]).encode(name)
-        stale.write_bytes(data)
+        stale.write_bytes(chunk.read_bytes())
     (before / "container-0/log/epoch").write_bytes(epoch)
     write(before, "B", 100, HOLD)
     log = last_log(before)
@@ -179,25 +162,3 @@ def test_no_chunk_of_a_past_that_was_given_up_is_taken(with_a: Path, tmp_path: P
     aside = list((before / "tier2").glob("container-0.damaged-*/*/*"))
     assert sorted(path.name for path in aside) == sorted(path.name for path in chunks)
     assert not chunks_with(before, b"A-00059-")
-
-
-@pytest.mark.parametrize(
-    ("planned", "frames", "goes"),
-    [
-        ((2, 15), [(10, 2), (14, 2), (16, 2)], True),  # its own frame is missing
-        ((2, 15), [(10, 2), (15, 2), (16, 3)], True),
-        ((2, 15), [(10, 2), (16, 3)], True),
-        ((2, 15), [], True),
-        ((2, 15), [(10, 2)], True),
-        ((2, 15), [(10, 2), (13, 3), (16, 3)], False),
-        ((2, 15), [(10, 2), (15, 3)], False),
-        ((2, 15), [(13, 3)], False),
-        ((3, 15), [(10, 2), (16, 2)], False),
-        ((3, 15), [(10, 2), (15, 2), (16, 4)], False),
-        ((0, 0), [(10, 2)], True),  # of an earlier version
-    ],
-)
-def test_which_past_a_chunk_is_of(planned: tuple[int, int], frames: list[tuple[int, int]], goes: bool) -> None:
-    part = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, 1 << 20, b"....", (0,), *planned)
-    described: Described = {7: [(NAME, part)]}
-    assert of_one_past(described, frames) == (described if goes else {})

@@ -37,8 +37,8 @@ class Verdict:
 def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False, said: str = "") -> Verdict:
     """may_lose: the folder was repaired, with consent to lose something: what is missing is counted, not judged.
 
-    said: what the repair said. A stream may not be found only if that names a segment without a name, or the stream's
-    own as lost with all that it had.
+    said: what the repair said. A stream may not be found only if that names one of its segments as lost with all that
+    it had.
     """
     verdict = Verdict()
     try:
@@ -53,7 +53,7 @@ def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False, said: str =
     try:
         for stream in ledger.streams:
             lines = [line for line in said.splitlines() if f"stream {SCOPE}/{stream}, segment" in line]
-            may_be_gone = "its name is lost" in said or any("all of it" in line for line in lines)
+            may_be_gone = any("all of it" in line for line in lines)
             read = partial(_read, manager, stream, ledger, verdict, may_lose)
             _in_time(verdict, f"reading {stream}", partial(_unless_gone, read, verdict) if may_be_gone else read)
         _in_time(verdict, "reading the table", lambda: _read_table(manager, ledger, verdict, may_lose))

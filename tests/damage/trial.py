@@ -70,7 +70,7 @@ def run(trial: Trial) -> Outcome:
             code, outcome.said = repair(copy)
             if code == 0 or "a server can be started" in outcome.said:  # with something lost, which was said
                 outcome.after = examine(copy, ledger, may_lose=True, said=outcome.said)
-            else:
+            elif not ("can't be rebuilt" in outcome.said and {"state", "snapshot"} <= {each.kind for each in damages}):
                 outcome.verdict.worse("REFUSED SOUND DATA", f"the repair ended with {code}")
         return outcome
     finally:

@@ -48,8 +48,7 @@ from nadi.segmentstore.doors import replies as doors_replies
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.state.records import Extent, SegmentRecord
-from nadi.segmentstore.state.waiters import Waiters
+from nadi.segmentstore.state.records import Extent, SegmentRecord, Waiters
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode

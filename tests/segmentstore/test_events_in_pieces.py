@@ -5,31 +5,21 @@ The events are of zeros, which look like headers of empty events.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import uvloop
 
-from nadi import limits
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.repair.replacement import repair_container
-from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
-from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, open_store
 from tests.segmentstore.test_stored_bytes import (
-    EVENT_BYTES,
     TXN,
-    Killed,
     S,
     assert_read,
     chunk_path,
@@ -185,51 +175,3 @@ async def test_a_chunk_that_begins_within_the_event_tells_where_it_ends(
         assert [extent.continues for extent in record_of(store, S).extents] == [False, True, True]
         await spoil(store, tmp_path, 9)
         await assert_read(store, S, data, (0, end))
-
-
-@pytest.mark.parametrize("lost", ["state and log", "frames"])
-def test_a_repair_has_it_from_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: Killed, lost: str
-) -> None:
-    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 2 * PIECE_BYTES)
-    container = tmp_path / "container-0"
-    marks: list[bool] = []
-
-    def marks_of(store: SegmentStore) -> list[bool]:
-        return [extent.continues for extent in record_of(store, S).extents]
-
-    async def fill() -> bytes:
-        async with open_store(tmp_path, 1) as (store, peer):
-            data = await write(peer, S, 1)
-            data += await write_large(peer, S)
-            await move(store)
-            marks.extend(marks_of(store))
-            assert marks == [False, True, True, True, True]
-            kept.append(store.containers[0].state.sequence)
-            data += await write(peer, S, 1, seed=1)
-            await killed(store)
-            return data
-
-    kept: list[int] = []
-    data = uvloop.run(fill())
-    end = len(data) - EVENT_BYTES - 8
-    if lost == "frames":
-        for frame in StoppedLog(container / "log").readable(0):
-            first = 3  # the segment's creation, its writer, its first event
-            if first < frame.header.sequence <= kept[0]:
-                flip(frame.path, frame.header.offset + FRAME_HEADER_BYTES + 8)
-    else:
-        data = data[:end]
-        for folder in (container / "state", container / "log", tmp_path / "tier2/snapshots"):
-            shutil.rmtree(folder, ignore_errors=True)
-    asyncio.run(repair_container(container, 0, ChunkStore.in_folder(tmp_path / "tier2")))
-
-    async def look() -> None:
-        async with open_store(tmp_path, 1) as (store, _):
-            assert marks_of(store)[: len(marks)] == marks
-            await assert_read(store, S, data)
-            await spoil(store, tmp_path, EVENT_BYTES + 8 + 9)
-            await assert_read(store, S, data, (0, end))
-
-    uvloop.run(look())

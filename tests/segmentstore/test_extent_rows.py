@@ -10,12 +10,11 @@ import lmdb
 import pytest
 
 from nadi.errors import DamagedStateError
-from nadi.segmentstore.repair import remains
 from nadi.segmentstore.state import extent_rows
+from nadi.segmentstore.state.check import inspect_file
 from nadi.segmentstore.state.checked import STATE_KEY, TABLES
 from nadi.segmentstore.state.commit import Commit
 from nadi.segmentstore.state.extent_rows import singles
-from nadi.segmentstore.state.file.inspector import inspect
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
@@ -78,6 +77,11 @@ def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: Metad
     check(metadata, {1: extents, 2: {}})
 
 
+def shared_row(extents: list[Extent]) -> bytes:
+    parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents)
+    return extent_rows._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
+
+
 def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
     """So that whoever reads them needs to know of no second form."""
     extents = [in_log(100 + 10 * number, 10, 5 + number) for number in range(3)]
@@ -89,7 +93,7 @@ def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> None:
-    """Appends, gaps, files beside the log, chunks in place of any range, truncations, merges, and rows of before."""
+    """Appends, gaps, files beside the log, chunks in place of any range, truncations, and merges."""
     chance = random.Random(seed)
     expected: dict[int, Extents] = {segment: {} for segment in SEGMENTS}
     changes: dict[int, dict[int, Extent | None]] = {segment: {} for segment in SEGMENTS}
@@ -128,9 +132,6 @@ def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> 
                     extent = in_log(ends[segment] + 7 * number, 7, step + 1)
                     extents[extent.offset] = changed[extent.offset] = extent
                 ends[segment] = extent.end + chance.choice([0, 11])
-            case "write" if chance.random() < 0.2:  # as earlier versions did
-                put_as_before(metadata, segment, changed)
-                changes[segment], stored[segment] = {}, ends[segment]
             case "write":
                 put(metadata, segment, changed, stored[segment])
                 changes[segment], stored[segment] = {}, ends[segment]
@@ -144,31 +145,14 @@ def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> 
         if extent.frame is None
     ]
     assert list(metadata.chunks()) == of_chunks
-    assert sorted(metadata.logged(complete=False)) == [
-        segment for segment in SEGMENTS if any(extent.frame is not None for extent in expected[segment].values())
-    ]
-    found = inspect(tmp_path / "state/data.mdb", 0)
+    found = inspect_file(tmp_path / "state/data.mdb", 0)
     assert (found.damage, found.records["extents"]) == ("", len(rows_of(metadata)))
-    kept = remains.of_state(tmp_path / "state", 0).records["extents"]
+    kept = dict(singles(rows_of(metadata)))
     assert kept == {
         PAIR.pack(segment, offset): pack_extent(extent)
         for segment in SEGMENTS
         for offset, extent in expected[segment].items()
     }
-
-
-def put_as_before(metadata: Metadata, segment: int, changed: dict[int, Extent | None]) -> None:
-    """A row for each, as earlier versions did, unless any of them is in a shared row."""
-    shared = [(key, value) for key, value in rows_of(metadata) if value[0] >= 128]
-    if {PAIR.pack(segment, offset) for offset in changed} & dict(singles(shared)).keys():
-        put(metadata, segment, changed)
-        return
-    metadata.commit(
-        [
-            ("extents", PAIR.pack(segment, offset), None if extent is None else pack_extent(extent))
-            for offset, extent in changed.items()
-        ]
-    )
 
 
 def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: Metadata, tmp_path: Path) -> None:
@@ -219,22 +203,3 @@ def test_only_rows_that_may_have_what_changed_are_read(metadata: Metadata, monke
     both: dict[int, Extent | None] = {0: in_chunk(0, 30), 10: None, 20: None}
     put(metadata, 1, both | {offset: in_log(offset, 10, 11) for offset in range(11_000, 11_500, 10)})
     assert len(asked) == 4
-
-
-def shared_row(extents: list[Extent]) -> bytes:
-    parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents)
-    return extent_rows._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
-
-
-@pytest.mark.parametrize("offset", [0, 10])
-@pytest.mark.parametrize("order", [1, -1])
-def test_an_outdated_shared_row_gives_way_extent_by_extent(offset: int, order: int) -> None:
-    """A page that may be free has a row of before, which overlaps with a newer one under its own key or another: those
-    after the newer one may have been in a row that is damaged now."""
-    old = [in_log(10 * number, 10, 5) for number in range(4)]
-    chunk = in_chunk(offset, 10)
-    rows = [("extents", PAIR.pack(1, 0), shared_row(old)), ("extents", PAIR.pack(1, offset), pack_extent(chunk))]
-    found = remains._latest(remains._single(rows[::order]))["extents"]
-    assert found == {PAIR.pack(1, extent.offset): pack_extent(extent) for extent in old} | {
-        PAIR.pack(1, offset): pack_extent(chunk)
-    }

@@ -18,7 +18,7 @@ from nadi.errors import CorruptLogError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.operations import Create
 from nadi.segmentstore.state.records import Kind
 from nadi.segmentstore.tier1 import fence, writer

@@ -13,7 +13,7 @@ from nadi.errors import ClosedError, FencedError, UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.recovery.parts import Opened
-from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.tier1.log import DurableLog
 from nadi.wire import commands as wire
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 import time
@@ -24,8 +25,8 @@ from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.scrub import kept as keeping
 from nadi.segmentstore.scrub import scrub as scrubs
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.checked import Inspected
-from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
@@ -339,16 +340,14 @@ def leaf_pages(file: Path) -> list[int]:
 
 
 async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(tmp_path: Path) -> None:
-    """LMDB doesn't look at the number that a page says it has, for one; it used to go unseen."""
-
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer)
         (container,) = store.containers
         await until_async(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with (tmp_path / "container-0/state/data.mdb").open("r+b", buffering=0) as file:
             for page in leaf_pages(tmp_path / "container-0/state/data.mdb"):
-                file.seek(page * 4096)
-                file.write(bytes([page % 256 ^ 1]))
+                end = page * 4096 + 4095  # a value's last byte
+                os.pwrite(file.fileno(), bytes([os.pread(file.fileno(), 1, end)[0] ^ 1]), end)
         store.scrub.begin()
         found = await ended(store)
         assert found.damages == 1

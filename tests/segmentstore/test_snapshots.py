@@ -106,6 +106,35 @@ def test_a_snapshot_that_rots_is_made_anew(
     assert records_of(folder / "container-0/state") == lost
 
 
+def test_a_damaged_base_falls_back_to_the_one_before(
+    tmp_path: Path, small_log: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the state gone too: the former base, its deltas, and those since."""
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(deltas=2))
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        for number in range(60):
+            await create(container, 5, f"round-{number}")
+            await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
+            await container.parts.snapshots.ended()
+            manifest, _ = await snapshots.newest(chunks, 0)
+            if manifest is not None and manifest.former_deltas and manifest.deltas:
+                return
+        raise AssertionError("no base followed another")
+
+    with quick(monkeypatch):
+        in_container(tmp_path / "data", work)
+    rot(tmp_path / "data", "base")
+    lost = lose_state(tmp_path / "data")
+    both = Path(shutil.copytree(tmp_path / "data", tmp_path / "both"))
+    start(tmp_path / "data")
+    assert records_of(tmp_path / "data/container-0/state") == lost
+    for part in newest(both).former_base:
+        (both / "tier2" / part.name).unlink()
+    with pytest.raises(NadiError):
+        start(both)
+
+
 def manifests(folder: Path) -> list[Path]:
     manifest = newest(folder)
     return [folder / "tier2" / name for name in snapshots.manifest_names(0, manifest.number)]
@@ -147,21 +176,6 @@ def test_one_damaged_manifest_of_two_costs_nothing_and_is_stored_anew(
 
     with quick(monkeypatch):
         in_container(folder, work)
-
-
-@pytest.mark.parametrize("how", ["flipped", "missing"])
-def test_without_manifests_the_names_of_bases_and_deltas_tell(folder: Path, how: str) -> None:
-    """As a folder of an earlier version has but one."""
-    for number in range(3):  # what a killed server was about to store, or had no time to delete
-        left = f"base-{number * 999:016x}-{number:032x}-000000"
-        (folder / "tier2/snapshots/container-0" / left).write_bytes(b"")
-    for file in manifests(folder):
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-        if how == "missing":
-            file.unlink()
-    lost = lose_state(folder)
-    start(folder)
-    assert records_of(folder / "container-0/state") == lost
 
 
 def test_a_second_manifest_that_finds_no_room_costs_no_snapshot(

@@ -1,4 +1,4 @@
-"""A large state's file is walked by a process of its own, with the code of this very nadi and no other."""
+"""A state's file is inspected by another process, with the code of this very nadi and no other."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.segmentstore.state.checked import STATE_KEY
-from nadi.segmentstore.state.file import check, inspector
+from nadi.segmentstore.state import check
+from nadi.segmentstore.state.checked import STATE_KEY, inspect
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import encode_state
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a state; any is large."""
-    monkeypatch.setattr(check, "_OWN_PROCESS_BYTES", 0)
+def file(tmp_path: Path) -> Path:
     folder = tmp_path / "container-3/state"
     metadata = Metadata(folder, 3)
     metadata.commit([("state", STATE_KEY, encode_state(9, 4)), ("attributes", bytes(24), b"value")])
@@ -30,17 +28,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_another_process_finds_the_same(file: Path) -> None:
     found = check.inspect_file(file, 3)
-    assert found == inspector.inspect(file, 3)
+    assert found == inspect(file, 3)
     assert (found.damage, found.sequence, found.records["attributes"]) == ("", 9, 1)
     assert check.inspect_file(file, 2).damage
-
-
-def test_what_was_looked_at_ahead_counts(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check.look_ahead(file.parents[2])
-    with monkeypatch.context() as patched:
-        patched.setattr(check, "_start", lambda *_: pytest.fail("it was walked already"))
-        assert check.inspect_file(file, 3).sequence == 9
-    assert not check._ahead
 
 
 def test_nothing_is_imported_from_the_current_folder(
@@ -59,11 +49,11 @@ def test_nothing_is_imported_from_the_current_folder(
 def test_the_code_is_that_of_whoever_asks(file: Path, tmp_path: Path) -> None:
     """Where another nadi is installed too: this one is a copy, which says so."""
     copy = Path(shutil.copytree(Path(nadi.__file__).parent, tmp_path / "site/nadi"))
-    with (copy / "segmentstore/state/file/inspector.py").open("a") as stream:
+    with (copy / "segmentstore/state/checked.py").open("a") as stream:
         stream.write("    print('from the copy', file=sys.stderr)\n    sys.exit(7)\n")
     program = (
-        "import sys; from pathlib import Path; from nadi.segmentstore.state.file import check; "
-        "check._OWN_PROCESS_BYTES = 0; print(check.inspect_file(Path(sys.argv[1]), 3).damage)"
+        "import sys; from pathlib import Path; from nadi.segmentstore.state import check; "
+        "print(check.inspect_file(Path(sys.argv[1]), 3).damage)"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(copy.parent)!r}); {program}", str(file)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -24,7 +24,7 @@ from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
-from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore

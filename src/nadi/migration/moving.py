@@ -31,7 +31,7 @@ from nadi.migration.ends import Settled, Snapshots, Source, Target
 from nadi.migration.states import Division, States
 from nadi.runtime import REAL
 from nadi.segmentstore.recovery.snapshots import SnapshotError
-from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
+from nadi.segmentstore.state.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import (
     EXTENT,
@@ -230,7 +230,7 @@ class Divider:
             number = self._division.number(source, segment)
             transients[self._containers[source, segment]].append(number)
         for target, rows, gone in zip(targets, waiting, transients, strict=True):
-            own = ContainerState(sequence, next_segment, [], [], gone, logged=True)
+            own = ContainerState(sequence, next_segment, [], [], gone)
             _commit(target, [*rows, state_change(own)])
         return counts
 

@@ -38,7 +38,6 @@ from nadi.segmentstore.datafolder import TIER2, check_version, find_format
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.moved import Moved
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.repair import unfinished
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.whereabouts import check_within
@@ -120,10 +119,6 @@ class StoppedFolder(_Folder):
     async def _open(self) -> None:
         if moved.moved(self.folder) is not None:
             return
-        if unfinished.is_noted(self.folder):
-            raise DataFolderError(
-                f"a repair of {self.folder} left something for the next server to do: start one, stop it, then migrate"
-            )
         self._store = SegmentStore(self.folder)
         await self._store.start()
         self._hold = Hold(self._store)

@@ -33,7 +33,7 @@ from nadi.segmentstore.moved import Incoming
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.manifests import ObjectManifests
 from nadi.segmentstore.recovery.snapshots import Manifest
-from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import encode_head
 from nadi.segmentstore.tier1 import disk

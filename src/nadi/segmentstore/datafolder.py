@@ -214,20 +214,6 @@ def container_number(segment: str, count: int) -> int:
     return int(crc32c(container_key(segment).encode()) % count)
 
 
-def told_by_names(names: dict[int, list[str]]) -> int | None:
-    """How many containers there must be, by the names of the segments in each that is there; None: uncertain."""
-    count = len(names)
-    if set(names) != set(range(count)):
-        return None
-
-    def is_possible(others: int) -> bool:
-        return all(container_number(name, others) == number for number, some in names.items() for name in some)
-
-    if not count or not is_possible(count) or any(map(is_possible, range(count + 1, MOST_CONTAINERS + 1))):
-        return None
-    return count
-
-
 def write_format(folder: Path, count: int) -> None:
     """Recreate the folder's `format` and its copies if nothing is left of them; blocking."""
     for number in range(count):

@@ -7,7 +7,6 @@ DIR/container-N/state/      the container's state, written after the log
 DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
 DIR/container-N/format      a copy of DIR/format
 DIR/moved, DIR/incoming     marks of migrations (`moved`)
-DIR/unfinished-repair       what a repair left for the controller to do (`repair.unfinished`)
 DIR/scrub                   how far the weekly scrub has come
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
 DIR/tier2.json              else where they are (`tier2.whereabouts`)

@@ -73,10 +73,6 @@ def main() -> int:
     served: list[str] = []
     try:
         _take_environment()
-        if not config.store:
-            from nadi.segmentstore.state.file.check import look_ahead
-
-            look_ahead(config.folder)
         import uvloop
 
         uvloop.run(_serve(config, served))

@@ -13,7 +13,7 @@ from nadi.cli.printing import errors_told, say
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.repair.report import Report
+    from nadi.segmentstore.repair.inspection import Report
 
 
 def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]) -> None:

@@ -205,9 +205,6 @@ def _set_up_logs_and_traces(config: ServerConfig) -> None:
 
 
 def _serve_folder(config: ServerConfig) -> None:
-    from nadi.segmentstore.state.file.check import look_ahead
-
-    look_ahead(config.folder)
     import uvloop
 
     from nadi.limits import STOP_S

@@ -224,9 +224,9 @@ class Checkpoints:
         Between frames only: a frame in flight may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
-        metadata, durable_log, state, runs = self._opened
+        _, durable_log, state, runs = self._opened
         snapshots, known = self._parts.snapshots, self.sequence
-        if metadata.checked and not (durable_log.is_full and snapshots.is_full):
+        if not (durable_log.is_full and snapshots.is_full):
             known = min(known, snapshots.sequence)
         oldest, damaged = state.log_needed()
         before = known + 1

@@ -20,7 +20,7 @@ from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
-from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runs import RunFiles

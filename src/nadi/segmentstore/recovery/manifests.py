@@ -74,8 +74,8 @@ class ObjectManifests:
 
     async def put(self, manifest: Manifest, former: Manifest | None, oldest_frame: int) -> Manifest:
         await self._chunks.check_ours()  # a copy's manifests have the same names
-        fresh = manifest.base if former is None or former.base != manifest.base else ()
-        names = [part.name for part in fresh]  # the next try makes its own, and may need the room
+        known = former.parts if former is not None else ()
+        names = [part.name for part in manifest.parts if part not in known]  # the next try makes its own
         try:
             if former is not None:
                 number = former.number + 1

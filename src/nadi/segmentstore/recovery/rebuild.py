@@ -1,9 +1,9 @@
-"""Rebuilding a container's state that is missing or damaged, if that restores exactly what was lost.
+"""Rebuilding a container's state that is missing or damaged, from its newest snapshot and the log, or the log alone.
 
-Either from the newest snapshot in tier 2, with or without its manifests, if the log has all frames after it; or from
-the log alone, if that still has its first frame. If neither is possible, the start is refused. It can be interrupted
-at any point, and repeated:
+The log must have all frames after the snapshot, or its first frame. If neither is so, the start is refused. It can be
+interrupted at any point, and repeated:
 
+    state.copy           of a sound state without a seal, while it is checked: it replaces the file
     state.new            being built; deleted by whoever finds it
     state.made           complete, durable, and known to match the log: it replaces a state that can't be used
     state.damaged-<time> what was there before; never deleted
@@ -22,8 +22,8 @@ from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
-from nadi.segmentstore.state.file import check as statecheck
-from nadi.segmentstore.state.file.check import Examined, Verdict
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.check import STATE_FILE, Examined, Verdict
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FileHeader, log_file_number
@@ -33,6 +33,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 log = logging.getLogger(__name__)
 
 STATE = "state"
+COPY = "state.copy"
 NEW = "state.new"
 MADE = "state.made"
 Fits = Callable[[Path], Awaitable[None]]  # raises if a container can't be recovered from that state and its log
@@ -116,14 +117,14 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fi
         UnavailableError: tier 2, or the disk, can't be read, or has no room.
         OSError: the folder can't be used.
     """
-    examined = await chunks.runtime.in_thread(statecheck.examine, folder / STATE, container)
+    examined = await chunks.runtime.in_thread(_examine, folder, container)
     what = wrong(folder, examined)
     said = ""
     if what and (folder / MADE).exists():  # a rebuild was interrupted
         aside = await chunks.runtime.in_thread(put_in_place, folder)
         said = _said("what an interrupted start or repair had made", what, aside)
         log.warning("container %d: %s", container, said)
-        examined = await chunks.runtime.in_thread(statecheck.examine, folder / STATE, container)
+        examined = await chunks.runtime.in_thread(_examine, folder, container)
         what = wrong(folder, examined)
     await chunks.runtime.in_thread(_clear, folder)
     if what:
@@ -135,6 +136,18 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fi
         except DamagedStateError as error:
             log.warning("container %d: %s, but that can't be used: %s", container, older, error.why_not)
     return SoundState(said, examined.epoch if has_all(folder, examined) else 0)
+
+
+def _examine(folder: Path, container: int) -> Examined:
+    """Examine the state, and put the compact copy of one without a seal in its place, if there was room for it."""
+    copy = folder / COPY
+    copy.unlink(missing_ok=True)
+    examined = statecheck.examine(folder / STATE, container, copy)
+    if examined.verdict is Verdict.SOUND and copy.exists():
+        copy.replace(folder / STATE / STATE_FILE)
+        disk.sync_folder(folder / STATE)
+    copy.unlink(missing_ok=True)
+    return examined
 
 
 async def older_than_snapshot(container: int, chunks: ChunkStore, examined: Examined) -> str:
@@ -189,36 +202,32 @@ async def anew(folder: Path, container: int, chunks: ChunkStore, what: str, fits
     return said
 
 
-async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new: Path) -> str:
+async def make(
+    folder: Path, container: int, chunks: ChunkStore, what: str, new: Path, *, with_gap: bool = False
+) -> str:
     """Rebuild the state in a new folder, beside the one that has `what` wrong with it; return from what.
 
-    "": the container is new, and was never used.
+    "": the container is new, and was never used. with_gap: the log may lack frames after the snapshot.
 
     Raises: as `sound_state`.
     """
     first = first_logged(folder, without_gap=True)
     manifest, damaged = await snapshots.newest(chunks, container)
-    stored = [manifest] if manifest is not None else []
-    stored += await snapshots.told_by_names(chunks, container)  # its own totals show whether one is complete
-    never_used = first is None and not damaged and not any(found.sequence for found in stored)
+    never_used = first is None and not damaged and (manifest is None or not manifest.sequence)
     if never_used:  # unless there is anything that only a container in use leaves
         has_state = await chunks.runtime.in_thread(_has_state, folder)
         never_used = not has_state and not await chunks.listed(f"container-{container}")
-    for found in stored:
-        reaches = first is not None and first <= found.sequence + 1
-        if reaches or (first is None and not found.sequence):  # the latter was never used
-            await chunks.runtime.in_thread(new.mkdir, 0o700)
-            try:
-                with reserve.in_words(folder):
-                    await restore(chunks, found, new)
-                return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
-            except SnapshotError as error:
-                await chunks.runtime.in_thread(shutil.rmtree, new)
-                if found is manifest:
-                    damaged.append(str(error))
-                    manifest = None
-                elif not damaged:
-                    damaged.append(f"its manifests are missing, and {error}")
+    follows = first <= manifest.sequence + 1 if first and manifest else not (manifest and manifest.sequence)
+    if manifest is not None and (follows or with_gap):
+        await chunks.runtime.in_thread(new.mkdir, 0o700)
+        try:
+            with reserve.in_words(folder):
+                await restore(chunks, manifest, new)
+            return f"the snapshot of frame {manifest.sequence:,} in tier 2 and the log"
+        except SnapshotError as error:
+            await chunks.runtime.in_thread(shutil.rmtree, new)
+            damaged.append(str(error))
+            manifest = None
     if never_used:
         return ""
     if first == 1:
@@ -232,12 +241,12 @@ def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -
         if first is None:
             return "the log is missing too"
         return f"the log begins with frame {first:,}, and the snapshot in tier 2 ends with {manifest.sequence:,}"
-    told = "; ".join(damaged) or "there is no snapshot of it in tier 2"
-    return f"{told}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
+    what = "; ".join(damaged) or "there is no snapshot of it in tier 2"
+    return f"{what}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
 
 
 def _has_state(folder: Path) -> bool:
-    file = folder / STATE / statecheck.STATE_FILE
+    file = folder / STATE / STATE_FILE
     return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
 
 
@@ -260,9 +269,3 @@ def put_in_place(folder: Path) -> Path | None:
     (folder / MADE).rename(state)
     disk.sync_folder(folder)
     return aside
-
-
-def set_aside(folder: Path) -> Path | None:
-    """The newest of the states that were set aside, if there is any."""
-    found = [path for path in folder.glob(f"{STATE}.damaged-*") if (path / statecheck.STATE_FILE).exists()]
-    return max(found, key=lambda path: path.name, default=None)

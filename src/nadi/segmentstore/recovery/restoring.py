@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import zlib
 from collections import deque
@@ -14,14 +15,17 @@ import lmdb
 from nadi.limits import SNAPSHOT_READ_AHEAD, STATE_MAP_BYTES
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError, read_part, unpack_changes
 from nadi.segmentstore.state import commit
-from nadi.segmentstore.state.checked import TABLES
-from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
+from nadi.segmentstore.state.check import STATE_FILE
+from nadi.segmentstore.state.checked import TABLES, inspect
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
+log = logging.getLogger(__name__)
+
 
 async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durable: bool = True) -> None:
-    """Restore the state of a snapshot into an empty folder; everything is checked, and durable when this returns.
+    """Restore the state of a snapshot into an empty folder, from the base before if its own is damaged; everything is
+    checked, and durable when this returns.
 
     Not `durable`: it is a copy that nobody keeps, and only the checksums of the stored objects are checked.
 
@@ -30,16 +34,37 @@ async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durab
         UnavailableError: tier 2 can't be read.
         OSError: the folder can't be written.
     """
+    try:
+        await _restore(chunks, manifest, manifest.base, manifest.deltas, folder, durable)
+    except SnapshotError as error:
+        if not manifest.former_base:
+            raise
+        log.warning("container %d: its state is restored from the base before: %s", manifest.container, error)
+        await chunks.runtime.in_thread(_empty, folder)
+        deltas = manifest.former_deltas + manifest.deltas
+        await _restore(chunks, manifest, manifest.former_base, deltas, folder, durable)
+
+
+def _empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+async def _restore(
+    chunks: ChunkStore,
+    manifest: Manifest,
+    base: Sequence[Part],
+    deltas: Sequence[Part],
+    folder: Path,
+    durable: bool,
+) -> None:
     file, in_thread = folder / STATE_FILE, chunks.runtime.in_thread
-    async for part, stored in _read_parts(chunks, manifest.base):
+    async for part, stored in _read_parts(chunks, base):
         await in_thread(_append_part, file, part, stored, durable)
-    if durable:
-        await in_thread(_check, file, manifest)  # before LMDB maps it
-    async for _, stored in _read_parts(chunks, manifest.deltas):
+    async for _, stored in _read_parts(chunks, deltas):
         await in_thread(_apply, folder, stored, durable)
     if durable:
-        if manifest.deltas:
-            await in_thread(_check, file, manifest)
+        await in_thread(_check, file, manifest)
         disk.sync_folder(folder)
 
 
@@ -90,7 +115,6 @@ def _apply(folder: Path, stored: bytes, durable: bool) -> None:
 
 
 def _check(file: Path, manifest: Manifest) -> None:
-    inspected = inspect_file(file, manifest.container)
+    inspected = inspect(file, manifest.container)  # made of objects with correct checksums: it crashes nothing
     if inspected.damage:
-        which = manifest.number or f"of frame {manifest.sequence:,}"
-        raise SnapshotError(f"snapshot {which} of container {manifest.container}: {inspected.damage}")
+        raise SnapshotError(f"snapshot {manifest.number} of container {manifest.container}: {inspected.damage}")

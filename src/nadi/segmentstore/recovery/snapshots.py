@@ -2,13 +2,12 @@
 
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
-    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to
+    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to; and the base
+                                               before, with its deltas, which takes a damaged one's place
     snapshots/container-N/manifest-<number>-copy   the same, so that no damage to one object costs the snapshot
 
 Objects are written under unique names; the manifest, written last, makes them a snapshot, and the one with the
 highest number that is intact, in either place, counts. Its checksums are those of the objects as stored.
-Earlier versions stored it once. If both copies are gone, the names of bases and deltas, which contain the frames
-they reach to, show what belongs together; the state's own totals show whether that is complete.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class SnapshotError(NadiError):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """One stored object. crc: of its bytes; NO_CRC if it is unknown, and the contents must speak for themselves."""
+    """One stored object. crc: of its bytes."""
 
     name: str
     size_bytes: int
@@ -55,7 +54,11 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot. The state restored from it reflects the log up to `sequence`."""
+    """A snapshot. The state restored from it reflects the log up to `sequence`.
+
+    former_base, former_deltas: the base before, and what was changed since up to this one. With `deltas`, they restore
+    the same state if `base` is damaged.
+    """
 
     version: int
     container: int
@@ -63,17 +66,16 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     sequence: int
     base: tuple[Part, ...]
     deltas: tuple[Part, ...]
+    former_base: tuple[Part, ...] = ()
+    former_deltas: tuple[Part, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return self.base + self.deltas
+        return self.base + self.deltas + self.former_base + self.former_deltas
 
 
 VERSION = 1
-NO_CRC = -1
 _MANIFEST = re.compile(r".*/manifest-(\d+)(-copy)?")
-_BASE = re.compile(r".*/base-([0-9a-f]{16})-[0-9a-f]{32}-(\d+)")
-_DELTA = re.compile(r".*/delta-([0-9a-f]{16})-[0-9a-f]{32}")
 _Block = list[tuple[int, bytes, bytes | None]]  # (number of the table, key, value)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
@@ -282,44 +284,6 @@ async def last_number(chunks: ChunkStore, container: int) -> int:
     return max(_manifests(await chunks.listed(folder_of(container))), default=0)
 
 
-async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
-    """Return the snapshots that objects' names point to, the newest base first; any of them may be incomplete.
-
-    Raises:
-        UnavailableError: tier 2 can't be read.
-    """
-    listed = await chunks.listed(folder_of(container))
-    bases: dict[str, list[Part]] = {}
-    deltas: list[tuple[int, Part]] = []
-    for name in sorted(listed):
-        part = Part(name, listed[name], NO_CRC)
-        if _BASE.fullmatch(name) is not None:
-            bases.setdefault(name.rpartition("-")[0], []).append(part)
-        elif (match := _DELTA.fullmatch(name)) is not None:
-            deltas.append((int(match[1], 16), part))
-    found = []
-    for parts in reversed(bases.values()):
-        match = _BASE.fullmatch(parts[0].name)
-        assert match is not None
-        begin = int(match[1], 16)
-        later = [(sequence, part) for sequence, part in deltas if sequence > begin]
-        sequence = max([begin, *(sequence for sequence, _ in later)])
-        found.append(Manifest(VERSION, container, 0, sequence, tuple(parts), tuple(part for _, part in later)))
-    return found
-
-
-def base_sequence(manifest: Manifest) -> int:
-    """Return the frame that a snapshot's base alone reaches to."""
-    match = _BASE.fullmatch(manifest.base[0].name) if manifest.base else None
-    return int(match[1], 16) if match is not None else 0
-
-
-def number_of(part: Part) -> int:
-    """Return the part's number within its base."""
-    match = _BASE.fullmatch(part.name)
-    return int(match[2]) if match is not None else 0
-
-
 def _whole_manifest(raw: bytes, container: int) -> Manifest | None:
     body = raw[: -_CRC.size]
     if not body or _CRC.pack(crc32c(body)) != raw[-_CRC.size :]:
@@ -345,8 +309,7 @@ async def read_part(chunks: ChunkStore, part: Part) -> bytes:
         UnavailableError: tier 2 can't be read.
     """
     data = await _read(chunks, part.name, part.size_bytes)
-    crc = part.crc if part.crc == NO_CRC else await chunks.runtime.in_thread(crc32c, data)
-    if len(data) != part.size_bytes or crc != part.crc:
+    if len(data) != part.size_bytes or await chunks.runtime.in_thread(crc32c, data) != part.crc:
         raise SnapshotError(f"{part.name} is damaged", part.name)
     return data
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lmdb
+from msgspec.structs import replace
 
 from nadi.backoff import Backoff
 from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError
@@ -39,9 +40,9 @@ from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
-from nadi.segmentstore.state.file import check as statecheck
-from nadi.segmentstore.state.file.check import STATE_FILE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -101,7 +102,8 @@ class Snapshotter:
         self._is_known = False  # to be whole
         self._whole_due = True  # a base, because what changed since the last snapshot is not known
         self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
-        self._unsent: Changes = {}
+        self._unsent: Changes = {}  # since the newest snapshot, all of them if `_follows`
+        self._follows = False
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -129,7 +131,7 @@ class Snapshotter:
         if self._manifest is None:
             await self._find()
         if self._manifest is None or sequence != self._taken_sequence:
-            self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
+            self._forget_unsent()
         is_there = self._manifest is not None and not self.damage
         self._next_at = self._runtime.monotonic() + (self._pace.interval_s if is_there else 0.0)
         if not self._is_known and not self._whole_due:
@@ -151,7 +153,7 @@ class Snapshotter:
         elif manifest is not None:
             self._manifest = manifest
             self._taken_sequence = manifest.sequence
-            self._whole_due = False
+            self._whole_due, self._follows = False, True
 
     # --- whether it is whole ---------------------------------------------------------------------------
 
@@ -224,18 +226,15 @@ class Snapshotter:
             what,
         )
         self.damage = what
-        self._is_known, self._whole_due = False, True
+        self._is_known = False
+        self._forget_unsent()
         self._next_at = self._runtime.monotonic()
 
     # --- taking: between two commits -------------------------------------------------------------------
 
     def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
         """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
-        if (
-            self._fenced_by is not None
-            or not metadata.checked
-            or (self._sending is not None and not self._sending.done())
-        ):
+        if self._fenced_by is not None or (self._sending is not None and not self._sending.done()):
             return False
         if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
             self.current_at = self._runtime.monotonic()
@@ -255,10 +254,13 @@ class Snapshotter:
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
-        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES or self._deltas_are_enough():
+        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES:
+            self._forget_unsent()
+        elif self._follows:
+            merge(self._unsent, changes)
+            self._unsent_bytes += size_bytes
+        if self._whole_due or self._deltas_are_enough():
             self._whole_due = True
-        if self._whole_due:
-            self._unsent, self._unsent_bytes = {}, 0
             try:
                 await self._runtime.in_thread(self._copy_state, metadata)
             except (NadiError, OSError, lmdb.Error) as error:
@@ -267,9 +269,11 @@ class Snapshotter:
                 return
             self._send(self._send_whole(sequence))
         else:
-            merge(self._unsent, changes or {})
-            self._unsent_bytes += size_bytes
             self._send(self._send_delta(sequence))
+
+    def _forget_unsent(self) -> None:
+        """What changed since the newest snapshot is not known: the next one is a base, which no delta leads to."""
+        self._unsent, self._unsent_bytes, self._follows, self._whole_due = {}, 0, False, True
 
     def _deltas_are_enough(self) -> bool:
         manifest = self._manifest
@@ -325,24 +329,35 @@ class Snapshotter:
             error = DamagedStateError(str(self._folder / "state"), inspected.damage)
             self.on_damage(error)
             raise error
-        parts = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
-        manifest = await self._put_manifest(sequence, parts, ())
+        former = self._manifest
+        manifest = Manifest(snapshots.VERSION, self._container, 0, sequence, (), ())
+        delta: tuple[Part, ...] = ()
+        if former is not None and self._follows:
+            delta = (await self._put_unsent(sequence),)
+            manifest = replace(manifest, former_base=former.base, former_deltas=former.deltas + delta)
+        try:
+            base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
+        except NadiError:
+            await snapshots.delete_all(self._chunks, [part.name for part in delta])
+            raise
+        manifest = await self._manifests.put(replace(manifest, base=base), former, self._oldest_frame)
+        self._unsent, self._unsent_bytes, self._follows = {}, 0, True
         self._whole_due, self._is_known = False, True
         return manifest
 
     async def _send_delta(self, sequence: int) -> Manifest:
         former = self._manifest
         assert former is not None, "a delta follows a base"
-        stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
-        name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
-        part = await snapshots.put(self._chunks, name, stored)
-        manifest = await self._put_manifest(sequence, former.base, (*former.deltas, part))
+        deltas = (*former.deltas, await self._put_unsent(sequence))
+        manifest = replace(former, number=0, sequence=sequence, deltas=deltas)
+        manifest = await self._manifests.put(manifest, former, self._oldest_frame)
         self._unsent, self._unsent_bytes = {}, 0
         return manifest
 
-    async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
-        manifest = Manifest(snapshots.VERSION, self._container, 0, sequence, base, deltas)
-        return await self._manifests.put(manifest, self._manifest, self._oldest_frame)
+    async def _put_unsent(self, sequence: int) -> Part:
+        stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
+        name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
+        return await snapshots.put(self._chunks, name, stored)
 
     def _failed(self, error: Exception, *, is_full: bool = False) -> None:
         """Try again later; what was taken is kept, or will be in the next whole one."""
@@ -364,7 +379,7 @@ class Snapshotter:
             async with asyncio.timeout(SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
-                is_due = metadata.checked and (self._whole_due or sequence != self._taken_sequence)
+                is_due = self._whole_due or sequence != self._taken_sequence
                 if is_due and not self.error and self._fenced_by is None and self._is_quick():
                     await self.take(metadata, sequence, log_bytes, oldest_frame)
                     if self._sending is not None:

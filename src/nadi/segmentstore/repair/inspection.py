@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nadi.errors import DamagedStateError
@@ -16,26 +17,57 @@ from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import (
     FORMAT,
     container_folders,
+    container_number,
     find_format,
     known_containers,
     misplaced,
     named,
     stored_containers,
-    told_by_names,
 )
 from nadi.segmentstore.recovery import rebuild, snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError
-from nadi.segmentstore.repair.leftout import leave_out
-from nadi.segmentstore.repair.report import Report
-from nadi.segmentstore.repair.salvage import salvage
+from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
-from nadi.segmentstore.state.file import check as statecheck
-from nadi.segmentstore.tier1.cut import check_place
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.tier2 import whereabouts
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
 
 _NAMED = 100  # segments named one by one in a report
+
+
+@dataclass(slots=True)
+class Report:
+    """What an inspection has shown of one part, line by line.
+
+    sound: what there is. healed: damage that a start, or `nadi repair`, repairs without loss. renewed: damage that a
+    server repairs while it runs. lost: what can't be read, or would be given up.
+    """
+
+    name: str
+    sound: list[str] = field(default_factory=list)
+    healed: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    gives_up: bool = False  # a repair gives up what is `lost`: it isn't reported later
+    unnamed: int = 0  # chunks that belong to what is given up
+    given_up_from: int = 0  # the first frame of an end of the log that an earlier repair gave up
+    is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
+    segments: int = 0
+    names: list[str] = field(default_factory=list)  # of the segments
+
+    def refuse(self, what: str) -> None:
+        """No server starts with it, because of `what`, and a repair changes nothing about that."""
+        self.lost.append(what)
+        self.is_refused = True
+
+    @property
+    def can_be_served(self) -> bool:
+        return not (self.is_refused or self.gives_up)
+
+    @property
+    def is_sound(self) -> bool:
+        return not (self.healed or self.renewed or self.lost)
 
 
 async def inspect_folder(folder: Path) -> list[Report]:
@@ -56,9 +88,7 @@ async def inspect_folder(folder: Path) -> list[Report]:
                 containers[number] = await _inspect_missing(container, number, chunks)
             else:
                 containers[number] = await inspect_container(container, number, chunks)
-    if found is None and not any(container.is_refused for container in containers.values()):
-        _tell_containers(report, containers)
-    elif found is not None:
+    if found is not None:
         _check_count(report, containers, found.containers)
     return [report, *containers.values()]
 
@@ -70,15 +100,6 @@ async def _inspect_missing(folder: Path, number: int, chunks: ChunkStore) -> Rep
     await _inspect_snapshots(report, folder, number, chunks)
     report.refuse("its folder is missing, with its log and its state: restore it; tier 2 has chunks or snapshots")
     return report
-
-
-def _tell_containers(report: Report, containers: dict[int, Report]) -> None:
-    """If `format` and its copies are gone, the names of segments may show how many containers there are."""
-    count = told_by_names({number: container.names for number, container in containers.items()})
-    if count is not None:
-        report.lost, report.is_refused = [], False
-        report.containers = count
-        report.healed.append(f"`format` and its copies are gone: segment names show that there are {count} containers")
 
 
 def _inspect_format(folder: Path) -> Report:
@@ -110,20 +131,20 @@ def _inspect_format(folder: Path) -> Report:
 
 
 def _check_count(report: Report, containers: dict[int, Report], count: int) -> None:
-    """A folder that was begun anew with more containers than it had would find nothing: which one has a segment goes by
-    their number."""
-    told = told_by_names({number: container.names for number, container in containers.items() if container.names})
-    if told is not None and told != count:
+    """A folder that was begun anew with another number of containers would find nothing: which one has a segment goes
+    by their number."""
+    elsewhere = sum(
+        container_number(name, count) != number for number, container in containers.items() for name in container.names
+    )
+    if elsewhere:
         report.refuse(
-            f"`format` says {count} containers, and segment names show that there are {told}: none would be found. "
-            f"A folder that was begun anew by `nadi tier2 claim` is removed, and begun with --containers {told}"
+            f"`format` says {count} containers, and by that {elsewhere:,} segments would not be found. A folder that "
+            "was begun anew by `nadi tier2 claim` is removed, and begun with --containers as it was"
         )
 
 
-async def inspect_container(
-    folder: Path, number: int, chunks: ChunkStore, cut: tuple[int, int] | None = None
-) -> Report:
-    """Look at one container. cut: as if its log ended there: (number of the file, byte)."""
+async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Report:
+    """Inspect one container."""
     report = Report(folder.name)
     snapshot_sequence = await _inspect_snapshots(report, folder, number, chunks)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
@@ -131,22 +152,29 @@ async def inspect_container(
         try:
             has_all = await state_to_use(report, folder, number, chunks, state)
         except DamagedStateError as error:
-            report.state_is_lost = error
-            report.lost.append(f"next to nothing of it can be recovered ({error.what}): {error.why_not}")
+            report.refuse(f"the state can't be used ({error.what}), and can't be rebuilt: {error.why_not}")
             return report
         if has_all is None:
             return report
         stopped = StoppedContainer(number, folder, chunks)
         try:
-            await stopped.open(state, cut, has_all=has_all)
+            await stopped.open(state, has_all=has_all)
         except DamagedStateError as error:
             report.refuse(f"{error.what}: {error.why_not}; restore the one that belongs here")
             return report
         try:
-            if stopped.log.damage is not None and cut is None and await _left_out(report, stopped, state):
+            damage = stopped.log.damage
+            if damage is not None:
                 await stopped.shut()
+                report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
+                try:
+                    skipped = await skip_frames(state, folder, number, chunks)
+                except DamagedStateError as error:
+                    report.refuse(f"what can't be read can't be skipped: {error.what}, and {error.why_not}")
+                    return report
                 await stopped.open(state, has_all=True)
-            elif cut is None and snapshot_sequence is not None:
+                _tell_skipped(report, stopped, skipped)
+            elif snapshot_sequence is not None:
                 await _inspect_heads(report, stopped, snapshot_sequence)
             await _inspect_data(report, stopped)
         finally:
@@ -162,7 +190,8 @@ async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkS
     Raises:
         DamagedStateError: nothing can be rebuilt.
     """
-    examined = statecheck.examine(folder / rebuild.STATE, number)
+    compact = copy.with_name(rebuild.COPY)
+    examined = await asyncio.to_thread(statecheck.examine, folder / rebuild.STATE, number, compact)
     what = rebuild.wrong(folder, examined)
     older = "" if what else await rebuild.older_than_snapshot(number, chunks, examined)
     if older:
@@ -174,28 +203,27 @@ async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkS
             report.healed.append(f"the state is outdated ({older}): it is rebuilt from {source}")
             return False
     if not what:
-        await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
+        await asyncio.to_thread(_copy, folder / rebuild.STATE, copy, compact)
         report.sound.append(_in_words(examined))
         report.given_up_from = examined.given_up_from
         return rebuild.has_all(folder, examined)
-    made = statecheck.examine(folder / rebuild.MADE, number)
+    made = await asyncio.to_thread(statecheck.examine, folder / rebuild.MADE, number)
     if not rebuild.wrong(folder, made):
         await asyncio.to_thread(_copy, folder / rebuild.MADE, copy)
         report.healed.append(
             f"the state can't be used ({what}): the one that an interrupted start or repair built replaces it"
         )
         return rebuild.has_all(folder, made)
+    is_late = examined.verdict is statecheck.Verdict.SOUND  # it is the log that has lost its beginning
     try:
         source = await rebuild.make(folder, number, chunks, what, copy)
     except DamagedStateError as error:
-        report.state_is_lost = error
-        report.lost.append(f"the state can't be used ({error.what}), and can't be rebuilt: {error.why_not}")
-        if examined.verdict is statecheck.Verdict.SOUND:  # it is the log that has lost its beginning
-            await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
+        if is_late:
+            await asyncio.to_thread(_copy, folder / rebuild.STATE, copy, compact)
         else:
-            report.lost += await salvage(folder, number, chunks, copy)
-            report.sound.append("`nadi repair` can recover what is intact of the state; what is lost is named below")
-        report.can_be_had_back = True
+            source = await rebuild.make(folder, number, chunks, what, copy, with_gap=True)
+            report.sound.append(f"state: rebuilt from {source}")
+        report.lost.append(f"the state can't be rebuilt without loss ({error.what}): {error.why_not}")
         return False
     if not source:
         report.sound.append("never used")
@@ -210,38 +238,26 @@ def _in_words(examined: statecheck.Examined) -> str:
     return "state: as left by a clean stop" if examined.sealed else "state: intact"
 
 
-def _copy(state: Path, copy: Path) -> None:
+def _copy(state: Path, copy: Path, compact: Path | None = None) -> None:
+    """compact: one that `examine` made, if it did."""
     copy.mkdir(mode=0o700)
-    shutil.copyfile(state / statecheck.STATE_FILE, copy / statecheck.STATE_FILE)
+    if compact is not None and compact.exists():
+        compact.replace(copy / statecheck.STATE_FILE)
+    else:
+        shutil.copyfile(state / statecheck.STATE_FILE, copy / statecheck.STATE_FILE)
 
 
-async def _left_out(report: Report, stopped: StoppedContainer, state: Path) -> bool:
-    """Try to leave out what can't be read of the log; the state is unchanged if that isn't to be done."""
-    damage = stopped.log.damage
-    assert damage is not None
-    begins_late = stopped.log.first_sequence > stopped.state.sequence + 1  # ending it would leave nothing
-    report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
-    with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
-        trial = Path(temporary) / "state"
-        await asyncio.to_thread(_copy, state, trial)
-        try:
-            found = await leave_out(trial, stopped.folder, stopped.number, stopped.chunks)
-        except DamagedStateError as error:
-            report.lost.append(f"what can't be read can't be left out: {error.what}, and {error.why_not}")
-            report.cut = None if begins_late else damage
-            return False
-        if found.unsafe and not begins_late and not report.can_be_had_back:
-            report.lost.append(f"{found.in_words()} can't be left out: readers would not notice that this is missing:")
-            report.lost += [f"  {line}" for line in found.unsafe]
-            report.cut = damage
-            return False
-        if found.frames:
-            report.lost.append(f"{found.in_words()} can't be read; the {found.kept:,} after that are kept")
-        report.lost += found.unsafe + found.lost
-        report.sound += [f"chunks have what the log lacks: {place}" for place in found.had_back]
-        report.leaves_out, report.unnamed = True, len(found.unnamed)
-        shutil.copyfile(trial / statecheck.STATE_FILE, state / statecheck.STATE_FILE)
-    return True
+def _tell_skipped(report: Report, stopped: StoppedContainer, skipped: Skipped) -> None:
+    report.gives_up, report.unnamed = True, len(skipped.unnamed)
+    if skipped.given_up.frames:
+        what = "past it, readers would not notice that this is missing:"
+        report.lost.append(f"the log is ended before frame {skipped.ends:,}: {what}")
+        report.lost += [f"  {line}" for line in skipped.unsafe] + lost_lines(stopped, skipped.given_up)
+    else:
+        if skipped.frames:
+            report.lost.append(f"{skipped.in_words()} can't be read; the {skipped.kept:,} after that are kept")
+        report.lost += skipped.unsafe
+    report.lost += skipped.lost
 
 
 async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> int | None:
@@ -255,7 +271,7 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
     if manifest is not None:
         listed = await chunks.listed(snapshots.folder_of(number))
         for name, what in (await snapshots.wrong_manifests(chunks, manifest)).items():
-            if name in listed:  # earlier versions stored it once
+            if name in listed:
                 report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
@@ -291,7 +307,7 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")
     report.sound.append(f"{report.segments:,} segments, {read:,} bytes read and correct")
     needless = stopped.log.needless
-    if needless is not None and not report.leaves_out:
+    if needless is not None and not report.gives_up:
         place = f"byte {needless.offset:,} of {needless.file}"
         if report.given_up_from:
             left = f"what it said from frame {report.given_up_from:,} on was given up by a repair; no start needs it"
@@ -303,7 +319,6 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
             f"chunks with intact data but a damaged description: {stopped.undescribed:,}, "
             f"the first {stopped.first_undescribed}: the next scrub rewrites them"
         )
-    report.lost += lost_lines(stopped, stopped.log.lost)
     known = stopped.damage.all()
     for damaged in known:
         place = f"{in_words(damaged.segment)}: bytes {damaged.offset:,} to {damaged.end_offset:,}"
@@ -313,9 +328,7 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
 
 
 def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
-    """What is given up with the frames after the log's end, by segment."""
-    if not lost.frames:
-        return []
+    """What is given up with frames that can be read, by segment."""
     lines = [f"given up with it: {lost.frames:,} acknowledged frames that can be read, up to {lost.last_sequence:,}"]
     for segment, (begin, end) in lost.bytes_of.items():
         lines.append(f"  {in_words(stopped.name_of(segment))}: bytes {begin:,} to {end:,}")
@@ -326,12 +339,3 @@ def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
     if len(lines) > _NAMED:
         lines[_NAMED:] = [f"  and {len(lines) - _NAMED:,} more"]
     return lines
-
-
-def cut_of(file: Path, at: int) -> tuple[int, int]:
-    """A place in a log as `inspect_container` takes it.
-
-    Raises:
-        InvalidArgumentError: there is no such place.
-    """
-    return check_place(file, at), at

@@ -10,32 +10,26 @@ from pathlib import Path
 from nadi.errors import StorageFullError
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import rebuild
-from nadi.segmentstore.repair.inspection import state_to_use
-from nadi.segmentstore.repair.leftout import leave_out
-from nadi.segmentstore.repair.report import Report
-from nadi.segmentstore.repair.unnamed import set_aside
+from nadi.segmentstore.repair.inspection import Report, state_to_use
+from nadi.segmentstore.repair.skipped_frames import skip_frames
+from nadi.segmentstore.tier1.disk import aside_name
 from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair has done. aside: where the former state is, if there was any. had_back: what chunks had of frames
-    that are missing. unnamed: so many chunks that the state doesn't name are in `chunks_aside` of tier 2 now."""
+    """What a repair has done. aside: where the former state is, if there was any. unnamed: so many chunks that the
+    state doesn't name are in `chunks_aside` of tier 2 now."""
 
     aside: Path | None
-    had_back: tuple[str, ...] = ()
     unnamed: int = 0
     chunks_aside: str = ""
 
 
-async def repair_container(
-    folder: Path, number: int, chunks: ChunkStore, *, leaves_out: bool = True
-) -> Repaired | None:
-    """Build a state from what there is, leaving out what can't be read of the log, and replace the existing one with
-    it; return None if there is nothing to do. It can be interrupted at any point, and repeated.
-
-    leaves_out: if False, nothing is done if part of the log can't be read.
+async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Repaired | None:
+    """Build a state from what there is, skipping what can't be read of the log, and replace the existing one with it;
+    return None if there is nothing to do. It can be interrupted at any point, and repeated.
 
     Raises:
         DamagedStateError: no state can be built.
@@ -44,31 +38,39 @@ async def repair_container(
     """
     try:
         with reserve.in_words(folder):
-            return await _make_and_replace(folder, number, chunks, leaves_out=leaves_out)
+            return await _make_and_replace(folder, number, chunks)
     except StorageFullError:
         if not reserve.release(folder):
             raise
     try:
         with reserve.in_words(folder):
-            return await _make_and_replace(folder, number, chunks, leaves_out=leaves_out)
+            return await _make_and_replace(folder, number, chunks)
     finally:
         reserve.take(folder)
 
 
-async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore, *, leaves_out: bool) -> Repaired | None:
+async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Repaired | None:
     new = folder / rebuild.NEW
     await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
     try:
         if await state_to_use(Report(folder.name), folder, number, chunks, new) is None:
             return None
-        found = await leave_out(new, folder, number, chunks)
-        if (found.frames or found.ends) and not leaves_out:
-            return None
-        if found.frames or found.ends:  # a server deletes what the state doesn't mention
-            await asyncio.to_thread(RunReader(folder / "log").keep_aside, found.runs)
-        # first: once the state is there, nothing may be left that a later repair could take for what is written then
-        chunks_aside = await set_aside(number, list(found.unnamed), chunks)
+        skipped = await skip_frames(new, folder, number, chunks)
+        if skipped.frames or skipped.ends:  # a server deletes what the state doesn't mention
+            await asyncio.to_thread(RunReader(folder / "log").keep_aside, skipped.runs)
+        # first: once the state is there, a server deletes chunks that it doesn't name
+        chunks_aside = await _set_aside(number, skipped.unnamed, chunks)
         aside = await asyncio.to_thread(rebuild.replace, folder, new)
-        return Repaired(aside, tuple(found.had_back), len(found.unnamed), chunks_aside)
+        return Repaired(aside, len(skipped.unnamed), chunks_aside)
     finally:
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+
+
+async def _set_aside(container: int, names: list[str], chunks: ChunkStore) -> str:
+    """Rename chunks so that they are no longer the container's; return where they are now, "" if there were none.
+    Nothing is deleted: moved back under its former name, a chunk is what it was."""
+    former = f"container-{container}"
+    folder = aside_name(former)
+    for name in names:
+        await chunks.rename(name, folder + name.removeprefix(former))
+    return folder if names else ""

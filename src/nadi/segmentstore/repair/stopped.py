@@ -1,7 +1,6 @@
 """A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
 
-The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse, or to where an
-operator considers cutting it: `lost` says which intact frames come after, and so would be given up too.
+The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse.
 """
 
 from __future__ import annotations
@@ -47,9 +46,22 @@ from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
+class ReadableFrame(NamedTuple):
+    """A frame of which at least the head is intact."""
+
+    path: Path
+    header: FrameHeader
+    check: FrameCheck
+
+    def head(self) -> bytes:
+        """What precedes the data."""
+        with self.path.open("rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + FRAME_HEADER_BYTES)
+
+
 @dataclass(slots=True)
 class Lost:
-    """What frames hold that are given up; `frames` counts those that can still be read."""
+    """What frames hold that are given up though they can be read; `frames` counts them."""
 
     frames: int = 0
     last_sequence: int = 0
@@ -58,8 +70,10 @@ class Lost:
     created: dict[int, str] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
 
-    def take(self, operations: list[op.AnyOperation]) -> None:
-        for operation in operations:
+    def take(self, frame: ReadableFrame) -> None:
+        self.frames += 1
+        self.last_sequence = frame.header.sequence
+        for operation in op.decode_frame(frame.head())[0]:
             match operation:
                 case op.Append() if operation.length:
                     begin, end = operation.offset, operation.offset + operation.length
@@ -74,35 +88,20 @@ class Lost:
                     self.deleted.append(operation.segment)
 
 
-class ReadableFrame(NamedTuple):
-    """A frame of which at least the head is intact."""
-
-    path: Path
-    header: FrameHeader
-    check: FrameCheck
-
-    def head(self) -> bytes:
-        """What precedes the data."""
-        with self.path.open("rb", buffering=0) as stream:
-            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + FRAME_HEADER_BYTES)
-
-
 class StoppedLog:
-    """What reads of a DurableLog, and blocks. cut: (number of a file, byte): from there on it is left out.
+    """What reads of a DurableLog, and blocks.
 
     has_all: the state has all that the log ever said: then damage is listed in `needless`, and doesn't end the replay.
     """
 
-    def __init__(self, folder: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
+    def __init__(self, folder: Path, *, has_all: bool = False) -> None:
         known = read_epoch(folder)
         self.damage: CorruptLogError | None = None
         self.needless: CorruptLogError | None = None
         self._has_all = has_all
-        self.lost = Lost()
         self.size_bytes = 0
         self.runs = RunReader(folder)
         self._folder = folder
-        self._cut = cut
         self._files: dict[int, LogFile] = {}
         headers = Headers(folder, None, [], [], 1)
         try:
@@ -127,26 +126,15 @@ class StoppedLog:
             self.damage = error
 
     def replay(self, after_sequence: int) -> Iterator[Frame]:
-        """The frames that a start would replay, up to damage that refuses it, or to the cut."""
-        sequence = after_sequence
-        if self.damage is None and self.needless is None:
-            try:
-                for frame in self._replay.frames(after_sequence):
-                    if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
-                        break
-                    yield frame
-                    sequence = frame.address.sequence
-            except CorruptLogError as error:
-                self._note(error)
-                if not self._folder.exists():
-                    return
-                # what passed for a file that was only prepared may hold what is needed
+        """The frames that a start would replay, up to damage that refuses it."""
+        if self.damage is not None or self.needless is not None:
+            return
+        try:
+            yield from self._replay.frames(after_sequence)
+        except CorruptLogError as error:
+            self._note(error)
+            if self._folder.exists():  # what passed for a file that was only prepared may hold what is needed
                 self._use(read_headers(self._folder, self._log_id or None, UNKNOWN))
-        if self.damage is not None or self._cut is not None:
-            for readable in self.readable(sequence):
-                self.lost.frames += 1
-                self.lost.last_sequence = readable.header.sequence
-                self.lost.take(op.decode_frame(readable.head())[0])
 
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
@@ -180,11 +168,6 @@ class StoppedLog:
                     if check.head_is_whole:
                         yield ReadableFrame(path, header, check)
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether an operator gave up its end, and nothing was written since."""
-        return self._replay.is_cut
-
     def has_lost_its_end(self, frames: Sequence[ReadableFrame], after_sequence: int) -> bool:
         """Whether more may be missing behind those, which are all; known once a replay after that frame has ended."""
         if self.damage is None:
@@ -203,10 +186,7 @@ class StoppedLog:
 
     def has(self, address: LogAddress, length: int) -> bool:
         file = self._files.get(address.file)
-        end = address.offset + length
-        if self._cut is not None and (address.file, end) > self._cut:
-            return False
-        return file is not None and end <= file.size_bytes
+        return file is not None and address.offset + length <= file.size_bytes
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         file = self._files.get(address.file)
@@ -257,7 +237,7 @@ class StoppedContainer(Container):
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name
 
-    async def open(self, state: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
+    async def open(self, state: Path, *, has_all: bool = False) -> None:
         """Recover from that state, which is changed as a start would do it, and the container's log.
 
         has_all: the state has all that the log ever said. Damage that refuses a start is in `log.damage` then.
@@ -266,7 +246,7 @@ class StoppedContainer(Container):
             DamagedStateError: the state is, after all.
         """
         self.metadata = await asyncio.to_thread(Metadata, state, self.number)
-        self.log = StoppedLog(self.folder / "log", cut, has_all=has_all)
+        self.log = StoppedLog(self.folder / "log", has_all=has_all)
         self.runs = self.log.runs
         try:
             self.state = await asyncio.to_thread(recovered_of, self.metadata, self.log.replay, REAL.monotonic())
@@ -305,7 +285,7 @@ class StoppedContainer(Container):
     def name_of(self, segment: int) -> str:
         """The segment's name; its number if the name is unknown."""
         record = self.state.by_id(segment)
-        return record.name if record is not None else self.log.lost.created.get(segment, f"number {segment}")
+        return record.name if record is not None else f"number {segment}"
 
     async def shut(self) -> None:
         await self.log.close()

@@ -18,13 +18,10 @@ from nadi.limits import CHECKPOINT_ROWS
 from nadi.segmentstore.state.checked import (
     COUNTED,
     CRC_BYTES,
-    STATE_KEY,
     TOTALS_KEY,
     Totals,
     checksum_of,
     encode_totals,
-    is_whole,
-    seed_of,
 )
 from nadi.wire.fields import Buffer
 
@@ -45,19 +42,18 @@ class Noted(NamedTuple):
 
 
 class Commit:
-    """The changes of one write transaction. `seeds` None: of a state without checksums. rest: called now and then, so
-    that others get the interpreter while there is much to write."""
+    """The changes of one write transaction. rest: called now and then, so that others get the interpreter while there
+    is much to write."""
 
     def __init__(
         self,
         txn: lmdb.Transaction,
         tables: Tables,
-        seeds: Seeds | None,
+        seeds: Seeds,
         totals: Totals,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._rest, self._rows = rest, 0
-        self._txn = txn
         self._tables = tables
         self._seeds = seeds
         self._totals = {table: list(totals.get(table, (0, 0))) for table in COUNTED}
@@ -68,9 +64,6 @@ class Commit:
 
     def put(self, table: str, key: bytes, value: bytes, rows: int = 1) -> None:
         """On the path of every checkpoint, so everything is done here: 2 us. rows: as many took the work for it."""
-        if self._seeds is None:
-            self._txn.put(key, value, db=self._tables[table])
-            return
         crc = crc32c(value, crc32c(key, self._seeds[table]))
         raw = value + _CRC.pack(crc)
         old = self._cursors[table].replace(key, raw)
@@ -90,7 +83,7 @@ class Commit:
     def delete(self, table: str, key: bytes) -> None:
         """Delete a key if it is there."""
         old = self._cursors[table].pop(key)
-        if old is not None and self._seeds is not None:
+        if old is not None:
             self._gone(table, key, old)
 
     def around(self, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
@@ -124,8 +117,7 @@ class Commit:
             if not key.startswith(prefix) or ends(raw):  # at the table's end the key is empty
                 return
             cursor.delete()  # and moves on to the next
-            if self._seeds is not None:
-                self._gone(table, key, raw)
+            self._gone(table, key, raw)
             most = None if most is None else most - 1
 
     def _gone(self, table: str, key: bytes, old: Buffer) -> None:
@@ -138,8 +130,7 @@ class Commit:
     def finish(self) -> Noted:
         """Write the totals; to be called last in the transaction."""
         totals: Totals = {table: (self._totals[table][0], self._totals[table][1]) for table in COUNTED}
-        if self._seeds is not None:
-            self.put("state", TOTALS_KEY, encode_totals(totals))
+        self.put("state", TOTALS_KEY, encode_totals(totals))
         return Noted(self._changes, self._size_bytes, totals)
 
 
@@ -159,13 +150,3 @@ def apply(env: lmdb.Environment, tables: Tables, changes: Changes) -> None:
                     txn.delete(key, db=tables[table])
                 else:
                     txn.put(key, raw, db=tables[table])
-
-
-def is_checked(raw_state: bytes, container: int) -> bool:
-    """Whether a state's own record, as stored, has a checksum, and so all of that state's values."""
-    return is_whole(seed_of(container, "state"), STATE_KEY, raw_state)
-
-
-def plain(raw: bytes) -> bytes:
-    """A stored value without its checksum."""
-    return raw[:-CRC_BYTES]

@@ -14,9 +14,7 @@ from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
-from nadi.segmentstore.state.appended import extents_of
 from nadi.segmentstore.state.extent_rows import ChangedExtents
-from nadi.segmentstore.state.held_runs import HeldRuns
 from nadi.segmentstore.state.metadata import Metadata, Overlay
 from nadi.segmentstore.state.record_cache import RecordCache
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord, StoredTimes
@@ -38,6 +36,39 @@ class Checkpoint:
     times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
 
+class HeldRuns:
+    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`).
+
+    unused: those without any such bytes, with the frame that said so: once no start replays that frame any more, they
+    can be deleted."""
+
+    def __init__(self) -> None:
+        self.bytes_of: dict[int, int] = {}
+        self.size_bytes = 0
+        self.unused: dict[int, int] = {}
+
+    def hold(self, run: int, length: int) -> None:
+        """That many more bytes are there."""
+        self.bytes_of[run] = self.bytes_of.get(run, 0) + length
+        self.size_bytes += length
+        self.unused.pop(run, None)
+
+    def release(self, run: int, length: int, sequence: int) -> None:
+        """That many fewer are, says a frame."""
+        self.size_bytes -= length
+        self.bytes_of[run] -= length
+        if not self.bytes_of[run]:
+            del self.bytes_of[run]
+            self.unused[run] = sequence
+
+    def take_unused(self, before_sequence: int) -> list[int]:
+        """Those that became of no use before that frame; they are forgotten here."""
+        taken = [run for run, sequence in self.unused.items() if sequence < before_sequence]
+        for run in taken:
+            del self.unused[run]
+        return taken
+
+
 class StateMachine:
     """Records by name and id, frames that hold bytes not yet in tier 2, chunk plans and garbage."""
 
@@ -56,15 +87,13 @@ class StateMachine:
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
         self.mark, self.make_room = self.record_cache.mark, self.record_cache.make_room
-        self._load_logged(complete=stored.logged)
+        self._load_logged()
 
-    def _load_logged(self, *, complete: bool) -> None:
+    def _load_logged(self) -> None:
         """Load the segments that have bytes in the log, and put their frames in order."""
         frames = self.frames
-        for segment in self.metadata.logged(complete=complete):
+        for segment in self.metadata.logged():
             record = self.must(segment)
-            if not complete:
-                self.mark(record)  # so that the next checkpoint lists it
             for extent in record.extents:
                 if extent.frame is not None:
                     extent.frame.live_bytes += extent.length
@@ -363,7 +392,6 @@ class StateMachine:
             list(self.planned),
             list(self.garbage),
             list(self.transients),
-            logged=True,
         )
         checkpoint.changes.append(state_change(state))
         return checkpoint
@@ -389,6 +417,32 @@ class StateMachine:
         for record, _ in checkpoint.times:
             record.times.not_stored()
         self.record_cache.not_written()
+
+
+def extents_of(
+    operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes, *, in_pieces: bool = False
+) -> list[Extent]:
+    """The extents of an append, in order: what is in a file beside the log, then what is in the frame.
+
+    data_at: where the data area begins in the frame's payload. checksum: of what the append has there. in_pieces:
+    whether its segment takes a large event in pieces, so that an append may begin within one.
+
+    >>> frame = FrameRef(9, None, 0.0)
+    >>> beside = op.AppendBeside(7, 100, 50, 8, 1, {}, 0, run=3, run_position=4096, beside_bytes=30, checksum=b"beside")
+    >>> [(each.offset, each.length, each.position, each.run) for each in extents_of(beside, frame, 64, b"....")]
+    [(100, 30, 4096, 3), (130, 20, 72, 0)]
+    """
+    extents: list[Extent] = []
+    offset = operation.offset
+    if isinstance(operation, op.AppendBeside):
+        size, position, checksums = operation.beside_bytes, operation.run_position, operation.checksum
+        extents.append(Extent(offset, size, frame, position, checksums=checksums, run=operation.run))
+        offset += size
+    if operation.logged_bytes:
+        extent = Extent(offset, operation.logged_bytes, frame, data_at + operation.position, checksums=checksum)
+        extent.continues = offset > operation.offset or (in_pieces and offset > 0)
+        extents.append(extent)
+    return extents
 
 
 __all__ = ["Checkpoint", "Kind", "StateMachine"]

@@ -9,7 +9,6 @@ noted, record by record, for the snapshots (`changes`).
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,12 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import lmdb
-import msgspec
 from crc32c import crc32c
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
-from nadi.segmentstore import reserve
 from nadi.segmentstore.state import extent_rows
 from nadi.segmentstore.state.checked import (
     CRC_BYTES,
@@ -34,9 +31,8 @@ from nadi.segmentstore.state.checked import (
     decode_totals,
     seeds_of,
 )
-from nadi.segmentstore.state.commit import Changes, Commit, is_checked, merge
+from nadi.segmentstore.state.commit import Changes, Commit, merge
 from nadi.segmentstore.state.extent_rows import ChangedExtents
-from nadi.segmentstore.state.file.upgrade import upgrade
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import (
     EXTENT,
@@ -54,8 +50,6 @@ from nadi.segmentstore.state.stored import (
     unpack_chunk,
     unpack_entry,
 )
-
-log = logging.getLogger(__name__)
 
 _MAX_READERS = 64
 _LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
@@ -98,7 +92,7 @@ class Metadata:
     """
 
     def __init__(self, folder: Path, container: int = 0, *, durable: bool = True) -> None:
-        """Open or create the state of that container in a folder of its own; one of an earlier version is upgraded.
+        """Open or create the state of that container in a folder of its own.
 
         durable: a commit returns once a power failure can't take it; without, the file may be damaged by one, and must
         be a copy of what is kept elsewhere.
@@ -108,11 +102,10 @@ class Metadata:
         """
         self.folder = folder
         self._sync = {"sync": durable, "metasync": durable}
-        self._container = container
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
         self.changed_bytes = 0
-        self.seeds: dict[str, int] | None = seeds_of(container)  # None: an old state on a full disk, without checksums
+        self.seeds = seeds_of(container)
         self._totals: Totals = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "data.mdb"
@@ -128,48 +121,17 @@ class Metadata:
                 raise
 
     def _open(self, folder: Path, map_bytes: int) -> None:
-        self._open_file(folder, map_bytes)
-        try:
-            if self._is_of_before():
-                self._env.close()
-                self._upgrade(folder)
-                self._open_file(folder, max(map_bytes, 2 * (folder / "data.mdb").stat().st_size))
-            if self.seeds is not None and self._read("state", STATE_KEY) is not None:
-                self._totals = decode_totals(self._get("state", TOTALS_KEY) or b"")
-        except BaseException:
-            self._env.close()
-            raise
-
-    def _upgrade(self, folder: Path) -> None:
-        try:
-            upgrade(folder, self._container)
-        except (lmdb.Error, OSError) as error:
-            if not isinstance(error, lmdb.DiskError) and not reserve.disk_is_full(folder):
-                raise
-            self.seeds = None
-            log.warning("no room for checksums in the state in %s (%s): they wait for a later start", folder, error)
-
-    def _open_file(self, folder: Path, map_bytes: int) -> None:
         path = os.fsencode(folder)
         self._env = lmdb.open(
             path, map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600, **self._sync
         )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+            if self._get("state", STATE_KEY) is not None:
+                self._totals = decode_totals(self._get("state", TOTALS_KEY) or b"")
         except BaseException:
             self._env.close()
             raise
-
-    def _is_of_before(self) -> bool:
-        """Whether the state is one without checksums; a new one has neither."""
-        raw = self._read("state", STATE_KEY)
-        if raw is None or is_checked(raw, self._container):
-            return False
-        try:
-            decode_state(raw)
-        except msgspec.DecodeError:
-            raise DamagedStateError(str(self.folder), "its own record is damaged") from None
-        return True
 
     def close(self) -> None:
         self._env.close()
@@ -178,11 +140,6 @@ class Metadata:
     def where(self) -> str:
         """Its folder, for messages."""
         return str(self.folder)
-
-    @property
-    def checked(self) -> bool:
-        """Whether its values have checksums; only an old state on a full disk has none."""
-        return self.seeds is not None
 
     def commit(
         self,
@@ -283,8 +240,6 @@ class Metadata:
 
     def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         """The value stored as `raw`, after its checksum has been verified."""
-        if self.seeds is None:
-            return bytes(raw)
         if crc32c(raw, crc32c(key, self.seeds[table])) == WHOLE and len(raw) >= CRC_BYTES:
             return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self.folder), f"a record of table {table} is damaged")
@@ -294,11 +249,6 @@ class Metadata:
     def state(self) -> ContainerState:
         raw = self._get("state", STATE_KEY)
         return decode_state(raw) if raw is not None else ContainerState()
-
-    def _read(self, table: str, key: bytes) -> bytes | None:
-        with self._env.begin(db=self._tables[table]) as txn:
-            raw = txn.get(key)
-            return None if raw is None else bytes(raw)
 
     def _get(self, table: str, key: bytes) -> bytes | None:
         with self._env.begin(db=self._tables[table]) as txn:
@@ -342,15 +292,9 @@ class Metadata:
         raw = self._get("segments", prefix)
         return None if raw is None else decode_record(segment, raw, self._extents(prefix), frames)
 
-    def logged(self, *, complete: bool) -> list[int]:
-        """The segments that have bytes in the log only; not `complete`: found among all extents."""
-        if complete:
-            return [ID.unpack(key)[0] for key, _ in self._scan("logged", b"")]
-        found: dict[int, None] = {}
-        for key, value in self._extents(b""):
-            if EXTENT.unpack_from(value)[1]:
-                found[PAIR.unpack(key)[0]] = None
-        return list(found)
+    def logged(self) -> list[int]:
+        """The segments that have bytes in the log only."""
+        return [ID.unpack(key)[0] for key, _ in self._scan("logged", b"")]
 
     def chunks(self) -> Iterator[tuple[int, int, int, str]]:
         """Segment, offset, length and chunk of all extents that are in chunks, as of the last checkpoint."""

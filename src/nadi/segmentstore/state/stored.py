@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,7 +21,7 @@ I64 = struct.Struct(">q")
 _TIME_KEY = struct.Struct(">QQQ")
 _EARLIEST = -(1 << 63)
 EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position and whether it continues an event
-CONTINUES = 1 << 63  # in the position; earlier versions never set it
+CONTINUES = 1 << 63  # in the position
 Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
 
 
@@ -33,7 +33,6 @@ class ContainerState(msgspec.Struct, array_like=True):
     planned: list[str] = []
     garbage: list[str] = []
     transients: list[int] = []
-    logged: bool = False  # whether `logged` lists all segments it should; earlier versions had no such table
 
 
 class StoredSegment(msgspec.Struct, array_like=True, gc=False):
@@ -51,9 +50,9 @@ class StoredSegment(msgspec.Struct, array_like=True, gc=False):
     event_count: int
     entry_count: int
     table_length: int
-    appended_ms: int = 0  # from here on 0 in records of earlier versions, which had no time index
-    entered_ms: int = 0
-    entered_offset: int = 0
+    appended_ms: int
+    entered_ms: int
+    entered_offset: int
 
 
 def time_key(segment: int, clock: int, time: int | None = None) -> bytes:
@@ -106,7 +105,6 @@ def decode_record(
     record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
     for field in StoredSegment.__struct_fields__[3:]:
         setattr(record, field, getattr(stored, field))
-    record.appended_ms = stored.appended_ms or stored.modified_ms
     record.durable_length, record.durable_sealed, record.exists = stored.length, stored.sealed, True
     record.attributes_loaded = False
     for key, value in extents:
@@ -136,7 +134,7 @@ def pack_fixed(extent: Extent) -> bytes:
 
 
 def pack_extent(extent: Extent) -> bytes:
-    checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
+    checksums = b"\0" + extent.checksums if extent.checksums else b""
     place = run_name(extent.run) if extent.run else extent.chunk
     return pack_fixed(extent) + place.encode() + checksums
 
@@ -160,23 +158,3 @@ def decode_sequence(state: bytes) -> int:
 def encode_state(sequence: int, next_segment: int) -> bytes:
     """A state's own record, if no more is known."""
     return _encode(ContainerState(sequence, next_segment))
-
-
-def freed(state: bytes, next_segment: int, in_use: set[str]) -> bytes:
-    """A state's own record, with these chunks neither planned nor garbage, and new segments from that number on."""
-    own = decode_state(state)
-    own.next_segment = max(own.next_segment, next_segment)
-    own.planned = [chunk for chunk in own.planned if chunk not in in_use]
-    own.garbage = [chunk for chunk in own.garbage if chunk not in in_use]
-    return _encode(own)
-
-
-def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
-    """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
-    names = {bounded_key(decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
-    positions = {}
-    for place, raw in records["entries"].items():
-        key, version, _ = unpack_entry(raw)
-        positions[place[: ID.size] + I64.pack(version)] = key
-    in_log = {key[: ID.size]: b"" for key, raw in records["extents"].items() if EXTENT.unpack_from(raw)[1]}
-    return {"names": names, "positions": positions, "logged": in_log}

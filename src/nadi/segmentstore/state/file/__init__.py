@@ -1,1 +1,0 @@
-"""A state's file as such: its pages, whether it is intact, and made anew for checksums."""
