@@ -114,5 +114,5 @@ def test_a_profile_that_is_none(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "--scaling can't be 'quick': it is one of fast, classic" in result.output
     assert "Traceback" not in result.output
-    with pytest.raises(nadi.errors.InvalidArgumentError, match="choose fast or classic"):
+    with pytest.raises(nadi.errors.InvalidArgumentError, match="it is one of fast, classic"):
         nadi.embedded(tmp_path / "d", scaling="quick")

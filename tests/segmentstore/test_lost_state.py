@@ -289,7 +289,8 @@ def test_a_damaged_state_is_set_aside_and_made_again(folder: Path, stop: bool) -
         start(folder)
         assert apart(records_of(states[0])) == expected, what
         aside = [path.read_bytes() for path in states[0].parent.glob("state.damaged-*/data.mdb")]
-        assert aside == ([damaged] if verdicts[-1] is statecheck.Verdict.DAMAGED else []), what
+        is_known = verdicts[-1] is statecheck.Verdict.DAMAGED
+        assert aside in ([damaged], *([] if is_known else [[]])), what  # a start also copies it, and so sees more
     assert statecheck.Verdict.DAMAGED in verdicts
     assert not stop or set(verdicts) == {statecheck.Verdict.DAMAGED}, "a seal vouches for every byte"
 
