@@ -70,8 +70,15 @@ def run(trial: Trial) -> Outcome:
             code, outcome.said = repair(copy)
             if code == 0 or "a server can be started" in outcome.said:  # with something lost, which was said
                 outcome.after = examine(copy, ledger, may_lose=True, said=outcome.said)
-            elif not ("can't be rebuilt" in outcome.said and {"state", "snapshot"} <= {each.kind for each in damages}):
+            elif not _is_given_up(outcome.said, [damage.kind for damage in damages]):
                 outcome.verdict.worse("REFUSED SOUND DATA", f"the repair ended with {code}")
         return outcome
     finally:
         shutil.rmtree(copy, ignore_errors=True)
+
+
+def _is_given_up(said: str, kinds: list[str]) -> bool:
+    """Whether the damages hit a thing and all copies of it, and the repair says so (`docs/guarantees.md`)."""
+    if "can't be rebuilt" in said:
+        return {"state", "snapshot"} <= set(kinds)
+    return "no copies of it say how many containers" in said and kinds.count("format") > 1
