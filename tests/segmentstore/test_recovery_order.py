@@ -22,6 +22,7 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
             record.extents.append(Extent(record.length, 10, frames[number], 0))
             record.changed_extents[record.length] = record.extents[-1]
             record.length += 10
+            record.log_bytes += 10
         changes += record_changes(record)
         extents.append((segment, record.changed_extents, 0))
     metadata.commit(changes, extents=extents)

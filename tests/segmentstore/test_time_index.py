@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import lmdb
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -444,49 +442,6 @@ def test_tables_have_no_time_index() -> None:
     record.length = 1 << 20
     time_index.note(record, 1 << 40)
     assert record.times.is_stored
-
-
-class _Former(msgspec.Struct, array_like=True):
-    """A segment's record as it was stored before there was a time index."""
-
-    name: str
-    kind: int
-    created_ms: int
-    modified_ms: int
-    start_offset: int
-    length: int
-    sealed: bool = False
-    scale_type: int = 0
-    target_rate: int = 0
-    rollover_bytes: int = 0
-    key_length: int = 0
-    event_count: int = 0
-    entry_count: int = 0
-    table_length: int = 0
-
-
-def test_a_folder_of_before_opens_and_is_indexed_from_then_on(tmp_path: Path) -> None:
-    Metadata(tmp_path).close()
-    environment = lmdb.open(str(tmp_path), max_dbs=20)
-    with environment.begin(write=True) as transaction:
-        transaction.drop(environment.open_db(b"times", transaction))
-        former = _Former(S, Kind.STREAM, BEGIN_MS, BEGIN_MS + 5, 10, 500)
-        own = environment.open_db(b"state", transaction)
-        transaction.put(b"state", msgspec.msgpack.encode([0, SEGMENT + 1, [], [], [], True]), db=own)
-        table = environment.open_db(b"segments", transaction)
-        transaction.put((SEGMENT).to_bytes(8, "big"), msgspec.msgpack.encode(former), db=table)
-    environment.close()
-    live = World(tmp_path)
-    now_ms = BEGIN_MS + 100_000
-    assert live.locate(BEGIN_MS + 5, now_ms) == 10, "of old bytes nothing is known but that they came before"
-    assert live.locate(BEGIN_MS + 20_000, now_ms) == 500
-    with live.frame(now_ms) as frame:
-        frame.append(live.state.must(SEGMENT), [b"123"], 3, 1, None, 0)
-    live.checkpoint()
-    live.crash()
-    assert live.locate(BEGIN_MS + 6, now_ms) == live.locate(now_ms, now_ms) == 500
-    assert live.locate(now_ms + 1, now_ms) == 503
-    live.close()
 
 
 async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
