@@ -9,10 +9,10 @@ from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.files import open_files
 from nadi.engines.hdfs.engine import open_hdfs
 from nadi.engines.hdfs.where import SCHEME as HDFS
-from nadi.engines.jetstream.engine import open_jetstream
 from nadi.engines.jetstream.where import where
 from nadi.engines.objects import TIMEOUT_S, ObjectEngine, ObjectRegistry
 from nadi.engines.urls import check_shared, folder_of, remote_store
+from nadi.errors import InvalidArgumentError
 from nadi.runtime import Runtime
 
 
@@ -52,7 +52,12 @@ async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) ->
         StoreError: NATS refuses, or the stream can't hold a log.
         UnavailableError: it gives no answer for a long while.
     """
-    return await open_jetstream(where(url, os.environ, **options), runtime, make=make)
+    place = where(url, os.environ, **options)
+    try:
+        from nadi.engines.jetstream.engine import open_jetstream
+    except ImportError:
+        raise InvalidArgumentError("a log in NATS needs more: pip install 'nadi[nats]'") from None
+    return await open_jetstream(place, runtime, make=make)
 
 
 def log_name(url: str, **options: str) -> str:

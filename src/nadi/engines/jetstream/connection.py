@@ -33,7 +33,7 @@ from nats.aio.msg import Msg
 
 from nadi.engines.failures import RefusedError
 from nadi.engines.jetstream.where import Where
-from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.errors import StorageFullError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Connection:
     """largest_bytes: of a message that is to be stored, headers included; servers that take less are refused."""
 
     def __init__(self, where: Where, largest_bytes: int) -> None:
-        self._open_link = _opener()
+        self._open_link = Link.opened
         self._where, self._largest_bytes = where, largest_bytes
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
@@ -144,14 +144,6 @@ def good(what: str, found: T | Problem) -> T:
     if isinstance(found, Problem):
         raise told(what, found)
     return found
-
-
-def _opener() -> Callable[[Where], Awaitable[Link]]:
-    try:
-        from nadi.engines.jetstream.connection import Link
-    except ImportError:
-        raise InvalidArgumentError("a log in NATS needs more: pip install 'nadi[nats]'") from None
-    return Link.opened
 
 
 EXISTS = 10071  # the subject has a message already
