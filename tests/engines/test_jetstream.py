@@ -105,7 +105,8 @@ def test_secrets_are_in_no_text() -> None:
 
 
 async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "nadi.engines.jetstream.connection", raising=False)
+    for module in ("connection", "engine"):
+        monkeypatch.delitem(sys.modules, f"nadi.engines.jetstream.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
         await open_log("nats://127.0.0.1/LOG", REAL, make=True)

@@ -26,6 +26,7 @@ from nadi.controller.state.store import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
 from nadi.observe.health import Component, Status, leaf
+from nadi.segmentstore.recovery import snapshotter
 from nadi.standalone.server import Server
 from nadi.web.clients import Clients
 from nadi.web.site import live_site
@@ -192,6 +193,7 @@ async def test_a_long_list_goes_out_page_by_page(tmp_path: Path, monkeypatch: py
     """The server's memory holds a page, however many streams a scope has."""
     for looks in ("scaling_rounds.SCALING_SCAN_S", "retention_rounds.RETENTION_PERIOD_S"):  # which hold pages, too
         monkeypatch.setattr(f"nadi.controller.periodic.{looks}", 3600.0)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # likewise
     count = 20_000
 
     async with Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0)) as server:
