@@ -139,7 +139,9 @@ def test_whatever_happens_watermarks_only_move_on(
                 held = marks.get(writer)
                 epoch_seen[which] = max(epoch_seen[which], history.newest - size % 2)
                 seen = history.epoch(epoch_seen[which])
-                position = {s.id: lengths.get(s.id, 0) for s in seen if whole or (s.id + number) % 3}
+                before = held.position if held else {}  # a segment that a writer has named stays named
+                named = [s.id for s in seen if whole or (s.id + number) % 3 or s.id in before]
+                position = {segment: lengths.get(segment, 0) for segment in named}
                 time = number + (held.time if held else 0)
                 steps = (*held.steps[-3:], (time, position)) if held else ((time, position),)
                 marks[writer] = WriterMark(time, position, steps=steps)
