@@ -59,7 +59,9 @@ class Job:
             while not self._stop.wait(chance.choice([0.05, 0.2, 1.5])):
                 self.last += chance.randrange(12)
                 for _ in range(chance.randrange(1, 20)):
-                    at = self.last - chance.randrange(5)
+                    at = max(
+                        self.last - chance.randrange(5), 0
+                    )  # Spark's first watermark is 1970: before it all is late
                     writer.write_event(b"%d" % at, str(chance.randrange(50)))
                     self.written[at // 10 * 10] += 1
                 writer.flush()
