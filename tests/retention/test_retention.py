@@ -105,6 +105,19 @@ def test_by_event_time_a_load_keeps_its_own_last_days(manager: StreamManager) ->
     assert wanted <= kept_events(manager)
 
 
+def test_by_event_time_what_has_no_time_holds_nothing_back(manager: StreamManager) -> None:
+    """Neither at the end of a segment that was sealed, nor in one that has nothing else."""
+    policy = RetentionPolicy.by_time(2_000, by_event_time=True)
+    manager.create_stream("home", "meters", segments=2, retention=policy, event_time="at")
+    with manager.create_writer("home", "meters") as writer:
+        writer.write_batch([json.dumps({"at": time.time()}).encode(), b"no time"], ["0", "0"])
+        writer.flush()
+        manager.scale_stream("home", "meters", [0, 1], [(0, 0.5), (0.5, 1)])
+        writer.write_batch([b"no time"] * 10, [str(number) for number in range(10)])
+        writer.flush()
+    until(lambda: manager.kept("home", "meters").size_bytes == 0)
+
+
 def test_who_holds_it_back(manager: StreamManager) -> None:
     manager.create_stream("home", "meters", retention=RetentionPolicy.by_size(5_000, 30_000))
     write(manager, 30)

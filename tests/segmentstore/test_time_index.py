@@ -297,6 +297,8 @@ class Timed:
         timed = [end for start, end in self.stretches if self.within(start, end)]
         for first, is_most in ((0, False), (self.start, True)):
             early = [end for end in timed if all(when < time for when in self.within(first, end))]
+            if all(when < time for when in self.within(first, self.until)):
+                early = [self.until]  # and what has no time goes with those around it
             most = max(self.start, early[-1] if early else 0)
             assert latest <= most if is_most else latest >= most
         if self.until < self.length:
@@ -395,7 +397,7 @@ def check_listed(metadata: Metadata, record: SegmentRecord) -> None:
             at = page[0][1]
         assert pages == listed == sorted(listed)
         if clock == CLOCK or time_index.indexed_to(metadata, record, CLOCK) == record.length:
-            for time, offset in listed:
+            for time, offset in listed[:-1] if clock == CLOCK else listed:
                 assert time_index.locate_event(metadata, record, clock, time + clock % 2) == offset
 
 

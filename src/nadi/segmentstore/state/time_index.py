@@ -146,8 +146,11 @@ def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: in
     if is_earliest(clock):
         if indexed_to(metadata, record, clock - 1) < record.length:
             return record.length
-        time = max(time - 1, _EARLIEST)
-    found = _last(metadata, record, clock, time)
+        found = _last(metadata, record, clock, max(time - 1, _EARLIEST))
+    else:
+        found = _last(metadata, record, clock, time)
+        if found == _last(metadata, record, clock, _LATEST):  # all in the index is earlier, or has no time
+            return indexed_to(metadata, record, clock)
     return min(max(record.start_offset, found[1] if found is not None else 0), record.length)
 
 
