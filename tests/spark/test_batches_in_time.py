@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql.functions import window
 
 import nadi
 from nadi.client.places import event_index
@@ -244,3 +245,26 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(
     late = [progress["stateOperators"][0]["numRowsDroppedByWatermark"] for progress in query.recentProgress]
     assert sum(late) == 0
     assert len(late) > 3
+
+
+def test_times_before_1970_need_a_shift_until_the_window_is_made(world: World) -> None:
+    """Spark takes 1970 for the first watermark, whatever the delay (findings/pyspark-first-watermark-is-1970.sh)."""
+    world.manager.create_stream("home", "old", 1, event_time="read_at")
+    load(world.manager, "old", [(encoded(datetime(year, 7, 20, tzinfo=UTC), 1), "k") for year in (1869, 1969, 2025)])
+    rows = (
+        world.spark.readStream.format("nadi")
+        .options(controller=world.uri, scope="home", stream="old")
+        .options(value_format="json", value_schema="read_at timestamp")
+        .load()
+        .select("value.*")
+    )
+
+    def years(shift: str, name: str) -> list[int]:
+        shifted = rows.selectExpr(f"read_at + {shift} as at").withWatermark("at", "100000 days")
+        counts = shifted.groupBy(window("at", "1 day")).count().selectExpr(f"year(window.start - {shift}) as year")
+        query = counts.writeStream.format("memory").queryName(name).outputMode("update").trigger(availableNow=True)
+        query.start().awaitTermination(120)
+        return sorted(row.year for row in world.spark.table(name).collect())
+
+    assert years("interval 0 years", "dropped") == [2025]
+    assert years("interval 400 years", "shifted") == [1869, 1969, 2025]
