@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from nadi.controller.rest import protocol, replies
+from nadi import limits
+from nadi.controller.rest import replies
 from nadi.controller.rest.protocol import cut_portion
 from nadi.controller.rest.replies import encode
 from nadi.limits import (
@@ -108,7 +109,7 @@ async def test_what_is_too_large_ends_the_connection(
 @pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
 async def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     """Also after its answer, which is given before the body is here."""
-    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
 
     async with served(monkeypatch) as made:
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path

@@ -1,4 +1,4 @@
-"""The gRPC server around the controller's services: its limits, and what every call goes through.
+"""The gRPC server around the controller's service: its limits, and what every call goes through.
 
 A call takes a place among those of its address, its request room while it comes and while it is worked on, and a turn;
 then it is parsed, and its method asked, for callers whom access permits. No exception leaves a handler, for UNKNOWN
@@ -12,48 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
+from nadi import limits
 from nadi.access.loop_turns import LoopTurns
 from nadi.access.shares import Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.calls import (
-    CommitService,
-    EventTimeService,
-    KeyValueTableService,
-    ReaderGroupService,
-    ReportService,
-    ScalerService,
-    TransactionService,
-)
-from nadi.controller.grpc.requests import Place, Room, Watches, parsed
+from nadi.controller.grpc.requests import Room, parsed
 from nadi.controller.grpc.service import Service
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
-from nadi.limits import (
-    RPC_AT_ONCE,
-    RPC_CONNECTIONS_MAX,
-    RPC_IDLE_S,
-    RPC_KEEPALIVE_S,
-    RPC_KEEPALIVE_TIMEOUT_S,
-    RPC_MESSAGE_HURRIED_S,
-    RPC_MESSAGE_MAX_BYTES,
-    RPC_MESSAGE_TIMEOUT_S,
-    RPC_METADATA_MAX_BYTES,
-    RPC_RECEIVING_BYTES,
-    RPC_REFUSED_AT_ONCE,
-    RPC_SENT_AHEAD_BYTES,
-    RPC_SMALL_BYTES,
-    RPC_STARTS_A_TURN,
-    RPC_STREAMS_MAX,
-    RPC_WORK_BYTES,
-    RPC_WORK_TIMES,
-    TLS_HANDSHAKE_S,
-)
 from nadi.wire.rpc.codes import code_of
 from nadi.wire.rpc.service import SERVICES, WATCHES, Methods
 
@@ -65,18 +40,18 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", round(RPC_KEEPALIVE_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(RPC_KEEPALIVE_TIMEOUT_S * 1000)),
-    ("grpc.max_connection_idle_ms", round(RPC_IDLE_S * 1000)),
-    ("grpc.server_handshake_timeout_ms", round(TLS_HANDSHAKE_S * 1000)),
-    ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
-    ("grpc.max_concurrent_streams", RPC_STREAMS_MAX),
+    ("grpc.keepalive_time_ms", round(limits.RPC_KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(limits.RPC_KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", round(limits.RPC_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", round(limits.TLS_HANDSHAKE_S * 1000)),
+    ("grpc.max_allowed_incoming_connections", limits.RPC_CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", limits.RPC_STREAMS_MAX),
     ("grpc.http.overload_protection", 0),  # else calls that have ended count until Python lets go of them
-    ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
-    ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
-    ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
+    ("grpc.max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
+    ("grpc.absolute_max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
     ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
-    ("grpc.http2.lookahead_bytes", RPC_SENT_AHEAD_BYTES),
+    ("grpc.http2.lookahead_bytes", limits.RPC_SENT_AHEAD_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 
@@ -91,9 +66,8 @@ def rpc_server(*, shares_port: bool = False, **arguments: Any) -> grpc.aio.Serve
     processes may listen at its port, too."""
     logging.getLogger(_GRPC_LOGGER).addFilter(_is_fault)  # once, however often
     options = dict(SERVER_OPTIONS) | {"grpc.so_reuseport": int(shares_port)}
-    return grpc.aio.server(
-        options=list(options.items()), maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
-    )
+    at_once = limits.RPC_AT_ONCE + limits.RPC_REFUSED_AT_ONCE
+    return grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=at_once, **arguments)
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
@@ -106,7 +80,9 @@ class Call:
 
     __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
 
-    def __init__(self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: Place) -> None:
+    def __init__(
+        self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: AsyncExitStack
+    ) -> None:
         self.rpc, self.raw = rpc, raw
         self._context, self._peer = context, peer
         self._turns, self._working = turns, working
@@ -128,12 +104,11 @@ class Call:
         self.raw = b""
         return request
 
-    def lasts(self) -> None:
+    async def lasts(self) -> None:
         """It will last, while its request takes no more memory: that is others' from here on."""
-        self._working.leave()
+        await self._working.aclose()
 
     async def write(self, reply: Message | bytes) -> None:
-        """Send one reply of several, a message or its bytes."""
         await self._context.write(reply)
 
 
@@ -150,31 +125,59 @@ class Refusal(Exception):
 
 
 class Answers:
-    """The answers of some services' methods; with access, only to permitted callers."""
+    """The answers of a service's methods; with access, only to permitted callers."""
 
-    def __init__(self, services: Sequence[object], access: ControllerAccess | None = None) -> None:
+    def __init__(self, service: object, access: ControllerAccess | None = None) -> None:
         self._access = access
-        self._methods = {rpc: _method(rpc, services) for rpc in KINDS}
-        self._watches = Watches()
+        self._methods = {rpc: getattr(service, name) for rpc in KINDS if hasattr(service, name := _snake(rpc))}
+        self._watches: Counter[str] = Counter()  # under way, of each connection
 
     def has(self, rpc: str) -> bool:
-        return self._methods[rpc] is not None
+        return rpc in self._methods
 
     async def answer(self, call: Call) -> Any:
         request = await call.parsed()
         method = self._methods[call.rpc]
         if call.rpc in WATCHES:
-            call.lasts()
-            return await self._watches.answer(call.rpc, method, request, call, self._access)
+            await call.lasts()
+            return await self._watch(method, request, call)
         if self._access is not None:
             return await self._access.answer(call.rpc, method, request, call)
         return await method(request)
 
+    async def _watch(self, method: Callable[[Any], AsyncGenerator[Any, None]], request: Any, call: Call) -> None:
+        """Send what `method` yields, as long as access permits it; UnavailableError where there are too many: for it
+        takes a place of all calls for as long as it lasts."""
+        if self._access is not None:
+            await self._access.permit(call.rpc, request, call)
+        peer, of_one, of_all = call.peer(), limits.SCALER_WATCHES_OF_CONNECTION, limits.SCALER_WATCHES_MAX
+        if self._watches[peer] >= of_one or self._watches.total() >= of_all:
+            raise UnavailableError(
+                f"there are too many calls of {call.rpc}: {of_one} on a connection and {of_all} in all are taken; ask "
+                "now and then instead, as KEDA does for triggers of the type external"
+            )
+        self._watches[peer] += 1
+        sending = asyncio.create_task(_send(method(request), call))
+        try:
+            while not (await asyncio.wait([sending], timeout=limits.SCALER_PERMIT_S))[0]:
+                if self._access is not None:
+                    await self._access.permit(call.rpc, request, call)
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._watches[peer] -= 1
+            self._watches += Counter()  # without those that have none
+
+
+async def _send(replies: AsyncGenerator[Any, None], call: Call) -> None:
+    async with aclosing(replies):
+        async for reply in replies:
+            await call.write(reply)
+
 
 def answers_of(controller: Controller, access: ControllerAccess | None = None) -> Answers:
-    """Those of a controller, to every RPC."""
-    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
-    return Answers([kind(controller) for kind in (*kinds, CommitService, ScalerService)], access)
+    return Answers(Service(controller), access)
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
@@ -188,16 +191,16 @@ def add_answers(
 ) -> Shares:
     """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
     made a call, of its context."""
-    turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
+    calls = _Calls(answer, peer_of)
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come
             rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
-                _guarded(rpc, answer, peer_of, turns, rooms), response_serializer=_serialized
+                partial(calls.handle, rpc), response_serializer=_serialized
             )
             for rpc in methods
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-    return rooms.calls
+    return calls.shares
 
 
 def _serialized(reply: Any) -> bytes:
@@ -208,44 +211,30 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _method(rpc: str, services: Sequence[object]) -> Any:
-    """The method that answers an RPC, from the one service that has it: an `Answer`, or `Replies` of `watches`; None if
-    none has."""
-    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
-    assert len(found) <= 1, f"{rpc} has one service"
-    return found[0] if found else None
+class _Calls:
+    """Those of one server, and room for their requests: while they come, and while they are worked on."""
 
+    def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
+        self._answer, self._peer_of = answer, peer_of
+        self.shares, self._turns = Shares(limits.RPC_AT_ONCE), LoopTurns(limits.RPC_STARTS_A_TURN)
+        self._receiving, self._work = Room(limits.RPC_RECEIVING_BYTES), Room(limits.RPC_WORK_BYTES)
 
-class _Rooms:
-    """For the calls of one server, and their requests: while they come, and while they are worked on."""
-
-    def __init__(self) -> None:
-        self.calls = Shares(RPC_AT_ONCE)
-        self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
-
-
-def _guarded(
-    rpc: str, answer: Answer, peer_of: Callable[[Any], str], turns: LoopTurns, rooms: _Rooms
-) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
-    """A handler that lets no exception out.
-
-    The request is parsed here rather than by gRPC, which answers UNKNOWN to bad ones.
-    """
-
-    async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
-        peer = peer_of(context)
+    async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
+        """A handler that lets no exception out. The request is parsed here rather than by gRPC, which answers UNKNOWN
+        to bad ones."""
+        peer = self._peer_of(context)
         address = peer.rpartition(":")[0]
-        if not rooms.calls.enter(address):
+        if not self.shares.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
-        coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
-            await coming.take(RPC_MESSAGE_MAX_BYTES)
-            call = Call(rpc, await _received(requests, rooms.receiving), context, peer, turns, worked_on)
-            if len(call.raw) > RPC_SMALL_BYTES:
-                await worked_on.take(RPC_WORK_TIMES * len(call.raw))
-            coming.leave()
-            await turns.mine(peer)
-            return await answer(call)
+            async with AsyncExitStack() as coming, AsyncExitStack() as working:
+                await coming.enter_async_context(self._receiving.of(address, limits.RPC_MESSAGE_MAX_BYTES))
+                call = Call(rpc, await _received(requests, self._receiving), context, peer, self._turns, working)
+                if len(call.raw) > limits.RPC_SMALL_BYTES:
+                    await working.enter_async_context(self._work.of(address, limits.RPC_WORK_TIMES * len(call.raw)))
+                await coming.aclose()
+                await self._turns.mine(peer)
+                return await self._answer(call)
         except Refusal as refusal:
             code, text = refusal.code, refusal.text
         except Exception as error:
@@ -254,12 +243,8 @@ def _guarded(
                 log.exception("%s failed", rpc)
             text = str(error) if isinstance(error, NadiError) else f"{rpc} failed inside the controller"
         finally:
-            coming.leave()
-            worked_on.leave()
-            rooms.calls.leave(address)
+            self.shares.leave(address)
         return await context.abort(code, text)
-
-    return handle
 
 
 async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
@@ -269,14 +254,14 @@ async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
 
     def hurry() -> None:
         nonlocal look
-        if room.is_waited_for:
+        if room.is_waited_for():
             limit.reschedule(loop.time())
         else:
-            look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+            look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
 
-    look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+    look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
     try:
-        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S) as limit:
+        async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S) as limit:
             raw = await anext(requests, None)
     except TimeoutError as error:
         raise UnavailableError("the request did not come in time: try again") from error

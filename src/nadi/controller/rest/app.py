@@ -42,7 +42,6 @@ _ANYWHERE = {
 
 
 def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The description, ready to be encoded as JSON."""
     kinds = [kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None]
     schemas, components = msgspec.json.schema_components([Error, *kinds], ref_template=_REF)
     following = iter(schemas)
@@ -66,6 +65,7 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
+    parts = [part.strip("{}") for part in endpoint.path.split("/") if part and part != "v1"]
     success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
     if gives is not None:
         success["content"] = {media: {"schema": gives} for media in endpoint.media}
@@ -73,7 +73,7 @@ def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[st
     for code, meaning in _codes(endpoint).items():
         responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}
     operation: dict[str, Any] = {
-        "operationId": _operation_id(endpoint),
+        "operationId": "-".join([endpoint.verb.lower(), *parts]),
         "summary": endpoint.summary,
         "responses": responses,
     }
@@ -102,11 +102,6 @@ def _codes(endpoint: Endpoint) -> dict[int, str]:
         own[413] = "The body is too large, or its chunks are too small; the connection ends."
         own[415] = "The body is not said to be application/json."
     return dict(sorted((codes | own).items()))
-
-
-def _operation_id(endpoint: Endpoint) -> str:
-    parts = [part for part in endpoint.path.split("/") if part and part != "v1"]
-    return "-".join([endpoint.verb.lower(), *(part.strip("{}") for part in parts)])
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (*resources.ENDPOINTS, *own.ENDPOINTS)

@@ -1,7 +1,5 @@
-"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler.
-
-Access is checked before an endpoint does anything, in the same terms as over gRPC; and what no other site may have a
-browser do is refused.
+"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler. Access is
+checked before it does anything, in the same terms as over gRPC.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nadi import limits
 from nadi.access.budget import Budget
 from nadi.access.gate import Gate
 from nadi.access.loop_turns import LoopTurns
@@ -27,18 +26,11 @@ from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, Permissions, reader_group_resource, scope_resource
 from nadi.access.shares import Places
 from nadi.controller.controller import Controller
-from nadi.controller.metrics.scrape import OwnMetrics
-from nadi.controller.rest.intake import Intake
+from nadi.controller.metrics import OwnMetrics
+from nadi.controller.rest.intake import Intake, media_type
 from nadi.controller.rest.replies import JSON, refusal
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import (
-    INGEST_LARGE_AT_ONCE,
-    REST_BODY_MAX_BYTES,
-    REST_BODY_TIMEOUT_S,
-    REST_PAGES_AT_ONCE,
-    REST_STEPS_A_TURN,
-)
 from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
 from nadi.observe.migration import HoldReport
@@ -65,11 +57,8 @@ _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
 def same_site(app: ASGIApp) -> ASGIApp:
-    """`app`, without what a page of another site has a browser send to change something.
-
-    A browser sends that unasked, with the password that it was once given, and to servers that only it reaches. A page
-    of this server itself, and whatever isn't a browser, is let through.
-    """
+    """`app`, without what a page of another site has a browser send to change something: a browser sends that unasked,
+    with the password that it was once given, and to servers that only it reaches."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in _HARMLESS and _is_foreign(Headers(scope=scope)):
@@ -131,8 +120,8 @@ class Site:
 @dataclass(slots=True)
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `own_metrics`
-    are what a server tells of itself. `intake` is None until the server takes data."""
+    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `intake` is None
+    until the server takes data."""
 
     health: Callable[[], Component]
     access: RestAccess
@@ -143,10 +132,10 @@ class Api:
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
     site: Site = field(default_factory=Site)
-    data_places: Places = field(default_factory=lambda: Places(INGEST_LARGE_AT_ONCE))
+    data_places: Places = field(default_factory=lambda: Places(limits.INGEST_LARGE_AT_ONCE))
     budget: Budget = field(default_factory=Budget)
-    pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
-    turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))
+    pages: Places = field(default_factory=lambda: Places(limits.REST_PAGES_AT_ONCE))
+    turns: LoopTurns = field(default_factory=lambda: LoopTurns(limits.REST_STEPS_A_TURN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +162,6 @@ class Call:
             yield
 
     def shows(self, resource: str) -> bool:
-        """Whether the caller may see it in a list."""
         return self.caller.may(resource, Permission.READ)
 
     def part(self, name: str) -> str:
@@ -188,7 +176,6 @@ class Call:
         return StreamName(self.scope, self.part("streamName"))
 
     def asked(self, name: str) -> str | None:
-        """A query parameter."""
         return self.request.query_params.get(name)
 
     @property
@@ -257,19 +244,24 @@ def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any)
     return lambda handler: Endpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 
 
+def endpoints_of(module: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    """Those that a module makes, in the order in which it does."""
+    return tuple(value for value in module.values() if isinstance(value, Endpoint))
+
+
 async def read_body(request: Request, kind: Any) -> Any:
     """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+    if media_type(request) != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = bytearray()
     try:
-        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
+        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > REST_BODY_MAX_BYTES:
-                    raise HTTPException(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+                if len(data) > limits.REST_BODY_MAX_BYTES:
+                    raise HTTPException(413, f"the body has more than {limits.REST_BODY_MAX_BYTES:,} bytes")
     except TimeoutError as error:
-        raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
+        raise InvalidArgumentError(f"the body did not come within {limits.REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
     try:

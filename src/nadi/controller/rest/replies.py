@@ -16,19 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from nadi import errors
 from nadi.controller.rest.bodies import Error
-from nadi.errors import (
-    ConflictError,
-    InvalidArgumentError,
-    NadiError,
-    NotAuthenticatedError,
-    NotEmptyError,
-    NotFoundError,
-    PermissionDeniedError,
-    StreamNotSealedError,
-    StreamSealedError,
-    UnavailableError,
-)
 from nadi.limits import REST_MESSAGE_MAX_CHARS
 
 log = logging.getLogger(__name__)
@@ -39,16 +28,16 @@ JSON = "application/json"
 encode = msgspec.json.Encoder().encode
 
 # A sealed stream can't be updated: Pravega's interface has no word for that but 500.
-_CODES: list[tuple[type[NadiError], int]] = [
-    (NotAuthenticatedError, 401),
-    (PermissionDeniedError, 403),
-    (NotFoundError, 404),
-    (InvalidArgumentError, 400),
-    (NotEmptyError, 412),
-    (StreamNotSealedError, 412),
-    (StreamSealedError, 500),
-    (ConflictError, 409),
-    (UnavailableError, 503),
+_CODES: list[tuple[type[errors.NadiError], int]] = [
+    (errors.NotAuthenticatedError, 401),
+    (errors.PermissionDeniedError, 403),
+    (errors.NotFoundError, 404),
+    (errors.InvalidArgumentError, 400),
+    (errors.NotEmptyError, 412),
+    (errors.StreamNotSealedError, 412),
+    (errors.StreamSealedError, 500),
+    (errors.ConflictError, 409),
+    (errors.UnavailableError, 503),
 ]
 _HEADERS = {401: {"WWW-Authenticate": 'Basic realm="nadi"'}, 503: {"Retry-After": "1"}}
 
@@ -68,7 +57,6 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """The answer to what the router refuses."""
     assert isinstance(error, HTTPException)
     words = {404: "there is nothing at this path", 405: "this path doesn't take that verb"}
     message = words.get(error.status_code, error.detail)

@@ -1,14 +1,13 @@
-"""What was decided about a stream's segments, and why: a log of its latest decisions, kept beside its records.
-
-An entry is written before what it says is begun. So one may tell of a change that never came, because its controller
-died or somebody else was faster, which `is_done` finds out; and no change is without its entry.
+"""A log of the latest decisions about a stream's segments. An entry is written before what it says is begun: so one may
+tell of a change that never came, which `is_done` finds out, and no change is without its entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from operator import attrgetter
 
-from cachetools import LRUCache
 from msgspec.structs import replace
 
 from nadi.controller.state.history import History
@@ -19,35 +18,24 @@ from nadi.errors import ConditionFailedError, ContentionError
 from nadi.limits import SCALING_LOG_ENTRIES
 
 _TRIES = 5  # after one that got no answer
-_REMEMBERED = 100  # logs, up to 160 KB each
 
 
 class ScalingLog:
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._rings: LRUCache[str, dict[int, tuple[int, int]]] = LRUCache(_REMEMBERED)  # by slot: number, version
 
     async def add(self, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
         """Add entries, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get their numbers here."""
         table = self._metadata.scalings(name)
         for _ in range(_TRIES):
-            ring = self._rings.get(name.key)
-            if ring is None:
-                found = [record async for _, record in table.scan()]
-                ring = {_slot(one.value.number): (one.value.number, one.version) for one in found}
-            first = 1 + max((number for number, _ in ring.values()), default=0)
+            ring = {_slot(held.value): held async for _, held in table.scan()}
+            first = 1 + max((held.value.number for held in ring.values()), default=0)
             numbered = [replace(entry, number=first + i) for i, entry in enumerate(entries)][-SCALING_LOG_ENTRIES:]
-            versions = [ring[slot][1] if (slot := _slot(entry.number)) in ring else ABSENT for entry in numbered]
-            records = [(f"{_slot(e.number)}", e, version) for e, version in zip(numbered, versions, strict=True)]
-            self._rings.pop(name.key, None)
-            try:
-                stored = await table.put_all(records, cached=False)
-            except ConditionFailedError:
-                continue
-            for entry, record in zip(numbered, stored, strict=True):
-                ring[_slot(entry.number)] = entry.number, record.version
-            self._rings[name.key] = ring
-            return
+            versions = [ring[slot].version if (slot := _slot(entry)) in ring else ABSENT for entry in numbered]
+            changes = [(f"{_slot(entry)}", entry, version) for entry, version in zip(numbered, versions, strict=True)]
+            with suppress(ConditionFailedError):
+                await table.put_all(changes, cached=False)
+                return
         raise ContentionError(f"the scaling log of {name}", _TRIES)
 
     async def entries(self, name: StreamName) -> list[ScalingEntry]:
@@ -56,9 +44,9 @@ class ScalingLog:
         found = [record.value async for _, record in self._metadata.scalings(name).scan()]
         told = {
             (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry
-            for entry in sorted(found, key=_number)
+            for entry in sorted(found, key=attrgetter("number"))
         }
-        return sorted(told.values(), key=_number)
+        return sorted(told.values(), key=attrgetter("number"))
 
 
 def is_done(entry: ScalingEntry, history: History) -> bool:
@@ -68,9 +56,5 @@ def is_done(entry: ScalingEntry, history: History) -> bool:
     return entry.epoch <= history.newest and {*entry.segments} <= {*history.change(entry.epoch).removed}
 
 
-def _slot(number: int) -> int:
-    return number % SCALING_LOG_ENTRIES
-
-
-def _number(entry: ScalingEntry) -> int:
-    return entry.number
+def _slot(entry: ScalingEntry) -> int:
+    return entry.number % SCALING_LOG_ENTRIES

@@ -1,12 +1,8 @@
-"""The histories of streams: read from their tables, kept in memory, added to, and their oldest epochs forgotten.
-
-A history is read whole, once; later epochs are added to it as they are published. What is kept is limited by how many
-segments the histories have together.
+"""The histories of streams: read whole from their tables, kept in memory, added to, and their oldest epochs forgotten.
 
 Forgetting changes what a stream's table says in one step: a record of the oldest epoch that stays, `base`, makes all
 records of older ones count for nothing. They are removed after it, some at a time, and `base` says how far that has
-got. So whoever reads in between, or after a crash, sees the same; and who reads while records are removed, and finds
-one missing, finds the new `base` when it reads again.
+got. Who reads while records are removed, and finds one missing, finds the new `base` when it reads again.
 """
 
 from __future__ import annotations

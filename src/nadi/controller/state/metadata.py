@@ -28,43 +28,14 @@ A start reads only `work` and `transactions`, so its cost depends on what is unf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from nadi import errors
+from nadi.controller.state import records
 from nadi.controller.state.histories import Histories
 from nadi.controller.state.history import History
-from nadi.controller.state.records import (
-    AnyWork,
-    CompletedTransaction,
-    Config,
-    EpochChange,
-    HistoryRecord,
-    KeyValueTable,
-    LimitedStream,
-    Number,
-    ReaderGroup,
-    RetentionType,
-    ScalingEntry,
-    Scope,
-    ScopeState,
-    Stream,
-    StreamState,
-    Subscriber,
-    Tagged,
-    TimedStream,
-    Transaction,
-    WriterMark,
-)
 from nadi.controller.state.store import ANY_VERSION, RecordTable, Store, V, Versioned
-from nadi.errors import (
-    KeyValueTableNotFoundError,
-    NotFoundError,
-    PermissionDeniedError,
-    ReaderGroupNotFoundError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
-    StreamSealedError,
-)
 from nadi.limits import NAME_MAX_CHARS
 from nadi.naming import (
     CLIENT_TABLES,
@@ -90,7 +61,7 @@ class StreamName(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.scope}/{self.stream}"
+        return "/".join(self)
 
     @property
     def mark(self) -> StreamName:
@@ -105,42 +76,44 @@ class StreamName(NamedTuple):
 
 
 class GroupName(NamedTuple):
+    """stream: the one that holds the group's state, under whose name its workflows run."""
+
     scope: str
     group: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.scope}/{self.group}"
-
-    @property
-    def stream(self) -> StreamName:
-        """The stream that holds the group's state, under whose name its workflows run."""
-        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
 
     @classmethod
     def of(cls, stream: StreamName) -> GroupName:
         return cls(stream.scope, stream.stream.removeprefix(READER_GROUP_PREFIX))
+
+    @property
+    def key(self) -> str:
+        return "/".join(self)
+
+    @property
+    def stream(self) -> StreamName:
+        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
 
     def __str__(self) -> str:
         return self.key
 
 
 class TableName(NamedTuple):
+    """stream: the name that its segments have instead of a stream's, under which its workflows run."""
+
     scope: str
     table: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.scope}/{self.table}"
-
-    @property
-    def stream(self) -> StreamName:
-        """The name that its segments have instead of a stream's, under which its workflows run."""
-        return StreamName(self.scope, self.table + TABLE_SUFFIX)
 
     @classmethod
     def of(cls, stream: StreamName) -> TableName:
         return cls(stream.scope, stream.stream.removesuffix(TABLE_SUFFIX))
+
+    @property
+    def key(self) -> str:
+        return "/".join(self)
+
+    @property
+    def stream(self) -> StreamName:
+        return StreamName(self.scope, self.table + TABLE_SUFFIX)
 
     def __str__(self) -> str:
         return self.key
@@ -149,22 +122,28 @@ class TableName(NamedTuple):
 class Metadata:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.scopes: RecordTable[Scope] = store.table(f"{_PREFIX}/scopes", Scope)
-        self.work: RecordTable[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
-        self.transactions: RecordTable[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
-        self.numbers: RecordTable[Number] = store.table(f"{_PREFIX}/numbers", Number)
-        self.timed: RecordTable[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
-        self.limited: RecordTable[LimitedStream] = store.table(f"{_PREFIX}/limited", LimitedStream, made_late=True)
+        self.scopes: RecordTable[records.Scope] = self._table("scopes", records.Scope)
+        self.work: RecordTable[records.AnyWork] = self._table("work", records.AnyWork)
+        self.transactions: RecordTable[records.Transaction] = self._table("transactions", records.Transaction)
+        self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
+        self.timed: RecordTable[records.TimedStream] = self._made_late("timed", records.TimedStream)
+        self.limited: RecordTable[records.LimitedStream] = self._made_late("limited", records.LimitedStream)
         self._histories = Histories()
 
-    def streams(self, scope: str) -> RecordTable[Stream]:
-        return self._store.table(f"{_PREFIX}/scope/{scope}", Stream, made_late=True)
+    def _table(self, name: str, kind: Any) -> RecordTable[Any]:
+        return self._store.table(f"{_PREFIX}/{name}", kind)
 
-    def epochs(self, name: StreamName) -> RecordTable[HistoryRecord]:
-        return self._store.table(f"{_PREFIX}/stream/{name.key}", HistoryRecord)
+    def _made_late(self, name: str, kind: Any) -> RecordTable[Any]:
+        return self._store.table(f"{_PREFIX}/{name}", kind, made_late=True)
 
-    def tags(self, scope: str) -> RecordTable[Tagged]:
-        return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
+    def streams(self, scope: str) -> RecordTable[records.Stream]:
+        return self._made_late(f"scope/{scope}", records.Stream)
+
+    def epochs(self, name: StreamName) -> RecordTable[records.HistoryRecord]:
+        return self._table(f"stream/{name}", records.HistoryRecord)
+
+    def tags(self, scope: str) -> RecordTable[records.Tagged]:
+        return self._made_late(f"tags/{scope}", records.Tagged)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
         """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
@@ -174,85 +153,96 @@ class Metadata:
         """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""
         return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
-    def groups(self, scope: str) -> RecordTable[ReaderGroup]:
-        return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
+    def groups(self, scope: str) -> RecordTable[records.ReaderGroup]:
+        return self._made_late(f"groups/{scope}", records.ReaderGroup)
 
-    def subscribers(self, name: StreamName) -> RecordTable[Subscriber]:
-        return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
+    def subscribers(self, name: StreamName) -> RecordTable[records.Subscriber]:
+        return self._made_late(f"subscribers/{name}", records.Subscriber)
 
-    def marks(self, name: StreamName) -> RecordTable[WriterMark]:
-        return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
+    def marks(self, name: StreamName) -> RecordTable[records.WriterMark]:
+        return self._made_late(f"marks/{name}", records.WriterMark)
 
-    def scalings(self, name: StreamName) -> RecordTable[ScalingEntry]:
+    def scalings(self, name: StreamName) -> RecordTable[records.ScalingEntry]:
         """The stream's scaling log: a ring of its latest entries."""
-        return self._store.table(f"{_PREFIX}/scaling/{name.key}", ScalingEntry, made_late=True)
+        return self._made_late(f"scaling/{name}", records.ScalingEntry)
 
-    def tables(self, scope: str) -> RecordTable[KeyValueTable]:
-        return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
+    def tables(self, scope: str) -> RecordTable[records.KeyValueTable]:
+        return self._made_late(f"kvtables/{scope}", records.KeyValueTable)
 
-    def completed(self, number: int) -> RecordTable[CompletedTransaction]:
-        return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
+    def completed(self, number: int) -> RecordTable[records.CompletedTransaction]:
+        return self._table(f"completed/{number}", records.CompletedTransaction)
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    async def find_scope(self, scope: str) -> Versioned[Scope] | None:
+    async def find_scope(self, scope: str) -> Versioned[records.Scope] | None:
         return await self.scopes.get(scope) if _may_exist(scope) else None
 
-    async def scope(self, scope: str) -> Versioned[Scope]:
-        return _there(await self.find_scope(scope), ScopeNotFoundError, (scope,))
+    async def scope(self, scope: str) -> Versioned[records.Scope]:
+        return _there(await self.find_scope(scope), errors.ScopeNotFoundError, (scope,))
 
     async def open_scope(self, scope: str) -> None:
         """Check that something can be created in the scope; PermissionDeniedError for the controller's own."""
         if scope == INTERNAL_SCOPE:
-            raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
-        if (await self.scope(scope)).value.state is ScopeState.DELETING:
-            raise ScopeNotFoundError(scope)
+            raise errors.PermissionDeniedError(
+                f"the scope {scope} is the server's own: make a scope of yours, and this in it"
+            )
+        if (await self.scope(scope)).value.state is records.ScopeState.DELETING:
+            raise errors.ScopeNotFoundError(scope)
 
     # --- streams ---------------------------------------------------------------------------------
 
-    async def find_stream(self, name: StreamName) -> Versioned[Stream] | None:
+    async def find_stream(self, name: StreamName) -> Versioned[records.Stream] | None:
         return await _find(self.streams, *name)
 
-    async def stream(self, name: StreamName) -> Versioned[Stream]:
-        return _there(await self.find_stream(name), StreamNotFoundError, name)
+    async def stream(self, name: StreamName) -> Versioned[records.Stream]:
+        return _there(await self.find_stream(name), errors.StreamNotFoundError, name)
 
-    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> Stream:
+    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> records.Stream:
         """The stream; StreamSealedError if it is sealed or being sealed."""
         if fresh:
             self._store.forget(self.streams(name.scope).name, [name.stream])
         stream = (await self.stream(name)).value
-        if stream.state is not StreamState.ACTIVE:
-            raise StreamSealedError(name.key)
+        if stream.state is not records.StreamState.ACTIVE:
+            raise errors.StreamSealedError(name.key)
         return stream
 
-    async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
+    async def put_stream(self, name: StreamName, stream: records.Stream, version: int) -> Versioned[records.Stream]:
         return await self.streams(name.scope).put(name.stream, stream, version)
 
-    async def keep_limited(self, name: StreamName, config: Config) -> None:
+    async def keep_limited(self, name: StreamName, config: records.Config) -> None:
         """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
         the stream off, and then looks again."""
-        if config.retention_type is not RetentionType.NONE:
-            await self.limited.put(name.key, LimitedStream(), ANY_VERSION)
+        if config.retention_type is not records.RetentionType.NONE:
+            await self.limited.put(name.key, records.LimitedStream(), ANY_VERSION)
+
+    async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.Stream]]:
+        """All streams but internal ones, so many in a turn of the loop."""
+        async for scope, _ in self.scopes.scan():
+            if scope == INTERNAL_SCOPE:
+                continue
+            async for stream, record in self.streams(scope).scan(page=page):
+                if not stream.startswith("_"):
+                    yield StreamName(scope, stream), record.value
 
     # --- reader groups ---------------------------------------------------------------------------
 
-    async def find_group(self, name: GroupName) -> Versioned[ReaderGroup] | None:
+    async def find_group(self, name: GroupName) -> Versioned[records.ReaderGroup] | None:
         return await _find(self.groups, *name)
 
-    async def group(self, name: GroupName) -> Versioned[ReaderGroup]:
-        return _there(await self.find_group(name), ReaderGroupNotFoundError, name)
+    async def group(self, name: GroupName) -> Versioned[records.ReaderGroup]:
+        return _there(await self.find_group(name), errors.ReaderGroupNotFoundError, name)
 
-    async def put_group(self, name: GroupName, group: ReaderGroup) -> None:
+    async def put_group(self, name: GroupName, group: records.ReaderGroup) -> None:
         """Only workflows of the group call this, one at a time."""
         await self.groups(name.scope).put(name.group, group, ANY_VERSION)
 
     # --- key-value tables ------------------------------------------------------------------------
 
-    async def find_table(self, name: TableName) -> Versioned[KeyValueTable] | None:
+    async def find_table(self, name: TableName) -> Versioned[records.KeyValueTable] | None:
         return await _find(self.tables, *name)
 
-    async def table(self, name: TableName) -> Versioned[KeyValueTable]:
-        return _there(await self.find_table(name), KeyValueTableNotFoundError, name)
+    async def table(self, name: TableName) -> Versioned[records.KeyValueTable]:
+        return _there(await self.find_table(name), errors.KeyValueTableNotFoundError, name)
 
     # --- history ---------------------------------------------------------------------------------
 
@@ -265,12 +255,11 @@ class Metadata:
             found = await self._histories.read(name.key, self.epochs(name), stream)
         return found
 
-    async def publish(self, name: StreamName, changes: Sequence[EpochChange]) -> None:
+    async def publish(self, name: StreamName, changes: Sequence[records.EpochChange]) -> None:
         """Record new epochs; from now on they determine the successors of what they replace."""
         await self._histories.publish(name.key, self.epochs(name), await self.history(name), changes)
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
-        """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
         if sizes:
             await self._histories.put_sizes(self.epochs(name), await self.history(name), label, sizes)
 
@@ -289,7 +278,7 @@ class Metadata:
         return [record.value.value + 1 if record else 0 for record in found]
 
     async def keep_last_numbers(self, numbers: Iterable[tuple[StreamName, int]]) -> None:
-        await self.numbers.put_all([(f"last/{n.key}", Number(i), ANY_VERSION) for n, i in numbers])
+        await self.numbers.put_all([(f"last/{n.key}", records.Number(i), ANY_VERSION) for n, i in numbers])
 
 
 def _may_exist(name: str) -> bool:
@@ -301,7 +290,7 @@ async def _find(table: Callable[[str], RecordTable[V]], scope: str, name: str) -
     return await table(scope).get(name) if _may_exist(scope) and _may_exist(name) else None
 
 
-def _there(found: Versioned[V] | None, absent: Callable[..., NotFoundError], name: Sequence[str]) -> Versioned[V]:
+def _there(found: Versioned[V] | None, absent: Callable[..., Exception], name: Sequence[str]) -> Versioned[V]:
     if found is None:
         raise absent(*name)
     return found

@@ -1,23 +1,18 @@
-"""What follows from the marks of a stream's writers: the next watermarks, and which writers no longer count.
+"""What follows from the marks of a stream's writers: the next watermarks, and which writers no longer count. `judge` is
+pure; `watermark_rounds` carries it out.
 
-Pure: marks, the previous watermark and the stream's history in, a `Verdict` out; `watermark_rounds` carries it out.
-A writer takes part once its time is past the previous watermark. A stalled writer holds the next watermark back for
-as long as the stream's configuration allows (not at all by default) unless it was removed; then it is dropped.
+A writer takes part once its time is past the previous watermark. A stalled one holds the next watermark back for as
+long as the stream's configuration allows (not at all by default) unless it was removed; then it is dropped.
 
 The last watermark is that of the least time that a writer has noted. Others come before it for earlier times at which
 writers made steps, if some bytes lie between one's cut and the next. The cut of a time lies at or after the first
-position of each writer that it noted with that time or a later one, and at or after the previous cut; it covers the key
-space. So the lower bounds grow, the cuts never go back, and what writers noted up to `lower` lies before the cut.
+position of each writer that it noted with that time or a later one, and at or after the previous cut. So the lower
+bounds grow, the cuts never go back, and what writers noted up to `lower` lies before the cut. The floor lies at or
+before the last step of each writer up to that time, so all events of a later time lie behind it.
 
-The floor is the other side of the same time: it lies at or before the last step of each writer up to that time, so
-all events of a later time lie behind it. Where a writer has no such step, the floor is that of an earlier time.
-
-A stream's mark stream, as the controller reads and writes it: one watermark per event, the newest last.
-
-Its attribute says where to start reading: at the entry before the newest, so finding the newest takes one read
-however many there are. An entry is added only where the stream was believed to end, so if two are computed from the
-same newest entry, as in a retry, only one is stored.
-
+A mark stream has one watermark per event, the newest last. Its attribute says where to start reading: at the entry
+before the newest. An entry is added only where the stream was believed to end, so of two computed alike only one is
+stored.
 """
 
 from __future__ import annotations
@@ -121,9 +116,8 @@ def _floor(marks: Sequence[WriterMark], time: int, history: History) -> Cut:
 def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:
     """The first cut, among those with the segments of one epoch, that lies at or after all of the positions.
 
-    Its epoch is the newest to which a segment of the positions belongs. What that epoch replaced lies before it, and a
-    segment that no position names is taken at its start. Segments of several epochs would say less in few cases, and
-    nothing in some: two of them may belong to epochs between which their keys were joined and split again.
+    Its epoch is the newest to which a segment of the positions belongs: segments of several may belong to epochs
+    between which their keys were joined and split again.
     """
     furthest: dict[int, int] = {}
     for position in positions:

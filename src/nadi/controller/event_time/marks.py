@@ -1,23 +1,15 @@
 """Where writers and a stream stood at a time: writers' marks, and the cut of a moment.
 
-Writer marks: how far each writer of a stream has got, in its own time and in the stream.
+A mark says that all of a writer's events up to a time lie before a position. It comes from the writer itself, or from
+the commit of one of its transactions; a writer's time and position never go back. Marks are dropped with their stream.
 
-A mark says that all of the writer's events up to a time lie before a position. It comes from the writer
-itself, or from the commit of one of its transactions. A writer's time and position never go back.
-Marks belong to the stream: they are dropped with it. `watermark_rounds` makes watermarks of them.
-
-The stream cut of a moment: where the stream stood then, from the time index of its segments.
-
-For each segment, the store says what came before the moment, and whether the segment was sealed by then. A cut must
-not skip an event of the moment or later, nor enter a segment before all its predecessors are passed. So the search
-moves as a reader does: from the segments of an epoch, over those that were sealed by then, to their successors, each
-of which starts once all its predecessors are sealed. A segment that can't start yet, because a scale was in progress
-at that moment, is in the cut at -1.
-
-An epoch's time is when its scale was planned; the segments it replaced took events until they were sealed, a little
-later. So the search starts at the newest epoch of that time, and goes back while a replaced segment was still open at
-the moment. It looks one epoch further back, because committing older transactions makes two epochs at once, whose
-segments are not sealed in epoch order.
+The cut of a moment is found in the time indexes of segments. It must not skip an event of the moment or later, nor
+enter a segment before all its predecessors are passed. So the search moves as a reader does: from the segments of an
+epoch, over those that were sealed by then, to their successors. A segment that can't start yet, because a scale was in
+progress at that moment, is in the cut at -1. Replaced segments took events until they were sealed, a little after their
+scale was planned: so the search starts at the newest epoch of that time, and goes back while a replaced segment was
+still open, and one epoch further, because committing older transactions makes two epochs at once, whose segments are
+not sealed in epoch order.
 """
 
 from __future__ import annotations
@@ -28,36 +20,28 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from nadi import errors
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.event_time.watermarks import joined
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, Step, TimedStream, Transaction, WriterMark
+from nadi.controller.state.records import Step, TimedStream, Transaction, WriterMark
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ANY_VERSION
-from nadi.controller.time.watermarks import joined
-from nadi.errors import (
-    InvalidArgumentError,
-    InvalidStreamCutError,
-    SegmentNotFoundError,
-    StreamNotFoundError,
-    UnavailableError,
-    WriterNotFoundError,
-)
 from nadi.limits import NAME_MAX_CHARS, NOTED_STEPS_MAX
 from nadi.model.frontier import Frontier
-from nadi.model.segments import SegmentRange
 from nadi.wire.moments import ARRIVAL, is_earliest
 
 log = logging.getLogger(__name__)
 
 
-class InvalidTimeError(InvalidArgumentError):
+class InvalidTimeError(errors.InvalidArgumentError):
     """The writer has noted a later time already."""
 
 
 def check_writer(writer: str) -> None:
     if not 0 < len(writer) <= NAME_MAX_CHARS:
-        raise InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer):,}")
+        raise errors.InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer):,}")
 
 
 async def note(
@@ -68,11 +52,11 @@ async def note(
     check_writer(writer)
     new = [(time, dict(position))] if steps is None else [step for step in steps if step[1]]
     if len(new) > NOTED_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
-        raise InvalidArgumentError(f"steps of a writer are up to {NOTED_STEPS_MAX} times in order, before that noted")
+        raise errors.InvalidArgumentError(f"a writer notes up to {NOTED_STEPS_MAX} steps, in order, before its time")
     await flow.metadata.stream(name)
     history = await flow.metadata.history(name)
     if any(history.is_unknown(segment) for _, at in [(time, position), *new] for segment in at):
-        raise InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
+        raise errors.InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
     is_first, kept = False, new
 
     async def noted(held: WriterMark | None) -> WriterMark:
@@ -92,13 +76,12 @@ async def note(
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
         await table.drop(must_be_empty=True)
-        raise StreamNotFoundError(*name)
+        raise errors.StreamNotFoundError(*name)
     return len(kept) > NOTED_STEPS_MAX
 
 
 async def _register(flow: Workflows, name: StreamName) -> None:
-    """Register the stream for watermark rounds. Called after the mark is stored, so whoever finds no mark in a
-    registered stream may strike it off, and then looks once more."""
+    """For watermark rounds, after the mark is stored: who finds none may strike the stream off, and looks once more."""
     if not name.stream.startswith("_"):
         await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
 
@@ -108,18 +91,18 @@ def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> Non
         raise InvalidTimeError(f"writer {writer} has noted the time {held.time} already, which is after {time}")
     for segment, offset in held.position.items():
         if position.get(segment, offset) < offset:
-            raise InvalidStreamCutError(f"writer {writer} was at offset {offset:,} of segment {segment} already")
+            raise errors.InvalidStreamCutError(f"writer {writer} was at offset {offset:,} of segment {segment} already")
 
 
 async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
     """Stop the writer from holding the watermark back; its last mark still counts until it is passed."""
     await flow.metadata.stream(name)
     if not 0 < len(writer) <= NAME_MAX_CHARS:
-        raise WriterNotFoundError(name.key, writer)
+        raise errors.WriterNotFoundError(name.key, writer)
 
     async def removed(held: WriterMark | None) -> WriterMark:
         if held is None:
-            raise WriterNotFoundError(name.key, writer)
+            raise errors.WriterNotFoundError(name.key, writer)
         return replace(held, alive=False)
 
     await flow.metadata.marks(name).change(writer, _mark(writer, name), removed)
@@ -140,7 +123,7 @@ async def note_commits(
     for writer, (time, text) in latest.items():
         try:
             await note(flow, name, writer, time, positions[text])
-        except InvalidArgumentError as error:  # the commit stands; only its time says nothing new
+        except errors.InvalidArgumentError as error:  # the commit stands; only its time says nothing new
             log.info("the commit time of transaction %s of %s is ignored: %s", text, name, error)
 
 
@@ -158,10 +141,10 @@ async def cut_at(flow: Workflows, name: StreamName, at: int, clock: int = ARRIVA
         try:
             look = _Look(flow, name, history, head, at, clock)
             return await (look.cut_behind() if is_earliest(clock) else look.cut())
-        except SegmentNotFoundError:
+        except errors.SegmentNotFoundError:
             if (await flow.metadata.stream(name)).value.head == head:
                 raise
-    raise UnavailableError(f"{name} is being truncated again and again: try again")
+    raise errors.UnavailableError(f"{name} is being truncated again and again: try again")
 
 
 class _Look:
@@ -173,14 +156,14 @@ class _Look:
         self._found: dict[int, tuple[int, bool]] = {}  # segment: where it stood, and whether it was sealed
 
     async def cut(self) -> Cut:
-        frontier = Frontier(map(_range_of, self._history.epoch(await self._first_epoch())), ())
+        frontier = Frontier((piece.as_range for piece in self._history.epoch(await self._first_epoch())), ())
         look = list(frontier.active)
         while look:
             await self._ask(look)
             sealed = [segment for segment in look if self._found[segment][1]]
             look = []
             for segment in sealed:
-                successors = [_range_of(new) for new, _ in self._history.successors(segment)]
+                successors = [new.as_range for new, _ in self._history.successors(segment)]
                 if successors:
                     look += [begun.segment_id for begun in frontier.complete(segment, successors)]
         return frontier.positions({segment: offset for segment, (offset, _) in self._found.items()})
@@ -227,7 +210,3 @@ class _Look:
                 self._found[segment] = max(offset, self._head.get(segment, 0)), was_sealed
 
         await together(one(segment) for segment in segments if segment not in self._found)
-
-
-def _range_of(segment: EpochSegment) -> SegmentRange:
-    return SegmentRange(segment.id, segment.low, segment.high)
