@@ -28,7 +28,7 @@ KEPT, AT_ONCE = 3, 2
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.controller.workflows.truncate.EPOCHS_KEPT", KEPT)
-    for module in ("workflows.truncate", "state.histories"):
+    for module in ("workflows.truncate", "state.metadata"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)
 
 

@@ -13,8 +13,7 @@ from google.protobuf.message import Message
 from nadi.controller.grpc import requests
 from nadi.controller.grpc.messages import with_all
 from nadi.controller.grpc.requests import parsed
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import History, first_epoch
+from nadi.controller.state.history import History, ask, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
 from nadi.runtime import REAL

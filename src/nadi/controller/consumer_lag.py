@@ -16,8 +16,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import event_size, loads_of
 from nadi.controller.retention import past
 from nadi.controller.retention.past import Cuts, Past
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut
+from nadi.controller.state.history import Cut, ask
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
 from nadi.controller.state.segments import together

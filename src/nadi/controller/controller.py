@@ -26,8 +26,7 @@ from nadi.controller.retention.verdict import check_policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.controller.scaling.rounds import ScalingRounds
 from nadi.controller.state import records
-from nadi.controller.state.histories import ask, first_change
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask, first_change
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
 from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
 from nadi.controller.state.store import RecordTable, Store, T, Versioned

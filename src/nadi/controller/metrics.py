@@ -315,10 +315,9 @@ class Metrics:
         )
         self._texts = Shared(flow.clock, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
 
-    async def scrape(self, accept: str) -> tuple[bytes, str]:
-        """All metrics as text, in the form that the Accept header asks for, and its content type."""
-        _, content_type = encoder(accept)
-        return await self._texts.get(content_type), content_type
+    async def scrape(self, accept: str) -> bytes:
+        """All metrics as text, in the form that the Accept header asks for."""
+        return await self._texts.get(encoder(accept)[1])
 
     async def _text(self, content_type: str) -> bytes:
         """In a thread: it takes some 20 us a line."""
@@ -354,16 +353,9 @@ class OwnMetrics:
         return await self._runtime.in_thread(write)
 
 
-def nothing(accept: str) -> tuple[bytes, str]:
-    """What `Metrics.scrape` would return if there were no metrics."""
-    _, content_type = encoder(accept)
-    return _written((), content_type), content_type
-
-
-def incomplete(accept: str) -> tuple[bytes, str]:
+def incomplete(accept: str) -> bytes:
     """What stands for `Metrics.scrape` where that isn't possible now."""
-    _, content_type = encoder(accept)
-    return _written([_family("nadi_metrics_complete", [((), 0)])], content_type), content_type
+    return _written([_family("nadi_metrics_complete", [((), 0)])], encoder(accept)[1])
 
 
 def encoder(accept: str) -> Encoder:

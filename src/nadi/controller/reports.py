@@ -17,7 +17,7 @@ from nadi.controller import consumer_lag
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import loads_of
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.log import ScalingLog, is_done
+from nadi.controller.scaling.rounds import ScalingLog, is_done
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState

@@ -12,8 +12,18 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import SCOPE, STREAM, Call, endpoint, endpoints_of, on_cluster, on_scope, on_stream
-from nadi.controller.rest.replies import reply, stream_array
+from nadi.controller.rest.endpoint import (
+    SCOPE,
+    STREAM,
+    Call,
+    endpoint,
+    endpoints_of,
+    on_cluster,
+    on_scope,
+    on_stream,
+    reply,
+    stream_array,
+)
 from nadi.controller.rest.resources import reports
 from nadi.controller.state.records import TxnState
 from nadi.controller.transactions.decisions import txn_text

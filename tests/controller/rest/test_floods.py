@@ -17,9 +17,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from nadi import limits
-from nadi.controller.rest import replies
+from nadi.controller.rest import endpoint
+from nadi.controller.rest.endpoint import encode
 from nadi.controller.rest.protocol import cut_portion
-from nadi.controller.rest.replies import encode
 from nadi.limits import (
     REST_BODY_FRAMING_MAX_BYTES,
     REST_BODY_MAX_BYTES,
@@ -162,7 +162,7 @@ async def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.Monk
         turn.count()
         return encode(value)
 
-    monkeypatch.setattr(replies, "encode", counted)
+    monkeypatch.setattr(endpoint, "encode", counted)
 
     async with served(monkeypatch, controller=Scopes()) as made, turn:
         crowd = [await open_connection(*address(made)) for _ in range(40)]

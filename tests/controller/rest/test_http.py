@@ -17,9 +17,9 @@ from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, write_users
 from nadi.config import ServerConfig
-from nadi.controller.rest.app import ENDPOINTS, rest_app
 from nadi.controller.rest.endpoint import Api, RestAccess
 from nadi.controller.rest.intake import LOGS_PATH
+from nadi.controller.rest.server import ENDPOINTS, rest_app
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Stream, StreamState
 from nadi.controller.state.store import ABSENT

@@ -242,10 +242,6 @@ class Service:
         )
         return await with_all(pb.SegmentsAtTime(), "segments", parts)
 
-    async def get_segments_immediatly_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
-        """The protocol's first spelling, which old clients still use."""
-        return await self.get_segments_immediately_following(request)
-
     async def get_segments_immediately_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         name = stream_name(request.streamInfo)
         found = await self._controller.successors(name, request.segmentId)
@@ -253,6 +249,8 @@ class Service:
         return pb.SuccessorResponse(
             segments=[entry(segment=range_message(name, new), value=before) for new, before in found]
         )
+
+    get_segments_immediatly_following = get_segments_immediately_following  # the first spelling, of old clients
 
     async def get_segments_between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         name = stream_name(request.streamInfo)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from nadi import errors
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.metrics import CONTENT_TYPES, incomplete, nothing
+from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete
 from nadi.controller.rest.endpoint import (
     STREAM,
     Call,
@@ -25,11 +25,12 @@ from nadi.controller.rest.endpoint import (
     Parameter,
     endpoint,
     endpoints_of,
+    no_content,
     on_cluster,
     on_stream,
+    reply,
 )
 from nadi.controller.rest.intake import LOGS_PATH, Intake, taken
-from nadi.controller.rest.replies import no_content, reply
 from nadi.controller.state.metadata import StreamName
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
@@ -99,14 +100,16 @@ async def metrics(call: Call) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
     # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
     # count them twice; and each server tells of itself
-    accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
+    accept, own, text = call.request.headers.get("accept", ""), call.api.own_metrics, b""
     try:
-        text, content_type = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
+        if not call.api.stands_by:
+            text = await call.controller.metrics.scrape(accept)
     except errors.NadiError:
         if own is None:
             raise
-        text, content_type = incomplete(accept)  # its own are needed most while something is wrong
-    return Response(text if own is None else await own.after(text, accept), headers={"Content-Type": content_type})
+        text = incomplete(accept)  # its own are needed most while something is wrong
+    text = text if own is None else await own.after(text, accept)
+    return Response(text, headers={"Content-Type": encoder(accept)[1]})
 
 
 NDJSON = "application/x-ndjson"

@@ -25,8 +25,8 @@ from nadi.access.budget import Pool
 from nadi.access.listener import Guest
 from nadi.access.loop_turns import LoopTurns
 from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.endpoint import JSON, encode
 from nadi.controller.rest.intake import takes_data
-from nadi.controller.rest.replies import JSON, encode
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.unsent import Unsent
 

@@ -23,14 +23,17 @@ from nadi.controller.rest.endpoint import (
     Parameter,
     endpoint,
     endpoints_of,
+    no_content,
     on_cluster,
     on_reader_group,
     on_scope,
     on_stream,
+    reply,
+    stream_array,
+    stream_list,
 )
-from nadi.controller.rest.replies import no_content, reply, stream_array, stream_list
 from nadi.controller.state.history import History
-from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
@@ -311,18 +314,16 @@ async def list_reader_groups(call: Call) -> Response:
 @endpoint("GET", _GROUP, on_reader_group(Permission.READ), bodies.ReaderGroupProperty)
 async def show_reader_group(call: Call) -> Response:
     """Show a reader group."""
-    name = GroupName(call.scope, call.group)
-    config = (await call.controller.reader_group(name)).config
+    config = (await call.controller.reader_group(call.group)).config
     streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
-    return reply(bodies.ReaderGroupProperty(*name, streams, []))
+    return reply(bodies.ReaderGroupProperty(*call.group, streams, []))
 
 
 @endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
 async def show_lag(call: Call) -> Response:
     """Show how far a reader group is behind the tail of each of its streams."""
-    name = GroupName(call.scope, call.group)
-    await call.controller.reader_group(name)
-    records, _ = await call.controller.report(name.stream, GROUP_LAG)
+    await call.controller.reader_group(call.group)
+    records, _ = await call.controller.report(call.group.stream, GROUP_LAG)
     return reply(list(records))
 
 
@@ -339,9 +340,8 @@ async def show_stream_lag(call: Call) -> Response:
 @endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
 async def delete_reader_group(call: Call) -> Response:
     """Delete a reader group and its state."""
-    name = GroupName(call.scope, call.group)
-    found = await call.controller.reader_group(name)
-    await call.controller.delete_reader_group(name, found.group_id)
+    found = await call.controller.reader_group(call.group)
+    await call.controller.delete_reader_group(call.group, found.group_id)
     return no_content()
 
 

@@ -27,8 +27,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together
 from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentNotFoundError

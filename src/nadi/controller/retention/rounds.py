@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nadi import limits
-from nadi.controller.engine.tasks import Schedule
+from nadi.controller.engine.tasks import Schedule, Shared
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.retention.past import look
 from nadi.controller.retention.verdict import Ages, Judge, Named, Names, Policy
@@ -28,7 +29,7 @@ from nadi.throttled_log import Complaints
 log = logging.getLogger(__name__)
 
 IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
-_Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
+NamesOfScope = dict[str, list[Named]]  # by stream
 
 
 @dataclass(slots=True)
@@ -70,7 +71,8 @@ class RetentionRounds:
         return [await self.describe(name)], ""
 
     async def round(self) -> None:
-        names: dict[str, _Reading] = {}  # of scopes, each read once a round
+        # of scopes, each read once a round
+        names = Shared(self._flow.clock, self._names.of_scope, age_s=math.inf, most=limits.RETENTION_STREAMS_A_ROUND)
         permits = asyncio.Semaphore(limits.RETENTION_AT_ONCE)
 
         async def one(name: StreamName) -> None:
@@ -86,36 +88,26 @@ class RetentionRounds:
             left -= len(found)
             await asyncio.gather(*(one(StreamName.of(key)) for key, _ in found))
 
-    async def _attend(self, name: StreamName, names: dict[str, _Reading]) -> None:
+    async def _attend(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
         """Look at a stream, for no longer than RETENTION_WAIT_S; what takes longer goes on by itself."""
         if name.key in self._going_on:
             return
-        if name.scope not in names:
-            names[name.scope] = self._flow.tasks.spawn(self._read(name.scope))
-        task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names[name.scope]))
+        task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names))
         task.add_done_callback(lambda _: self._going_on.pop(name.key, None))
         await asyncio.wait([task], timeout=limits.RETENTION_WAIT_S)
 
-    async def _read(self, scope: str) -> dict[str, list[Named]] | Exception:
-        try:
-            return await self._names.of_scope(scope)
-        except Exception as error:
-            return error
-
-    async def _look_at(self, name: StreamName, reading: _Reading) -> None:
+    async def _look_at(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
         try:
             found = await self._flow.metadata.find_stream(name)
             if found is None or found.value.config.retention_type is RetentionType.NONE:
                 await self._strike_off(name)
                 return
             if found.value.state is StreamState.ACTIVE and not self._is_too_early(found.value.config.retention_type):
-                names = await asyncio.shield(reading)
-                if isinstance(names, Exception):
-                    raise names
+                named = (await names.get(name.scope)).get(name.stream, ())
                 if found.value.config.retention_by_event_time and self.index_times is not None:
                     segments = (await look(self._flow, name)).ends
                     await self.index_times(name, found.value.config.event_time, segments)
-                await self._truncate(name, names.get(name.stream, ()))
+                await self._truncate(name, named)
             self._complaints.settled(name.key)
         except (StreamSealedError, NotFoundError) as error:
             if await self._flow.metadata.find_stream(name) is not None and not isinstance(error, StreamSealedError):

@@ -32,8 +32,7 @@ from nadi import limits
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.event_time.marks import cut_at
 from nadi.controller.retention.past import Cuts, Past, Search, look
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType, Stream, StreamState
 from nadi.controller.state.segments import Segments

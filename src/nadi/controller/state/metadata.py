@@ -31,12 +31,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from cachetools import LRUCache
+from msgspec.structs import replace
+
 from nadi import errors
 from nadi.controller.state import records
-from nadi.controller.state.histories import Histories
-from nadi.controller.state.history import History
-from nadi.controller.state.store import ANY_VERSION, RecordTable, Store, V, Versioned
-from nadi.limits import NAME_MAX_CHARS
+from nadi.controller.state.history import History, base_of, first_change, history_of
+from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Store, V, Versioned
+from nadi.limits import CONTROLLER_HISTORY_SEGMENTS, EPOCHS_FORGOTTEN_AT_ONCE, NAME_MAX_CHARS
 from nadi.naming import (
     CLIENT_TABLES,
     INTERNAL_SCOPE,
@@ -47,6 +49,9 @@ from nadi.naming import (
 )
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
+BASE = "base"
+_OWN_WEIGHT = 20  # what a history takes besides, in segments
+_TRIES = 5  # while epochs are forgotten or published
 
 
 class StreamName(NamedTuple):
@@ -128,7 +133,7 @@ class Metadata:
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
         self.timed: RecordTable[records.TimedStream] = self._made_late("timed", records.TimedStream)
         self.limited: RecordTable[records.LimitedStream] = self._made_late("limited", records.LimitedStream)
-        self._histories = Histories()
+        self._histories: LRUCache[str, History] = LRUCache(CONTROLLER_HISTORY_SEGMENTS, _weight)
 
     def _table(self, name: str, kind: Any) -> RecordTable[Any]:
         return self._store.table(f"{_PREFIX}/{name}", kind)
@@ -247,28 +252,89 @@ class Metadata:
     # --- history ---------------------------------------------------------------------------------
 
     async def history(self, name: StreamName) -> History:
-        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it."""
+        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it. It is read
+        whole, once."""
         held = self._store.recall(self.streams(name.scope).name, name.stream)
-        found = self._histories.kept(name.key, None if held is None else held.value)
-        if found is None:
-            stream = (await self.stream(name)).value
-            found = await self._histories.read(name.key, self.epochs(name), stream)
-        return found
+        known = self._known_history(name, None if held is None else held.value)
+        return known if known is not None else await self._read_history(name, (await self.stream(name)).value)
+
+    def _known_history(self, name: StreamName, stream: records.Stream | None) -> History | None:
+        """What is in memory of a stream, if that reaches its epoch, or if its record isn't known. Another of the same
+        name, whose segments have new numbers, may have been made since."""
+        found = self._histories.get(name.key)
+        if found is None or stream is None:
+            return found
+        return found if stream.epoch <= found.newest and stream.segments[0].id in found.segments else None
+
+    async def _read_history(self, name: StreamName, stream: records.Stream) -> History:
+        for _ in range(_TRIES):
+            history = await _read(self.epochs(name), stream)
+            if history is None:
+                continue
+            known = self._known_history(name, stream)
+            if known is not None and known.newest >= history.newest:
+                return known  # another reader was faster, or an epoch was published meanwhile
+            self._histories[name.key] = history
+            return history
+        raise errors.UnavailableError(f"the epochs of {name} can't be read whole while they change: try again")
 
     async def publish(self, name: StreamName, changes: Sequence[records.EpochChange]) -> None:
         """Record new epochs; from now on they determine the successors of what they replace."""
-        await self._histories.publish(name.key, self.epochs(name), await self.history(name), changes)
+        table, history = self.epochs(name), await self.history(name)
+        first: list[records.EpochChange] = []
+        if history.newest == 0:
+            first = [history.change(0)]
+            await table.create()
+        self.forget_history(name)
+        await table.put_all(
+            [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)], cached=False
+        )
+        known = self._histories.pop(name.key, history)  # read meanwhile: with these epochs, or without
+        for change in changes:
+            known.add(change)
+        self._histories[name.key] = known
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
-        if sizes:
-            await self._histories.put_sizes(self.epochs(name), await self.history(name), label, sizes)
+        """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
+        if not sizes:
+            return
+        table, history = self.epochs(name), await self.history(name)
+        record: tuple[str, records.HistoryRecord, int] = (f"sizes/{label}", records.SealedSizes(sizes), ANY_VERSION)
+        try:
+            await table.put_all([record], cached=False)
+        except errors.SegmentNotFoundError:  # sealed before it was ever scaled
+            await table.create()
+            await table.put_all([("epoch/0", history.change(0), ANY_VERSION), record])
+        history.sizes.update(sizes)
 
     async def forget_epochs(self, name: StreamName, first: int) -> None:
-        """Forget what lies before the epoch `first`: nothing may need it any more."""
-        await self._histories.forget(name.key, self.epochs(name), await self.history(name), first)
+        """Forget what lies before the epoch `first`, unless that is little; finish forgetting what a crash has left.
+        The caller holds the stream's lock.
+
+        A record of the oldest epoch that stays, `base`, makes all records of older ones count for nothing. They are
+        removed after it, some at a time, and `base` says how far that has got. Who reads while records are removed, and
+        finds one missing, finds the new `base` when it reads again.
+        """
+        table, history = self.epochs(name), await self.history(name)
+        found = await table.get(BASE, fresh=True)
+        base, version = (found.value, found.version) if found is not None else (None, ABSENT)
+        assert base is None or isinstance(base, records.EpochBase)
+        known = 0 if base is None else base.epoch
+        if first - known >= EPOCHS_FORGOTTEN_AT_ONCE:
+            history = history.forgetting(first)
+            base = base_of(history, cleared=0 if base is None else base.cleared)
+            version = (await table.put(BASE, base, version)).version
+            self._histories[name.key] = history
+        if base is None or base.cleared == base.epoch:
+            return
+        for begin in range(base.cleared, base.epoch + 1, EPOCHS_FORGOTTEN_AT_ONCE):
+            epochs = range(begin, min(begin + EPOCHS_FORGOTTEN_AT_ONCE, base.epoch + 1))
+            await table.remove([f"{kind}/{epoch}" for epoch in epochs for kind in ("epoch", "sizes")])
+        await table.put(BASE, replace(base, cleared=base.epoch), version)
 
     def forget_history(self, name: StreamName) -> None:
-        self._histories.drop(name.key)
+        """Read it anew when it is next needed."""
+        self._histories.pop(name.key, None)
 
     # --- numbers ---------------------------------------------------------------------------------
 
@@ -294,3 +360,26 @@ def _there(found: Versioned[V] | None, absent: Callable[..., Exception], name: S
     if found is None:
         raise absent(*name)
     return found
+
+
+async def _read(table: RecordTable[records.HistoryRecord], stream: records.Stream) -> History | None:
+    """None if something else is there as soon as it is read again."""
+    base: records.EpochBase | None = None
+    changes: list[records.EpochChange] = []
+    sizes: list[records.SealedSizes] = []
+    async for _, record in table.scan():
+        if isinstance(record.value, records.EpochChange):
+            changes.append(record.value)
+        elif isinstance(record.value, records.SealedSizes):
+            sizes.append(record.value)
+        else:
+            base = record.value
+    if not changes and base is None:
+        changes = [first_change(stream)]
+    history = history_of(base, changes, sizes)
+    newest = max((change.epoch for change in changes), default=0)
+    return history if history is not None and history.newest >= max(newest, stream.epoch) else None
+
+
+def _weight(history: History) -> int:
+    return min(_OWN_WEIGHT + len(history.segments), CONTROLLER_HISTORY_SEGMENTS)

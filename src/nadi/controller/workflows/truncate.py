@@ -10,8 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TruncateWork
 from nadi.controller.state.segments import together
