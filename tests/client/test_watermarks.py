@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
-from nadi.controller.event_time import watermarks as making
-from nadi.controller.event_time.watermarks import judge
+from nadi.controller import event_time as making
+from nadi.controller.event_time import judge
 from nadi.controller.state.history import History, first_epoch
 from nadi.controller.state.records import Step, WriterMark
 from nadi.model.watermark import SegmentPosition, Watermark

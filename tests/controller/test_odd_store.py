@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nadi.controller.event_time.watermarks import Entry, MarkStream
+from nadi.controller.event_time import Entry, MarkStream
 from nadi.controller.state.records import Config
 from nadi.controller.state.segments import Segments
 from nadi.controller.state.store import ABSENT, RecordTable, Store

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.event_time.watermarks import MarkStream
+from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Step
 from nadi.limits import NOTED_STEPS_MAX, WATERMARK_PERIOD_S, WATERMARKS_A_ROUND

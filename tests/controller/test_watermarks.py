@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nadi.controller.event_time.watermarks import Verdict, joined, judge
+from nadi.controller.event_time import Verdict, joined, judge
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.records import WriterMark
 from nadi.model import cutorder

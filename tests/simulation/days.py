@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nadi.controller.controller import Controller
-from nadi.controller.event_time.watermarks import MarkStream
+from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
 from nadi.controller.state.segments import Segments

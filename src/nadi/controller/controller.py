@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from nadi import errors, limits
+from nadi.controller import event_time
 from nadi.controller.autoscaler import Demand
 from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows, check_all, tagged
-from nadi.controller.event_time import marks
 from nadi.controller.metrics import Metrics
 from nadi.controller.rates import Rates
 from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
@@ -241,7 +241,7 @@ class Controller:
     async def cut_at(self, name: StreamName, at: int, clock: int = ARRIVAL) -> Cut:
         check_clock(clock)
         await self.stream(name)
-        return await marks.cut_at(self._flow, name, at, clock)
+        return await event_time.cut_at(self._flow, name, at, clock)
 
     async def successors(self, name: StreamName, segment: int) -> list[tuple[records.EpochSegment, list[int]]]:
         return (await self.history(name)).successors(segment)
@@ -325,11 +325,11 @@ class Controller:
     ) -> None:
         """Record that all the writer's events up to `time` lie before `position`. steps: times up to that one, each
         with a position that the writer's later events lie behind as well; None: the time and the position are one."""
-        if await marks.note(self._flow, name, writer, time, position, steps):
+        if await event_time.note(self._flow, name, writer, time, position, steps):
             await self.watermarks.look_at(name)
 
     async def remove_writer(self, name: StreamName, writer: str) -> None:
-        await marks.remove_writer(self._flow, name, writer)
+        await event_time.remove_writer(self._flow, name, writer)
 
     # --- key-value tables ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.event_time.watermarks import Extent, MarkStream, judge
+from nadi.controller.event_time import Extent, MarkStream, judge
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TimedStream, WriterMark

@@ -20,7 +20,7 @@ import msgspec
 from nadi import errors
 from nadi.controller.autoscaler import metadata_of, trigger
 from nadi.controller.controller import Controller
-from nadi.controller.event_time.marks import InvalidTimeError
+from nadi.controller.event_time import InvalidTimeError
 from nadi.controller.grpc.messages import (
     config_message,
     config_of,

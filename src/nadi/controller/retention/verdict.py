@@ -30,7 +30,7 @@ from cachetools import LRUCache
 
 from nadi import limits
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.event_time.marks import cut_at
+from nadi.controller.event_time import cut_at
 from nadi.controller.retention.past import Cuts, Past, Search, look
 from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from nadi import errors
 from nadi.backoff import Tries
 from nadi.controller.engine.workflows import Workflows, seal_and_measure, switch
-from nadi.controller.event_time.marks import check_writer, note_commits
+from nadi.controller.event_time import check_writer, note_commits
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, RollWork, StreamState, Transaction, TxnState
