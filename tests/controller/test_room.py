@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nadi.controller.grpc import requests
-from nadi.controller.grpc.requests import Room
+from nadi import limits
+from nadi.controller.grpc.server import Room
 from nadi.errors import UnavailableError
 
 
@@ -82,13 +82,13 @@ async def test_what_is_larger_than_an_address_may_hold_has_all_of_that() -> None
 
 
 async def test_waiting_ends_and_who_gave_up_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.05)
     room = Room(2)
     first = Holder(room, "a", 1)
     await first.comes()
     with pytest.raises(UnavailableError, match="try again"):
         await Holder(room, "a", 1).task
-    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 60)
+    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60)
     gone, last = Holder(room, "a", 1), Holder(room, "a", 1)
     await settled()
     gone.task.cancel()
@@ -106,7 +106,7 @@ async def test_who_came_after_one_that_gives_up_goes_on(how: str, monkeypatch: p
     first, other = Holder(room, "a", 1), Holder(room, "b", 2)
     await settled()
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 0.05 if how == "too late" else 60)
+        patch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.05 if how == "too late" else 60)
         large = Holder(room, "a", 4)
         await settled()
     small = Holder(room, "a", 1)
