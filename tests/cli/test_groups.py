@@ -13,7 +13,7 @@ import pytest
 import nadi
 from nadi.client import StreamManager, aio
 from nadi.config import ServerConfig
-from nadi.controller.keda import unread
+from nadi.controller.autoscaler import unread
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import ConflictError, ReaderGroupNotFoundError
 from nadi.standalone.embedded import EmbeddedServer

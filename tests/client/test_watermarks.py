@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
+from nadi.controller import event_time as making
+from nadi.controller.event_time import judge
 from nadi.controller.state.history import History, first_epoch
 from nadi.controller.state.records import Step, WriterMark
-from nadi.controller.time import watermarks as making
-from nadi.controller.time.watermarks import judge
 from nadi.model.watermark import SegmentPosition, Watermark
 
 ONE = History([first_epoch(1, 0)])

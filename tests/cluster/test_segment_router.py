@@ -13,8 +13,8 @@ import pytest
 from nadi.cluster.map import container_of
 from nadi.cluster.proxy import segment_router as peers
 from nadi.cluster.proxy.segment_router import SegmentRouter, joined
+from nadi.controller.event_time import MarkStream
 from nadi.controller.state.segments import Segments
-from nadi.controller.time.watermarks import MarkStream
 from nadi.errors import ClosedError, NotOwnerError, UnavailableError
 from nadi.limits import LOAD_PAGE_SEGMENTS, PEER_COMMANDS_AT_ONCE
 from nadi.model.load import SegmentLoad

@@ -23,9 +23,6 @@ class PlainHistory:
         self.changes.append(change)
         self.segments |= {segment.id: segment for segment in change.added}
         self.sealed_in |= dict.fromkeys(change.removed, change.epoch)
-        if change.barrier >= 0:
-            self.segments[change.barrier] = EpochSegment(change.barrier, 0.0, 1.0)
-            self.sealed_in[change.barrier] = change.epoch
 
     def epoch(self, epoch: int) -> tuple[EpochSegment, ...]:
         live = [s for s in self.segments.values() if segment_epoch(s.id) <= epoch < self.sealed_in.get(s.id, _NEVER)]
@@ -35,11 +32,7 @@ class PlainHistory:
         own, sealed = self.segments[segment], self.sealed_in.get(segment)
         if sealed is None:
             return []
-        before, change = self.epoch(sealed - 1), self.changes[sealed]
-        if segment == change.barrier:
-            return [(new, [segment]) for new in change.added]
-        if change.barrier >= 0:
-            return [(self.segments[change.barrier], [old.id for old in before])]
+        before = self.epoch(sealed - 1)
         return [
             (new, [old.id for old in before if share_keys(old, new)])
             for new in self.epoch(sealed)

@@ -54,7 +54,7 @@ def over_grpc(test: Callable[[Call, FakeStore], Awaitable[None]]) -> None:
         await controller.stop()
 
     with pytest.MonkeyPatch.context() as patient:  # else a machine that pauses would have calls that wait end others
-        patient.setattr("nadi.controller.grpc.server.RPC_MESSAGE_HURRIED_S", 60.0)
+        patient.setattr("nadi.limits.RPC_MESSAGE_HURRIED_S", 60.0)
         asyncio.run(main())
 
 

@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 import nadi
+from nadi import limits
 from nadi.access.loop_turns import LoopTurns
 from nadi.client import StreamManager
-from nadi.controller.grpc import requests, server, service
-from nadi.controller.grpc.requests import Room
-from nadi.controller.grpc.server import add_controller, rpc_server
+from nadi.controller.grpc import server, service
+from nadi.controller.grpc.server import Room, add_controller, rpc_server
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
@@ -51,7 +51,7 @@ async def code_of(call: Any) -> Any:
 
 
 async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 0.3)
 
     async def never() -> AsyncIterator[bytes]:
         await asyncio.sleep(60)
@@ -60,16 +60,16 @@ async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.Monke
     async with served() as address, grpc.aio.insecure_channel(address) as channel:
         async with asyncio.timeout(50):
             assert await code_of(channel.stream_unary(path("createScope"))(never())) is grpc.StatusCode.UNAVAILABLE
-        monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
         scope = pb.ScopeInfo(scope="s").SerializeToString()
         assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
 
 
 async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RPC_MESSAGE_HURRIED_S", 0.2)
-    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 0.2)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
     coming, received = 0, server._received
 
     async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
@@ -98,8 +98,8 @@ async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest
 
 
 async def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RPC_AT_ONCE", 20)
-    monkeypatch.setattr(server, "RPC_REFUSED_AT_ONCE", 100, raising=False)
+    monkeypatch.setattr(limits, "RPC_AT_ONCE", 20)
+    monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100, raising=False)
 
     async with served() as address:
         port = int(address.rpartition(":")[2])
@@ -140,10 +140,10 @@ async def test_a_call_that_is_too_large_is_refused() -> None:
 
 async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
-    monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
-    monkeypatch.setattr(server, "RPC_MESSAGE_HURRIED_S", 60.0)
-    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 60.0)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
     received = server._received
 
@@ -166,7 +166,7 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
         async with asyncio.timeout(60):
             while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are worked on one after the other
+            monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are worked on one after the other
             go.set()
             codes = [await task for task in calls]
         assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
@@ -177,8 +177,8 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
 
 
 async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
-    monkeypatch.setattr(requests, "RPC_ROOM_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(limits, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
+    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)
     working, most, finish = 0, 0, asyncio.Event()
 
     async def check_scope_exists(self: Any, request: Any) -> Any:

@@ -28,14 +28,14 @@ MARK = "home/_MARKmeters/0.#epoch.0"
 
 async def state(controller: Controller, txn_id: int, wanted: TxnState) -> None:
     async def reached() -> bool:
-        return await controller.transaction_state(STREAM, txn_id) is wanted
+        return await controller.transactions.state(STREAM, txn_id) is wanted
 
     await until(reached)
 
 
 async def finished(controller: Controller) -> int:
-    begun = await controller.create_transaction(STREAM, LEASE_MS)
-    await controller.commit_transaction(STREAM, begun.txn_id)
+    begun = await controller.transactions.create(STREAM, LEASE_MS)
+    await controller.transactions.commit(STREAM, begun.txn_id)
     await state(controller, begun.txn_id, TxnState.COMMITTED)
     return begun.txn_id
 
@@ -46,32 +46,32 @@ async def finished(controller: Controller) -> int:
 @STEPS
 async def test_a_lease_lasts_as_long_as_it_says(step_ms: int) -> None:
     async with with_stream(1) as (controller, _, clock):
-        left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
+        left, kept = [(await controller.transactions.create(STREAM, LEASE_MS)).txn_id for _ in range(2)]
         await clock.advance(LEASE_MS // 2)
         clock.set(step_ms)
-        await controller.ping_transaction(STREAM, kept, LEASE_MS)
+        await controller.transactions.ping(STREAM, kept, LEASE_MS)
         await clock.advance(LEASE_MS // 2 - 1_000)
-        assert await controller.transaction_state(STREAM, left) is TxnState.OPEN
+        assert await controller.transactions.state(STREAM, left) is TxnState.OPEN
         await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
         await state(controller, left, TxnState.ABORTED)
-        await controller.commit_transaction(STREAM, kept)
+        await controller.transactions.commit(STREAM, kept)
         await state(controller, kept, TxnState.COMMITTED)
 
 
 @STEPS
 async def test_a_start_gives_a_whole_lease_and_no_more(step_ms: int) -> None:
     async with with_stream(1) as (controller, store, clock):
-        left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
+        left, kept = [(await controller.transactions.create(STREAM, LEASE_MS)).txn_id for _ in range(2)]
         await clock.advance(LEASE_MS - 1_000)
         await controller.stop()
         clock = FakeClock(clock.now_ms() + step_ms)
         async with running(store, clock) as again:
             await clock.advance(LEASE_MS - 1_000)
-            assert await again.transaction_state(STREAM, left) is TxnState.OPEN
-            assert await again.ping_transaction(STREAM, kept, LEASE_MS) is TxnState.OPEN
+            assert await again.transactions.state(STREAM, left) is TxnState.OPEN
+            assert await again.transactions.ping(STREAM, kept, LEASE_MS) is TxnState.OPEN
             await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
             await state(again, left, TxnState.ABORTED)
-            assert await again.transaction_state(STREAM, kept) is TxnState.OPEN
+            assert await again.transactions.state(STREAM, kept) is TxnState.OPEN
 
 
 @STEPS
@@ -79,10 +79,10 @@ async def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
     """Pinged for twelve days before a restart, a transaction may go on for the eighteen that are left."""
 
     async with with_stream(1) as (controller, store, clock):
-        begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+        begun = await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)
         for _ in range(2):
             clock.jump(6 * DAY_MS)
-            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
+            await controller.transactions.ping(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
             clock.set(step_ms)
         await controller.stop()
         clock = FakeClock(clock.now_ms() + step_ms)
@@ -90,19 +90,9 @@ async def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
             assert TXN_MAX_EXECUTION_MS == 30 * DAY_MS
             for _ in range(2):
                 clock.jump(6 * DAY_MS)
-                await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS)
+                await again.transactions.ping(STREAM, begun.txn_id, 6 * DAY_MS)
             with pytest.raises(ExecutionTimeExceededError):
-                await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS + 1)
-
-
-async def test_many_pings_leave_one_deadline_each() -> None:
-    async with with_stream(1) as (controller, _, clock):
-        begun = [await controller.create_transaction(STREAM, LEASE_MS) for _ in range(3)]
-        for _ in range(50):
-            await clock.advance(LEASE_MS // 2)
-            for txn_id, _ in begun:
-                assert await controller.ping_transaction(STREAM, txn_id, LEASE_MS) is TxnState.OPEN
-        assert len(controller.transactions.leases._deadlines) == len(begun)
+                await again.transactions.ping(STREAM, begun.txn_id, 6 * DAY_MS + 1)
 
 
 # --- what is known of finished ones ----------------------------------------------------------------
@@ -116,8 +106,8 @@ async def test_finished_ones_are_known_after_a_step(step_ms: int) -> None:
         second = await finished(controller)
         for again in range(2):
             for txn_id in (first, second):
-                assert await controller.transaction_state(STREAM, txn_id) is TxnState.COMMITTED
-                await controller.commit_transaction(STREAM, txn_id)  # as after a reply that was lost
+                assert await controller.transactions.state(STREAM, txn_id) is TxnState.COMMITTED
+                await controller.transactions.commit(STREAM, txn_id)  # as after a reply that was lost
             found = await controller.transactions.completed(STREAM)
             assert [txn_id for txn_id, _ in found] == [second, first], "the newest first"
             if not again:
@@ -145,7 +135,7 @@ async def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> N
         await controller.stop()
         controller = await restarted(store, clock.now_ms() + 60 * DAY_MS)
         await finished(controller)
-        assert await controller.transaction_state(STREAM, last) is TxnState.COMMITTED
+        assert await controller.transactions.state(STREAM, last) is TxnState.COMMITTED
         await controller.stop()
 
 
@@ -167,10 +157,10 @@ def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> 
                 await finished(controller)
                 assert tables(store) == min(day + 1, TXN_COMPLETED_TABLES)
                 if day < TXN_COMPLETED_TABLES:
-                    assert await controller.transaction_state(STREAM, begun) is TxnState.COMMITTED
+                    assert await controller.transactions.state(STREAM, begun) is TxnState.COMMITTED
                 else:
                     with pytest.raises(TransactionNotFoundError):
-                        await controller.transaction_state(STREAM, begun)
+                        await controller.transactions.state(STREAM, begun)
             await controller.stop()
 
     asyncio.run(main())
@@ -193,7 +183,7 @@ async def test_the_tables_that_former_versions_made_are_read_and_dropped() -> No
         await controller.stop()
         controller = await restarted(store, clock.now_ms())
         await finished(controller)
-        assert await controller.transaction_state(STREAM, begun) is TxnState.COMMITTED
+        assert await controller.transactions.state(STREAM, begun) is TxnState.COMMITTED
         assert "_system/_tables/completed/19675" in store.tables
         await controller.stop()
 

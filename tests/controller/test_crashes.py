@@ -76,7 +76,7 @@ async def scaled_stream(controller: Controller, store: FakeStore) -> None:
 async def open_transactions(controller: Controller, store: FakeStore) -> None:
     await two_segments(controller, store)
     for number in range(2):
-        begun = await controller.create_transaction(STREAM, 600_000)
+        begun = await controller.transactions.create(STREAM, 600_000)
         for segment in (0, 1):
             store.append(transaction_segment_name(STREAM.segment(segment), begun.txn_id), b"t%d" % number)
 
@@ -249,14 +249,14 @@ def begun(controller: Controller) -> list[int]:
 
 
 async def begin_transaction(controller: Controller, store: FakeStore) -> None:
-    txn = await controller.create_transaction(STREAM, 600_000)
+    txn = await controller.transactions.create(STREAM, 600_000)
     for segment in txn.ranges:
         assert transaction_segment_name(STREAM.segment(segment.id), txn.txn_id) in store.segments
 
 
 async def commit_all(controller: Controller, store: FakeStore) -> None:
     for txn_id in begun(controller):
-        await controller.commit_transaction(STREAM, txn_id)
+        await controller.transactions.commit(STREAM, txn_id)
     await settle(600)
     data = {name: bytes(s.data) for name, s in store.segments.items() if "_MARK" not in name}
     assert not any(TRANSACTION_DELIMITER in name for name in data)
@@ -267,7 +267,7 @@ async def commit_all(controller: Controller, store: FakeStore) -> None:
 
 async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
     for txn_id in begun(controller):
-        await controller.commit_transaction(STREAM, txn_id, "w", 7)
+        await controller.transactions.commit(STREAM, txn_id, "w", 7)
     await commit_all(controller, store)
     found = await controller.metadata.marks(STREAM).get("w", fresh=True)
     assert found is not None
@@ -278,15 +278,15 @@ async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
 async def commit_together(controller: Controller, store: FakeStore) -> None:
     ids = begun(controller)
     if ids:  # else they were committed before the crash
-        await controller.commit_together(STREAM, ids)
+        await controller.transactions.commit_together(STREAM, ids)
     await commit_all(controller, store)
     if ids:
-        assert (await controller.find_commit(STREAM, ids)).is_merged
+        assert (await controller.transactions.find_commit(STREAM, ids)).is_merged
 
 
 async def abort_all(controller: Controller, store: FakeStore) -> None:
     for txn_id in begun(controller):
-        await controller.abort_transaction(STREAM, txn_id)
+        await controller.transactions.abort(STREAM, txn_id)
     await settle(300)
     assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
 

@@ -23,7 +23,7 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
     """A caller that was cancelled while the decision was stored used to leave it to whoever came next: what was
     committed after it was merged before it."""
     async with with_stream(1) as (controller, store, clock):
-        first, second = [await controller.create_transaction(STREAM, LEASE) for _ in range(2)]
+        first, second = [await controller.transactions.create(STREAM, LEASE) for _ in range(2)]
         write(store, first.txn_id, 0, b"1")
         write(store, second.txn_id, 0, b"2")
         stored, goes_on = asyncio.Event(), asyncio.Event()
@@ -47,11 +47,11 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
         call: Coroutine[object, object, object]
         match decision:
             case "commit":
-                call = controller.commit_transaction(STREAM, first.txn_id)
+                call = controller.transactions.commit(STREAM, first.txn_id)
             case "abort":
-                call = controller.abort_transaction(STREAM, first.txn_id)
+                call = controller.transactions.abort(STREAM, first.txn_id)
             case _:
-                call = controller.commit_together(STREAM, [first.txn_id], "", None)
+                call = controller.transactions.commit_together(STREAM, [first.txn_id], "", None)
         caller = asyncio.ensure_future(call)
         await stored.wait()
         caller.cancel()
@@ -61,6 +61,6 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
             await clock.advance(1_000)  # pauses between tries; the lease has not run out
         ends = TxnState.ABORTED if decision == "abort" else TxnState.COMMITTED
         await wait_for(controller, first.txn_id, ends)
-        await controller.commit_transaction(STREAM, second.txn_id)
+        await controller.transactions.commit(STREAM, second.txn_id)
         await wait_for(controller, second.txn_id, TxnState.COMMITTED)
         assert store.data(STREAM.segment(0)) == (b"2" if decision == "abort" else b"12")

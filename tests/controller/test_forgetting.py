@@ -28,7 +28,7 @@ KEPT, AT_ONCE = 3, 2
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.controller.workflows.truncate.EPOCHS_KEPT", KEPT)
-    for module in ("workflows.truncate", "state.histories"):
+    for module in ("workflows.truncate", "state.metadata"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)
 
 
@@ -123,7 +123,7 @@ async def test_an_unfinished_transaction_keeps_its_epoch(commits: bool) -> None:
     async with running(store, clock) as controller:
         await two_segments(controller, store)
         await scale_often(controller, 2)
-        begun = await controller.create_transaction(STREAM, 600_000)
+        begun = await controller.transactions.create(STREAM, 600_000)
         for piece in begun.ranges:
             store.append(transaction_segment_name(STREAM.segment(piece.id), begun.txn_id), b"t")
         await scale_often(controller, 10)
@@ -133,11 +133,11 @@ async def test_an_unfinished_transaction_keeps_its_epoch(commits: bool) -> None:
         await controller.truncate_stream(STREAM, await tail(controller))
         assert (await controller.history(STREAM)).first == 2
         if commits:
-            await controller.commit_transaction(STREAM, begun.txn_id)
+            await controller.transactions.commit(STREAM, begun.txn_id)
         else:
-            await controller.abort_transaction(STREAM, begun.txn_id)
+            await controller.transactions.abort(STREAM, begun.txn_id)
         await settle(600)
-        state = await controller.transaction_state(STREAM, begun.txn_id)
+        state = await controller.transactions.state(STREAM, begun.txn_id)
         assert state is (TxnState.COMMITTED if commits else TxnState.ABORTED)
         assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
         written = b"".join(bytes(segment.data) for segment in store.segments.values() if b"t" in segment.data)

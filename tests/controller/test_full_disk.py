@@ -32,20 +32,20 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
     async def test() -> None:
         async with with_stream() as (controller, store, _):
-            txn = (await controller.create_transaction(STREAM, 30_000)).txn_id
+            txn = (await controller.transactions.create(STREAM, 30_000)).txn_id
             store.full = True
             for refused in (
                 lambda: controller.create_scope("another"),
                 lambda: controller.create_stream(OTHER, Config(min_segments=2)),
                 lambda: controller.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)]),
-                lambda: controller.create_transaction(STREAM, 30_000),
+                lambda: controller.transactions.create(STREAM, 30_000),
             ):
                 with pytest.raises(StorageFullError):
                     await refused()
             assert controller.unfinished["workflows"] == 0, "what was refused is not done later"
-            await controller.abort_transaction(STREAM, txn)
+            await controller.transactions.abort(STREAM, txn)
             await settle()
-            assert await controller.transaction_state(STREAM, txn) is TxnState.ABORTED
+            assert await controller.transactions.state(STREAM, txn) is TxnState.ABORTED
             await controller.truncate_stream(STREAM, {0: 0, 1: 0})
             await controller.seal_stream(STREAM)
             await controller.delete_stream(STREAM)

@@ -159,14 +159,6 @@ def test_a_valid_cut_can_be_reached_by_reading(history: History, seed: int) -> N
     assert {i for i, offset in reached.items() if offset >= 0} == set(cut), (cut, reached)
 
 
-def test_sizes_between_cuts() -> None:
-    history = History([first_epoch(2, 0)], sizes={0: 100})
-    history.add(history.plan_scale(0, [0], [(0.0, 0.5)], min_segments=1, time_ms=0))
-    new = segment_id(2, 1)
-    assert history.size_between({0: 40, 1: 5}, {new: 7, 1: 25}) == 60 + 7 + 20
-    assert history.size_between({0: 0, 1: 0}, {0: 10, 1: 0}) == 10
-
-
 def test_bad_scales_are_refused() -> None:
     history = History([first_epoch(4, 0)])
 

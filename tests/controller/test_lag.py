@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nadi.controller import lag as lags
-from nadi.controller.lag import Behind, _measured, bytes_behind, event_sizes, seconds_behind
+from nadi.controller import consumer_lag as lags
+from nadi.controller.consumer_lag import Behind, _measured, bytes_behind, seconds_behind
+from nadi.controller.rates import by_stream, event_size
 from nadi.controller.retention import past
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.metadata import GroupName
@@ -160,4 +161,5 @@ def test_sizes_of_events_over_all_segments_of_a_stream() -> None:
         return SegmentLoad(segment, 10.0, (0.0,) * 5 + (events,), (0.0,) * 5 + (size,))
 
     loads = [load(STREAM.segment(0), 1, 100), load(STREAM.segment(1), 3, 100), load("home/x/0.#epoch.0", 0, 0)]
-    assert event_sizes(loads) == {STREAM.key: 50}
+    found = {name.key: event_size(its.values()) for name, its in by_stream(loads).items()}
+    assert found == {STREAM.key: 50, "home/x": None}

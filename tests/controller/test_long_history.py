@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import epochs
-from nadi.controller.state.epochs import Epochs
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.records import EpochChange, EpochSegment
 from nadi.errors import EpochGoneError, NotFoundError
@@ -66,15 +65,14 @@ class Twins:
                 self._add(change)
 
     def rebuild(self) -> None:
-        """An epoch that replaces all, perhaps behind a barrier."""
+        """An epoch that replaces all."""
         live, epoch = self.history.epoch(self.history.newest), self.history.newest + 1
-        number = max(segment_number(piece.id) for piece in live) + 2
+        number = max(segment_number(piece.id) for piece in live) + 1
         count = self.chance.randint(1, 4)
         ids = [segment_id(number + i, epoch) for i in range(count)]
         added = tuple(EpochSegment(i, *keys) for i, keys in zip(ids, equal_ranges(count), strict=True))
-        barrier = ids[0] - 1 if len(live) > 1 and count > 1 else -1
         began_ms = self.history.change(epoch - 1).created_ms + self.chance.randint(1, 9)
-        self._add(EpochChange(epoch, epoch, began_ms, tuple(piece.id for piece in live), added, barrier))
+        self._add(EpochChange(epoch, epoch, began_ms, tuple(piece.id for piece in live), added))
 
     def _add(self, change: EpochChange) -> None:
         self.history.add(change)
@@ -170,11 +168,7 @@ class Twins:
             other = self.chance.choice(cuts)
             assert history.is_at_or_after(cut, other) == plain.is_at_or_after(cut, other)
             if plain.is_at_or_after(cut, other):
-                found = history.between(other, cut)
-                assert found == plain.between(other, cut), (other, cut)
-                known = sum(self.history.sizes.get(i, 0) for i in found if i not in cut)
-                ends = sum(max(offset, 0) for offset in cut.values()) - sum(max(other[i], 0) for i in other)
-                assert history.size_between(other, cut) == max(known + ends, 0)
+                assert history.between(other, cut) == plain.between(other, cut), (other, cut)
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 5), st.integers(0, 60))
@@ -225,18 +219,18 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        change, find = Epochs.change, Epochs.find
+        change, find = History.change, History._find
 
-        def counted_change(epochs: Epochs, epoch: int) -> EpochChange:
+        def counted_change(history: History, epoch: int) -> EpochChange:
             self.count += 1
-            return change(epochs, epoch)
+            return change(history, epoch)
 
-        def counted_find(epochs: Epochs, segment: int) -> EpochSegment | None:
+        def counted_find(history: History, segment: int) -> EpochSegment | None:
             self.count += 1
-            return find(epochs, segment)
+            return find(history, segment)
 
-        monkeypatch.setattr(Epochs, "change", counted_change)
-        monkeypatch.setattr(Epochs, "find", counted_find)
+        monkeypatch.setattr(History, "change", counted_change)
+        monkeypatch.setattr(History, "_find", counted_find)
 
     def of(self, ask: Callable[[], object]) -> int:
         before = self.count
@@ -267,7 +261,6 @@ def _costs(history: History, looks: Looks) -> Iterator[tuple[str, int]]:
         yield "successors", looks.of(partial(history.successors, chance.choice(list(cut))))
         yield "a cut", looks.of(partial(history.is_valid_cut, cut))
         yield "a range", looks.of(partial(history.between, cut, near))
-        yield "a size", looks.of(partial(history.size_between, cut, near))
         yield "the order of two cuts", looks.of(partial(history.is_at_or_after, tail, cut))
         yield "a time", looks.of(partial(history.epoch_at, history.change(epoch).created_ms))
 

@@ -131,13 +131,13 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
     async with with_stream(2) as (controller, store, _):
 
         async def commit(writer: str, time: int | None, sizes: dict[int, int]) -> None:
-            begun = await controller.create_transaction(STREAM, 600_000)
+            begun = await controller.transactions.create(STREAM, 600_000)
             for number, size in sizes.items():
                 store.append(transaction_segment_name(STREAM.segment(number), begun.txn_id), b"x" * size)
-            await controller.commit_transaction(STREAM, begun.txn_id, writer, time)
+            await controller.transactions.commit(STREAM, begun.txn_id, writer, time)
 
             async def done() -> bool:
-                return (await controller.transaction_state(STREAM, begun.txn_id)).name == "COMMITTED"
+                return (await controller.transactions.state(STREAM, begun.txn_id)).name == "COMMITTED"
 
             await until(done)
 
@@ -150,10 +150,10 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
         await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
         await commit("", 99, {0: 1})
         assert await stored() == {"a": mark(50, {0: 10, 1: 1})}
-        begun = await controller.create_transaction(STREAM, 600_000)
+        begun = await controller.transactions.create(STREAM, 600_000)
         store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
         await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
-        await controller.commit_transaction(STREAM, begun.txn_id, "c", 60)
+        await controller.transactions.commit(STREAM, begun.txn_id, "c", 60)
 
         async def rolled() -> bool:
             return "c" in await stored()

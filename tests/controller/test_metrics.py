@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nadi.controller import lag as lags
+from nadi import limits
+from nadi.controller import consumer_lag as lags
+from nadi.controller import metrics
 from nadi.controller.controller import Controller
-from nadi.controller.metrics import families, gather, scrape
-from nadi.controller.metrics.gather import Figures
+from nadi.controller.metrics import Figures
 from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
@@ -32,7 +33,7 @@ OTHER = STREAM._replace(stream="other")
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that pauses leaves nothing out."""
     for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_KEPT_S"):
-        monkeypatch.setattr(gather, limit, 60.0)
+        monkeypatch.setattr(limits, limit, 60.0)
 
 
 @asynccontextmanager
@@ -50,7 +51,7 @@ async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
 
 
 async def figures_of(controller: Controller) -> Figures:
-    return await gather.gather(controller._flow, controller.scaling.hot_keys)
+    return await metrics.gather(controller._flow, controller.rates, controller.scaling.hot_keys)
 
 
 async def test_all_that_there_is() -> None:
@@ -87,7 +88,7 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with with_groups() as controller:
         monkeypatch.setattr(past, "look", look)
-        monkeypatch.setattr(gather, "METRICS_KEPT_S", 0.05)
+        monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
@@ -110,9 +111,9 @@ async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytes
 
 
 async def test_what_is_known_of_none_of_the_others_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "METRICS_GROUPS", 0)
+    monkeypatch.setattr(limits, "METRICS_GROUPS", 0)
     async with with_groups(2) as controller:
-        text = (await controller.metrics.scrape(""))[0].decode()
+        text = (await controller.metrics.scrape("")).decode()
         assert 'nadi_reader_group_lag_bytes{reader_group="(others)",scope="",stream="(others)"} 199.0' in text
         for unknown in ("lag_events", "segments", "unassigned_segments"):  # nobody knows the size of an event here
             assert f"nadi_reader_group_{unknown}{{" not in text
@@ -144,20 +145,20 @@ async def test_a_group_whose_state_is_nonsense_leaves_the_others(
 
 
 async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "METRICS_PAGE", 2)
-    monkeypatch.setattr(gather, "METRICS_GROUPS_LOOKED_AT", 4)
+    monkeypatch.setattr(limits, "METRICS_PAGE", 2)
+    monkeypatch.setattr(limits, "METRICS_GROUPS_LOOKED_AT", 4)
     async with with_groups(6) as controller:
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert len(figures.lags) == 4
         assert (figures.streams_count, figures.groups_count) == (2, None)
-        assert "\nnadi_reader_groups " not in (await controller.metrics.scrape(""))[0].decode(), "nobody knows how many"
+        assert "\nnadi_reader_groups " not in (await controller.metrics.scrape("")).decode(), "nobody knows how many"
 
 
 async def test_streams_that_nobody_has_counted_have_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "METRICS_NAMES_S", 0.0)
+    monkeypatch.setattr(limits, "METRICS_NAMES_S", 0.0)
     async with with_groups() as controller:
-        text = (await controller.metrics.scrape(""))[0].decode()
+        text = (await controller.metrics.scrape("")).decode()
         assert "\nnadi_metrics_complete 0.0" in text
         assert "\nnadi_streams " not in text
         assert "\nnadi_reader_groups " not in text
@@ -181,19 +182,19 @@ async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
             await asyncio.sleep(0)
         assert asked == []
         first, *others = await asyncio.gather(*(controller.metrics.scrape("") for _ in range(10)))
-        assert all(text.split(b"# HELP process")[0] == first[0].split(b"# HELP process")[0] for text, _ in others)
+        assert all(text == first for text in others)
         assert len(asked) == 1
 
 
 @pytest.mark.parametrize("version", ["1.x", "a.b.c", '"1.0.0"', "1;version=1", "2.0.0", "99", "1.0.7"])
-@pytest.mark.parametrize("kind", scrape.CONTENT_TYPES)
+@pytest.mark.parametrize("kind", metrics.CONTENT_TYPES)
 async def test_a_version_that_is_none_or_not_spoken_here(kind: str, version: str) -> None:
     async with with_groups(0) as controller:
-        _, plain = await controller.metrics.scrape(f"{kind};version={version}")
-        assert plain == "text/plain; version=0.0.4; charset=utf-8"
-        _, better = await controller.metrics.scrape(f"{kind};version={version},application/openmetrics-text")
-        assert better.startswith("application/openmetrics-text; version=1.0.0")
-        assert len(controller.metrics._written) == 2, "a form for each version would be made, and kept"
+        await controller.metrics.scrape(plainly := f"{kind};version={version}")
+        assert metrics.encoder(plainly)[1] == "text/plain; version=0.0.4; charset=utf-8"
+        await controller.metrics.scrape(better := f"{kind};version={version},application/openmetrics-text")
+        assert metrics.encoder(better)[1].startswith("application/openmetrics-text; version=1.0.0")
+        assert len(controller.metrics._texts._answers) == 2, "a form for each version would be made, and kept"
 
 
 async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,8 +208,5 @@ async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, ca
             for _ in range(2):
                 with pytest.raises(UnavailableError, match="away"):
                     await controller.metrics.scrape("")
-        monkeypatch.setattr(scrape, "METRICS_CACHED_S", -1.0)
-        text, kind = await controller.metrics.scrape("")
-        assert b"nadi_metrics_complete 1.0" in text
-        assert kind.startswith("text/plain")
+        assert b"nadi_metrics_complete 1.0" in await controller.metrics.scrape("")
         assert "failed" not in caplog.text

@@ -72,10 +72,10 @@ class World:
         await until(lambda: self.controller.is_scaled(STREAM, work.change.epoch - 1), PATIENCE)
 
     async def commit(self, txn_id: int) -> None:
-        await self.controller.commit_transaction(STREAM, txn_id)
+        await self.controller.transactions.commit(STREAM, txn_id)
 
         async def done() -> bool:
-            return await self.controller.transaction_state(STREAM, txn_id) is TxnState.COMMITTED
+            return await self.controller.transactions.state(STREAM, txn_id) is TxnState.COMMITTED
 
         await until(done, PATIENCE)
 
@@ -201,7 +201,7 @@ def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest
     """Its segments are merged and sealed before those that come before them are sealed."""
 
     async def test(w: World) -> None:
-        begun = await w.controller.create_transaction(STREAM, 30_000)
+        begun = await w.controller.transactions.create(STREAM, 30_000)
         await w.write(transaction_segment_name(STREAM.segment(0), begun.txn_id), [b"late"])
         await w.scale([0, 1], [(0.0, 1.0)])
         (single,) = await w.current()
@@ -297,7 +297,7 @@ def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path
                         middle = (piece.low + piece.high) / 2
                         await w.scale([piece.id], [(piece.low, middle), (middle, piece.high)])
                 case 1 if len(open_ones) < 2:
-                    begun = await w.controller.create_transaction(STREAM, 7 * DAY_MS)
+                    begun = await w.controller.transactions.create(STREAM, 7 * DAY_MS)
                     sizes = {}
                     for piece in begun.ranges:
                         name = transaction_segment_name(STREAM.segment(piece.id), begun.txn_id)

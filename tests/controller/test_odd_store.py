@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from nadi.controller.event_time import Entry, MarkStream
 from nadi.controller.state.records import Config
 from nadi.controller.state.segments import Segments
 from nadi.controller.state.store import ABSENT, RecordTable, Store
-from nadi.controller.time.watermarks import Entry, MarkStream
 from nadi.errors import NadiError, ProtocolError, SegmentNotFoundError, StorageFullError
 from nadi.wire import commands as wire
 

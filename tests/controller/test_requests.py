@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from nadi.controller.grpc import requests
+from nadi.controller.grpc import server
 from nadi.controller.grpc.messages import with_all
-from nadi.controller.grpc.requests import parsed
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import History, first_epoch
+from nadi.controller.grpc.server import parsed
+from nadi.controller.state.history import History, ask, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
 from nadi.runtime import REAL
@@ -110,7 +109,7 @@ def test_too_many_parts_are_refused(kind: type[Message], raw: bytes) -> None:
 
 def test_no_turn_looks_at_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, most = 0, 0
-    field = requests._field
+    field = server._field
 
     def counted(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
         nonlocal looked_at
@@ -121,7 +120,7 @@ def test_no_turn_looks_at_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         nonlocal looked_at, most
         most, looked_at = max(most, looked_at), 0
 
-    monkeypatch.setattr(requests, "_field", counted)
+    monkeypatch.setattr(server, "_field", counted)
     for message in LARGE:
         asyncio.run(parsed(type(message), message.SerializeToString(), turn))
     assert RPC_PORTION_PARTS // 2 < most <= RPC_PORTION_PARTS + 10

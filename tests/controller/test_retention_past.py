@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nadi.controller.retention.past import Past, bytes_after
+from nadi.controller.retention.past import Past, look
 from nadi.errors import InvalidStreamCutError
 from tests.model.random_stream import RandomStream
 
@@ -34,15 +34,15 @@ async def test_bytes_after_a_cut_over_a_store_and_what_was_scaled_and_truncated(
         flow = controller._flow
         store.append(STREAM.segment(0), b"a" * 100)
         store.append(STREAM.segment(1), b"b" * 50)
-        assert await bytes_after(flow, STREAM, {}) == 150
+        assert (await look(flow, STREAM)).bytes_after({}) == 150
         await scaled(controller, [0, 1], [(0.0, 0.75), (0.75, 1.0)])
         left, right = [segment.id for segment in await controller.current_segments(STREAM)]
         store.append(STREAM.segment(left), b"c" * 7)
-        assert await bytes_after(flow, STREAM, {0: 60, 1: 50}) == 47
-        assert await bytes_after(flow, STREAM, {0: 100, left: -1, 1: 10}) == 47
-        assert await bytes_after(flow, STREAM, {left: 7, right: 0}) == 0
+        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 47
+        assert (await look(flow, STREAM)).bytes_after({0: 100, left: -1, 1: 10}) == 47
+        assert (await look(flow, STREAM)).bytes_after({left: 7, right: 0}) == 0
         await controller.truncate_stream(STREAM, {0: 90, 1: 50})
-        assert await bytes_after(flow, STREAM, {0: 60, 1: 50}) == 17, "what was truncated doesn't count"
-        assert await bytes_after(flow, STREAM, {}) == 17
+        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 17, "what was truncated doesn't count"
+        assert (await look(flow, STREAM)).bytes_after({}) == 17
         with pytest.raises(InvalidStreamCutError):
-            await bytes_after(flow, STREAM, {99: 0})
+            (await look(flow, STREAM)).bytes_after({99: 0})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.retention.past import bytes_after
+from nadi.controller.retention.past import look
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention, RetentionType
@@ -79,7 +79,7 @@ async def head(controller: Controller) -> Cut:
 
 
 async def kept(controller: Controller) -> int:
-    return await bytes_after(controller._flow, STREAM, {})
+    return (await look(controller._flow, STREAM)).bytes_after({})
 
 
 async def group(controller: Controller, retention: GroupRetention = GroupRetention.MANUAL) -> None:
@@ -213,7 +213,8 @@ async def test_who_is_slow_holds_back_up_to_the_maximum() -> None:
         assert await head(controller) == {0: 600}
         report = await controller.retention.describe(STREAM)
         (holder,) = report.holders
-        assert (holder.kind, holder.name, holder.cut) == ("subscriber", "home/readers", {0: 600})
+        assert (holder.kind, holder.name) == ("subscriber", "home/readers")
+        assert StreamCut.from_text(holder.cut).positions == {0: 600}
         assert (holder.bytes_after, report.kept_bytes) == (1_400, 1_400)
         await a_while(store, clock, 20)
         await controller.retention.round()
@@ -228,7 +229,7 @@ async def test_who_is_slow_holds_back_up_to_the_maximum() -> None:
         await a_while(store, clock, 1)
         await controller.retention.round()
         assert await head(controller) == {0: 3_900}
-        assert (await controller.retention.describe(STREAM)).holders == ()
+        assert (await controller.retention.describe(STREAM)).holders == []
 
 
 async def test_a_group_that_is_deleted_holds_nothing_back() -> None:
@@ -388,7 +389,7 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
 
         store.before, store.full = refuse, True
         await controller.retention.round()
-        assert await bytes_after(controller._flow, other, {}) == 100
+        assert (await look(controller._flow, other)).bytes_after({}) == 100
         assert await kept(controller) == 500
         store.before = None
         await controller.retention.round()
@@ -397,7 +398,7 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
 
 async def test_too_many_names_stop_retention_rather_than_some_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RETENTION_NAMES_MAX > 1
-    monkeypatch.setattr("nadi.controller.retention.verdict.RETENTION_NAMES_MAX", 1)
+    monkeypatch.setattr("nadi.limits.RETENTION_NAMES_MAX", 1)
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 5)
         for called in ("one", "two"):

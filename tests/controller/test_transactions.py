@@ -35,14 +35,14 @@ def write(store: FakeStore, txn_id: int, segment: int, data: bytes) -> None:
 
 async def wait_for(controller: Controller, txn_id: int, state: TxnState) -> None:
     async def reached() -> bool:
-        return await controller.transaction_state(STREAM, txn_id) is state
+        return await controller.transactions.state(STREAM, txn_id) is state
 
     await until(reached)
 
 
 async def test_commit_merges_in_the_order_of_commits() -> None:
     async with with_stream(2) as (controller, store, _):
-        begun = [await controller.create_transaction(STREAM, LEASE) for _ in range(5)]
+        begun = [await controller.transactions.create(STREAM, LEASE) for _ in range(5)]
         assert len({b.txn_id for b in begun}) == 5
         assert all(b.txn_id & (1 << 63) == 0 for b in begun)
         assert all(tiles(b.ranges) for b in begun)
@@ -51,21 +51,21 @@ async def test_commit_merges_in_the_order_of_commits() -> None:
                 write(store, b.txn_id, segment, b"%d" % number)
         order = [3, 0, 4, 1]
         for number in order:
-            await controller.commit_transaction(STREAM, begun[number].txn_id)
-        await controller.abort_transaction(STREAM, begun[2].txn_id)
+            await controller.transactions.commit(STREAM, begun[number].txn_id)
+        await controller.transactions.abort(STREAM, begun[2].txn_id)
         for number in order:
             await wait_for(controller, begun[number].txn_id, TxnState.COMMITTED)
         await wait_for(controller, begun[2].txn_id, TxnState.ABORTED)
         assert store.data(STREAM.segment(0)) == store.data(STREAM.segment(1)) == b"3041"
         assert not any("transaction" in name for name in store.segments)
-        await controller.commit_transaction(STREAM, begun[3].txn_id)  # again is fine
-        await controller.abort_transaction(STREAM, begun[2].txn_id)
+        await controller.transactions.commit(STREAM, begun[3].txn_id)  # again is fine
+        await controller.transactions.abort(STREAM, begun[2].txn_id)
         with pytest.raises(TransactionFailedError):
-            await controller.commit_transaction(STREAM, begun[2].txn_id)
+            await controller.transactions.commit(STREAM, begun[2].txn_id)
         with pytest.raises(TransactionFailedError):
-            await controller.abort_transaction(STREAM, begun[0].txn_id)
+            await controller.transactions.abort(STREAM, begun[0].txn_id)
         with pytest.raises(TransactionNotFoundError):
-            await controller.commit_transaction(STREAM, 12345)
+            await controller.transactions.commit(STREAM, 12345)
         assert dict(await controller.transactions.completed(STREAM)) == {
             b.txn_id: TxnState.ABORTED if i == 2 else TxnState.COMMITTED for i, b in enumerate(begun)
         }
@@ -73,15 +73,15 @@ async def test_commit_merges_in_the_order_of_commits() -> None:
 
 async def test_a_transaction_over_a_scale_is_committed_in_epochs_of_its_own() -> None:
     async with with_stream(2) as (controller, store, _):
-        old = await controller.create_transaction(STREAM, LEASE)
+        old = await controller.transactions.create(STREAM, LEASE)
         write(store, old.txn_id, 0, b"zero")
         write(store, old.txn_id, 1, b"one")
         await scaled(controller, [0, 1], [(0.0, 1 / 3), (1 / 3, 1.0)])
-        new = await controller.create_transaction(STREAM, LEASE)
+        new = await controller.transactions.create(STREAM, LEASE)
         assert new.txn_id >> 96 == 1
         write(store, new.txn_id, segment_id(2, 1), b"new")
-        await controller.commit_transaction(STREAM, new.txn_id)
-        await controller.commit_transaction(STREAM, old.txn_id)
+        await controller.transactions.commit(STREAM, new.txn_id)
+        await controller.transactions.commit(STREAM, old.txn_id)
         await wait_for(controller, old.txn_id, TxnState.COMMITTED)
         await wait_for(controller, new.txn_id, TxnState.COMMITTED)
         stream = await controller.stream(STREAM)
@@ -94,10 +94,10 @@ async def test_a_transaction_over_a_scale_is_committed_in_epochs_of_its_own() ->
         found = [(s.id, before) for s, before in await controller.successors(STREAM, segment_id(2, 1))]
         assert found == [(segment_id(0, 2), [segment_id(2, 1), segment_id(3, 1)])]
         # a later one of the same ranges needs no epochs of its own
-        later = await controller.create_transaction(STREAM, LEASE)
+        later = await controller.transactions.create(STREAM, LEASE)
         assert later.txn_id >> 96 == 1
         write(store, later.txn_id, segment_id(2, 1), b"later")
-        await controller.commit_transaction(STREAM, later.txn_id)
+        await controller.transactions.commit(STREAM, later.txn_id)
         await wait_for(controller, later.txn_id, TxnState.COMMITTED)
         assert (await controller.stream(STREAM)).epoch == 3
         assert store.data(STREAM.segment(segment_id(2, 3))) == b"later"
@@ -105,16 +105,16 @@ async def test_a_transaction_over_a_scale_is_committed_in_epochs_of_its_own() ->
 
 async def test_leases_run_out_after_a_grace_and_pings_extend_them() -> None:
     async with with_stream(1) as (controller, store, clock):
-        begun = await controller.create_transaction(STREAM, LEASE)
+        begun = await controller.transactions.create(STREAM, LEASE)
         await clock.advance(LEASE)
-        assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.OPEN
+        assert await controller.transactions.ping(STREAM, begun.txn_id, LEASE) is TxnState.OPEN
         await clock.advance(LEASE + 1_500)
-        assert await controller.transaction_state(STREAM, begun.txn_id) is TxnState.OPEN
+        assert await controller.transactions.state(STREAM, begun.txn_id) is TxnState.OPEN
         await clock.advance(1_000)
         await wait_for(controller, begun.txn_id, TxnState.ABORTED)
-        assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.ABORTED
+        assert await controller.transactions.ping(STREAM, begun.txn_id, LEASE) is TxnState.ABORTED
         with pytest.raises(TransactionFailedError):
-            await controller.commit_transaction(STREAM, begun.txn_id)
+            await controller.transactions.commit(STREAM, begun.txn_id)
         assert not any("transaction" in name for name in store.segments)
 
 
@@ -135,33 +135,33 @@ async def test_one_whose_lease_is_over_before_it_has_begun_can_be_begun_again() 
 
         store.before = slow
         with pytest.raises(UnavailableError, match="ended while it was begun: begin it again"):
-            await controller.create_transaction(STREAM, LEASE)
-        assert (await controller.create_transaction(STREAM, LEASE)).ranges
+            await controller.transactions.create(STREAM, LEASE)
+        assert (await controller.transactions.create(STREAM, LEASE)).ranges
 
 
 async def test_limits_of_leases() -> None:
     async with with_stream(1) as (controller, _, clock):
         for lease in (0, -1, 9_999, TXN_LEASE_MAX_MS + 1):
             with pytest.raises(InvalidArgumentError):
-                await controller.create_transaction(STREAM, lease)
-        begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+                await controller.transactions.create(STREAM, lease)
+        begun = await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)
         with pytest.raises(LeaseTooLargeError):
-            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS + 1)
+            await controller.transactions.ping(STREAM, begun.txn_id, TXN_LEASE_MAX_MS + 1)
         for _ in range(4):
             await clock.advance(1_000)
             clock.jump(6 * 24 * 3600 * 1000)
-            await controller.ping_transaction(STREAM, begun.txn_id, 5 * 24 * 3600 * 1000)
+            await controller.transactions.ping(STREAM, begun.txn_id, 5 * 24 * 3600 * 1000)
         with pytest.raises(ExecutionTimeExceededError):
-            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
+            await controller.transactions.ping(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
 
 
 async def test_open_transactions_of_the_rust_client_wait_for_their_turn_to_be_pinged() -> None:
     async with with_stream(1) as (controller, _, clock):
-        begun = [await controller.create_transaction(STREAM, 90_000) for _ in range(3)]
+        begun = [await controller.transactions.create(STREAM, 90_000) for _ in range(3)]
         for _ in range(3):
             await clock.advance(89_000)
         for b in begun:
-            assert await controller.transaction_state(STREAM, b.txn_id) is TxnState.OPEN
+            assert await controller.transactions.state(STREAM, b.txn_id) is TxnState.OPEN
         await clock.advance(200_000)
         for b in begun:
             await wait_for(controller, b.txn_id, TxnState.ABORTED)
@@ -169,40 +169,40 @@ async def test_open_transactions_of_the_rust_client_wait_for_their_turn_to_be_pi
 
 async def test_leases_and_states_survive_a_restart() -> None:
     async with with_stream(2) as (controller, store, clock):
-        left = await controller.create_transaction(STREAM, LEASE)
-        kept = await controller.create_transaction(STREAM, LEASE)
-        done = await controller.create_transaction(STREAM, LEASE)
-        await controller.commit_transaction(STREAM, done.txn_id)
+        left = await controller.transactions.create(STREAM, LEASE)
+        kept = await controller.transactions.create(STREAM, LEASE)
+        done = await controller.transactions.create(STREAM, LEASE)
+        await controller.transactions.commit(STREAM, done.txn_id)
         await wait_for(controller, done.txn_id, TxnState.COMMITTED)
         await controller.stop()
         clock = FakeClock(clock.now_ms() + 60_000)
         async with running(store, clock) as again:
-            assert await again.transaction_state(STREAM, done.txn_id) is TxnState.COMMITTED
+            assert await again.transactions.state(STREAM, done.txn_id) is TxnState.COMMITTED
             await clock.advance(LEASE - 5_000)
-            assert await again.ping_transaction(STREAM, kept.txn_id, LEASE) is TxnState.OPEN
+            assert await again.transactions.ping(STREAM, kept.txn_id, LEASE) is TxnState.OPEN
             await clock.advance(8_000)
             await wait_for(again, left.txn_id, TxnState.ABORTED)
             write(store, kept.txn_id, 0, b"kept")
-            await again.commit_transaction(STREAM, kept.txn_id)
+            await again.transactions.commit(STREAM, kept.txn_id)
             await wait_for(again, kept.txn_id, TxnState.COMMITTED)
             assert store.data(STREAM.segment(0)) == b"kept"
-            fresh = await again.create_transaction(STREAM, LEASE)
+            fresh = await again.transactions.create(STREAM, LEASE)
             assert fresh.txn_id not in (left.txn_id, kept.txn_id, done.txn_id)
 
 
 async def test_sealing_aborts_open_transactions_and_finishes_committing_ones() -> None:
     async with with_stream(1) as (controller, store, _):
-        opened = await controller.create_transaction(STREAM, LEASE)
-        committed = await controller.create_transaction(STREAM, LEASE)
+        opened = await controller.transactions.create(STREAM, LEASE)
+        committed = await controller.transactions.create(STREAM, LEASE)
         write(store, committed.txn_id, 0, b"in")
         write(store, opened.txn_id, 0, b"out")
-        await controller.commit_transaction(STREAM, committed.txn_id)
+        await controller.transactions.commit(STREAM, committed.txn_id)
         await controller.seal_stream(STREAM)
-        assert await controller.transaction_state(STREAM, opened.txn_id) is TxnState.ABORTED
-        assert await controller.transaction_state(STREAM, committed.txn_id) is TxnState.COMMITTED
+        assert await controller.transactions.state(STREAM, opened.txn_id) is TxnState.ABORTED
+        assert await controller.transactions.state(STREAM, committed.txn_id) is TxnState.COMMITTED
         assert store.data(STREAM.segment(0)) == b"in"
         with pytest.raises(StreamSealedError):
-            await controller.create_transaction(STREAM, LEASE)
+            await controller.transactions.create(STREAM, LEASE)
         await settle()
         assert not any("transaction" in name for name in store.segments)
 
@@ -219,7 +219,7 @@ async def test_a_stream_that_ends_while_a_transaction_begins_leaves_no_segments(
                 raise UnavailableError("it is moving")
 
         store.before = late
-        beginning = asyncio.ensure_future(controller.create_transaction(STREAM, 10_000))
+        beginning = asyncio.ensure_future(controller.transactions.create(STREAM, 10_000))
         await settle()
         await controller.seal_stream(STREAM)
         await controller.delete_stream(STREAM)
@@ -241,7 +241,7 @@ async def test_a_transaction_that_begins_while_its_stream_is_made_anew_is_refuse
                 await goes_on.wait()
 
         store.before = late
-        beginning = asyncio.ensure_future(controller.create_transaction(STREAM, 10_000))
+        beginning = asyncio.ensure_future(controller.transactions.create(STREAM, 10_000))
         await is_recording.wait()
         await controller.seal_stream(STREAM)
         await controller.delete_stream(STREAM)
@@ -258,13 +258,13 @@ async def test_a_transaction_that_begins_while_its_stream_is_made_anew_is_refuse
 async def test_commit_and_abort_at_once_have_one_winner() -> None:
     async with with_stream(1) as (controller, store, _):
         for _ in range(10):
-            begun = await controller.create_transaction(STREAM, LEASE)
+            begun = await controller.transactions.create(STREAM, LEASE)
             before = store.data(STREAM.segment(0))
             write(store, begun.txn_id, 0, b"x")
             results = await asyncio.gather(
-                controller.commit_transaction(STREAM, begun.txn_id),
-                controller.abort_transaction(STREAM, begun.txn_id),
-                controller.ping_transaction(STREAM, begun.txn_id, LEASE),
+                controller.transactions.commit(STREAM, begun.txn_id),
+                controller.transactions.abort(STREAM, begun.txn_id),
+                controller.transactions.ping(STREAM, begun.txn_id, LEASE),
                 return_exceptions=True,
             )
             won = [r is None for r in results[:2]]
@@ -281,9 +281,9 @@ async def test_leases_of_transactions_that_have_ended_are_forgotten() -> None:
     """A lease may last a week: a transaction a second would leave 600,000 of them."""
 
     async with with_stream(1) as (controller, _, _):
-        held = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+        held = await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)
         for _ in range(1_500):
-            txn = (await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)).txn_id
-            await controller.abort_transaction(STREAM, txn)
-            await controller.ping_transaction(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
-        assert len(controller.transactions.leases._deadlines) < 1_100
+            txn = (await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)).txn_id
+            await controller.transactions.abort(STREAM, txn)
+            await controller.transactions.ping(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
+        assert len(controller.transactions.leases) < 10

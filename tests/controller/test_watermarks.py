@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nadi.controller.event_time import Verdict, joined, judge
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.records import WriterMark
-from nadi.controller.time.watermarks import Verdict, joined, judge
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark

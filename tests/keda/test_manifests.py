@@ -15,7 +15,7 @@ import nadi
 from nadi.access import passwords
 from nadi.cli.app import app
 from nadi.client import StreamDataRetention
-from nadi.controller.keda import authorization, trigger
+from nadi.controller.autoscaler import authorization, trigger
 from nadi.standalone import EmbeddedServer, ServerSecurity
 from tests.access.support import PASSWORD, Certificate, certificate, password_hash, users_file
 

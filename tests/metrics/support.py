@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from nadi.cluster.admin import metrics as cluster
-from nadi.controller.metrics import families as controller
+from nadi.controller import metrics as controller
 from nadi.observe.metrics import Meaning
 from nadi.segmentstore import figures as store
 from nadi.standalone import assembly as server

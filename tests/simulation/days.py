@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nadi.controller.controller import Controller
+from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, TxnState
 from nadi.controller.state.segments import Segments
-from nadi.controller.time.watermarks import MarkStream
 from nadi.errors import AlreadyExistsError
 from nadi.model.watermark import Watermark
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -17,13 +17,6 @@ import grpc
 from grpc.aio import AioRpcError, Metadata
 
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.calls import (
-    CommitService,
-    EventTimeService,
-    KeyValueTableService,
-    ReaderGroupService,
-    TransactionService,
-)
 from nadi.controller.grpc.service import Service
 from nadi.controller.scaling.profile import FAST
 from nadi.errors import UnavailableError
@@ -39,14 +32,6 @@ from .world import DRIFT, World
 
 T = TypeVar("T")
 CONTAINERS = 2
-_SERVICES = (
-    Service,
-    TransactionService,
-    ReaderGroupService,
-    KeyValueTableService,
-    EventTimeService,
-    CommitService,
-)
 PORT = 9090
 
 
@@ -55,7 +40,7 @@ class Life:
 
     def __init__(self, process: Process, store: SegmentStore, controller: Controller, parts: list[MemoryParts]) -> None:
         self.process, self.store, self.controller, self.parts = process, store, controller, parts
-        self.services = [kind(controller) for kind in _SERVICES]
+        self.service = Service(controller)
         self.is_ready = False
         self.has_folder = True  # its lock
 
@@ -223,7 +208,7 @@ class Server:
 
         async def answered(life: Life) -> Any:
             try:
-                return await _method(name, life.services)(type(request).FromString(sent))
+                return await _method(name, life.service)(type(request).FromString(sent))
             except Exception as error:
                 raise _rpc_error(grpc.StatusCode[code_of(error)], str(error)) from error
 
@@ -266,9 +251,8 @@ class OneServer(World):
         return await self.server.run(work)
 
 
-def _method(rpc: str, services: Iterable[object]) -> Any:
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
-    return next(getattr(service, name) for service in services if hasattr(service, name))
+def _method(rpc: str, service: Service) -> Any:
+    return getattr(service, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower())
 
 
 async def _stopped(life: Life) -> None:

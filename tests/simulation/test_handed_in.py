@@ -21,7 +21,7 @@ MAY = {  # what stands behind a seam, or names things in a folder
     "segmentstore/tier1/recovery.py": "a thread that reads the log ahead while it is opened",
     "segmentstore/tier1/cut.py": "the time in a name, for a repair",
     "segmentstore/tier1/disk.py": "the time in the name of what is set aside in a folder",
-    "controller/state/histories.py": "its pool, which it hands to the runtime",
+    "controller/state/history.py": "its pool, which it hands to the runtime",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nadi.controller import controller
+from nadi import limits
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType
@@ -35,7 +35,7 @@ _LOOK_S = 15.0
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)
-    monkeypatch.setattr(controller, "TXN_TICK_MS", 2_000)
+    monkeypatch.setattr(limits, "TXN_TICK_MS", 2_000)
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.controller import controller
+from nadi import limits
 from nadi.segmentstore import storage_writer
 
 from .work import simulate
@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)  # looking for work is most of an idle hour
-    monkeypatch.setattr(controller, "TXN_TICK_MS", 2_000)
+    monkeypatch.setattr(limits, "TXN_TICK_MS", 2_000)
     outcome = simulate(seed, 3600.0, pace=10.0)
     assert outcome.seconds >= 3600.0
     assert outcome.kills >= 3

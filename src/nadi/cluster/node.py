@@ -38,7 +38,7 @@ from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
-from nadi.controller.periodic.retention_rounds import IndexTimes
+from nadi.controller.retention.rounds import IndexTimes
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.engines.engine import LogEngine, Registry

@@ -1,10 +1,8 @@
 """What each RPC needs: one table, and the one place where every request is checked by it.
 
-A rule says which permission an RPC needs on which resource, and with which permission the reply's
-delegation token (if any) is issued; `nadi.access.names` says what stream names stand for.
-Everything is taken from the request before anything is looked up, so a caller who may not see a stream gets
-the same answer whether it exists or not. Listings are filtered to what the caller may read; since an empty
-page ends a listing, pages that end up empty are skipped. An RPC without a rule is refused.
+Everything is taken from the request before anything is looked up, so a caller who may not see a stream gets the same
+answer whether it exists or not. Listings are filtered to what the caller may read; since an empty page ends a listing,
+pages that end up empty are skipped. An RPC without a rule is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from nadi.access.gate import Gate
 from nadi.access.names import Act, Kind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
-from nadi.controller.keda import authorization, metadata_of, trigger
+from nadi.controller.autoscaler import authorization, metadata_of, trigger
 from nadi.errors import PermissionDeniedError
 from nadi.model.reports import IDENTITY, RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX
@@ -74,11 +72,7 @@ def _scope(
 
 
 def _stream(act: Act, info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
-    def asked(request: Any) -> Need:
-        name = info(request)
-        return need(name.scope, name.stream, act)
-
-    return asked
+    return lambda request: need(info(request).scope, info(request).stream, act)
 
 
 def _table(permission: Permission) -> Callable[[Any], Need]:
@@ -91,12 +85,8 @@ def _group(permission: Permission) -> Callable[[Any], Need]:
 
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
     """NONE only reads; any other operation, and a missing one, needs a token to write."""
-
-    def asked(request: Any) -> Need:
-        name = info(request)
-        return need(name.scope, name.stream, Act.LOOK if name.accessOperation == _ACCESS.NONE else Act.WRITE)
-
-    return asked
+    looks, writes = _stream(Act.LOOK, info), _stream(Act.WRITE, info)
+    return lambda request: (looks if info(request).accessOperation == _ACCESS.NONE else writes)(request)
 
 
 def _delegation(request: Any) -> Need:
@@ -116,7 +106,6 @@ def _named(request: Any) -> Iterable[Need]:
 
 
 def shows(caller: Caller, scope: str, stream: str) -> bool:
-    """Whether the caller sees the stream in listings."""
     looking = need(scope, stream, Act.LOOK)
     return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
@@ -168,6 +157,7 @@ def _listed(request: Any) -> str:
     return str(request.scope.scope)
 
 
+_SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
 RULES: dict[str, Rule] = {
     "getControllerServerList": Rule(_everybody),
     "getControllerToBucketMapping": Rule(_cluster(UPDATE)),
@@ -222,25 +212,24 @@ RULES: dict[str, Rule] = {
     "getCurrentSegmentsKeyValueTable": Rule(_table(UPDATE)),
     "getKeyValueTableConfiguration": Rule(_table(READ)),
     "listKeyValueTablesInScope": Rule(_scope(READ, _listed), visible=_visible_tables),
-}
-OWN_RULES: dict[str, Rule] = {
+    # nadi's own, and KEDA's
     "report": Rule(_report),
     "commitTogether": Rule(_stream(Act.CHANGE, _itself)),
     "findCommit": Rule(_stream(Act.LOOK, _itself)),
+    "IsActive": _SCALER,
+    "StreamIsActive": _SCALER,
+    "GetMetricSpec": _SCALER,
+    "GetMetrics": _SCALER,
 }
-_SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
-SCALER_RULES: dict[str, Rule] = dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), _SCALER)
 
 
 class ControllerAccess:
-    """Checks requests and puts tokens into replies."""
-
     def __init__(self, gate: Gate, tokens: TokenKey) -> None:
         self._gate, self._tokens = gate, tokens
 
     async def permit(self, rpc: str, request: Any, context: Any) -> tuple[Rule, Need | None, Caller | None]:
         """What was needed, and who has it: nobody, if everybody may. Raises AccessDeniedError where it is lacking."""
-        rule = RULES.get(rpc) or OWN_RULES.get(rpc) or SCALER_RULES.get(rpc)
+        rule = RULES.get(rpc)
         if rule is None:
             raise PermissionDeniedError(f"no rule says who may call {rpc}")
         needed = rule.need(request)

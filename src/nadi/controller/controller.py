@@ -11,52 +11,27 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from nadi.controller.engine.steps import check_all, tagged
+from nadi import errors, limits
+from nadi.controller import event_time
+from nadi.controller.autoscaler import Demand
 from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
-from nadi.controller.engine.workflows import Workflows
-from nadi.controller.keda import Demand
-from nadi.controller.metrics.gather import Rates
-from nadi.controller.metrics.scrape import Metrics
-from nadi.controller.periodic.retention_rounds import RetentionRounds
-from nadi.controller.periodic.scaling_rounds import ScalingRounds
-from nadi.controller.periodic.watermark_rounds import WatermarkRounds
+from nadi.controller.engine.workflows import Workflows, check_all, tagged
+from nadi.controller.metrics import Metrics
+from nadi.controller.rates import Rates
 from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
-from nadi.controller.retention import policy
+from nadi.controller.retention.rounds import RetentionRounds
+from nadi.controller.retention.verdict import check_policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
-from nadi.controller.state.histories import ask, first_change
-from nadi.controller.state.history import Cut, History
+from nadi.controller.scaling.rounds import ScalingRounds
+from nadi.controller.state import records
+from nadi.controller.state.history import Cut, History, ask, first_change
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
-from nadi.controller.state.records import (
-    Config,
-    CreateGroupWork,
-    CreateTableWork,
-    CreateWork,
-    DeleteGroupWork,
-    DeleteScopeWork,
-    DeleteTableWork,
-    DeleteWork,
-    EpochSegment,
-    GroupConfig,
-    KeyValueTable,
-    ReaderGroup,
-    RollWork,
-    ScaleType,
-    ScaleWork,
-    SealWork,
-    Step,
-    Stream,
-    StreamState,
-    TableConfig,
-    TruncateWork,
-    TxnState,
-    UpdateGroupWork,
-    UpdateWork,
-)
 from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
 from nadi.controller.state.store import RecordTable, Store, T, Versioned
-from nadi.controller.time import marks
-from nadi.controller.transactions.decisions import Begun, Commit, Transactions, commit_together, find_commit
+from nadi.controller.transactions.decisions import Transactions
+from nadi.controller.watermark_rounds import WatermarkRounds
 from nadi.controller.workflows import (
     create,
     delete,
@@ -68,23 +43,6 @@ from nadi.controller.workflows import (
     tables,
     truncate,
     update,
-)
-from nadi.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidArgumentError,
-    NotFoundError,
-    StreamNotFoundError,
-    UnavailableError,
-)
-from nadi.limits import (
-    LIST_PAGE,
-    STREAM_MAX_SEGMENTS,
-    STREAM_MAX_TAGS,
-    TAG_MAX_CHARS,
-    TXN_TICK_MS,
-    TXN_TOGETHER_MAX,
-    WATERMARK_PERIOD_S,
 )
 from nadi.model.event_time import EventTime
 from nadi.model.reports import LOAD, RETENTION, SCALING, SegmentReport
@@ -126,30 +84,30 @@ class Controller:
         self.transactions = transactions = Transactions(flow)
         self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
+        self.rates = rates = Rates(flow)
         self.metrics = Metrics(
-            flow, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished
+            flow, rates, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished
         )
-        self.rates = Rates(flow)
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
             SCALING: partial(scalings, self.scaling.log),
             LOAD: partial(loads, self.scaling.hot_keys),
         }
-        self.demand = Demand(flow)
+        self.demand = Demand(flow, rates)
         flow.steps = {
-            CreateWork: lambda name, work: create.steps(flow, name, work),
-            UpdateWork: lambda name, work: update.steps(flow, name, work),
-            ScaleWork: lambda name, work: scale.steps(flow, name, work),
-            TruncateWork: lambda name, work: truncate.steps(flow, name, work),
-            SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
-            DeleteWork: lambda name, work: delete.steps(flow, name, work),
-            RollWork: transactions.roll_steps,
-            CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
-            UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
-            DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
-            CreateTableWork: lambda name, work: tables.create_steps(flow, name, work),
-            DeleteTableWork: lambda name, work: tables.delete_steps(flow, name, work),
-            DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, name, work),
+            records.CreateWork: partial(create.steps, flow),
+            records.UpdateWork: partial(update.steps, flow),
+            records.ScaleWork: partial(scale.steps, flow),
+            records.TruncateWork: partial(truncate.steps, flow),
+            records.SealWork: partial(seal.steps, flow, transactions),
+            records.DeleteWork: partial(delete.steps, flow),
+            records.RollWork: transactions.roll_steps,
+            records.CreateGroupWork: partial(groups.create_steps, flow),
+            records.UpdateGroupWork: partial(groups.update_steps, flow),
+            records.DeleteGroupWork: partial(groups.delete_steps, flow, transactions),
+            records.CreateTableWork: partial(tables.create_steps, flow),
+            records.DeleteTableWork: partial(tables.delete_steps, flow),
+            records.DeleteScopeWork: partial(scopes.delete_steps, flow),
         }
 
     async def start(self) -> None:
@@ -163,14 +121,13 @@ class Controller:
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         schedule = Schedule(self.clock, self._tasks)
-        schedule.start("transactions whose lease has run out", TXN_TICK_MS / 1000, self.transactions.expire_due)
-        schedule.start("watermarks", WATERMARK_PERIOD_S, self.watermarks.round)
+        schedule.start("transactions whose lease has run out", limits.TXN_TICK_MS / 1000, self.transactions.expire_due)
+        schedule.start("watermarks", limits.WATERMARK_PERIOD_S, self.watermarks.round)
         self.retention.start(schedule)
         self.scaling.start(schedule)
 
     @property
     def unfinished(self) -> dict[str, int]:
-        """How much is in progress."""
         return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
 
     async def stop(self) -> None:
@@ -186,7 +143,7 @@ class Controller:
         scopes.check_deletable(scope, recursive=recursive)
         name = scopes.scope_name(scope)
         running = self._flow.pending(name, "scope")
-        if recursive and isinstance(running, DeleteScopeWork) and running.recursive:
+        if recursive and isinstance(running, records.DeleteScopeWork) and running.recursive:
             return
         await self._flow.run(name, lambda: scopes.begin_delete(self._flow, scope, recursive=recursive))
 
@@ -195,21 +152,20 @@ class Controller:
 
     async def list_scopes(self, token: str) -> tuple[list[str], str]:
         """A page of names and the token to continue from; an empty page is the end."""
-        found, token = await page_of(self.metadata.scopes, token, LIST_PAGE)
-        return [scope for scope, _ in found], token
+        return await names_of(self.metadata.scopes, token, limits.LIST_PAGE)
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         if tag is not None:
             await self.metadata.scope(scope)
-            names, position = await tagged(self._flow, scope, tag, position_of(token), LIST_PAGE)
+            names, position = await tagged(self._flow, scope, tag, position_of(token), limits.LIST_PAGE)
             return names, position.hex() if names else token
         found, token = await self.list_stream_records(scope, token)
         return [name for name, _ in found], token
 
     async def list_stream_records(
-        self, scope: str, token: str, count: int = LIST_PAGE
-    ) -> tuple[list[tuple[str, Stream]], str]:
+        self, scope: str, token: str, count: int = limits.LIST_PAGE
+    ) -> tuple[list[tuple[str, records.Stream]], str]:
         """A page of streams, mark streams included, and the token to continue from; an empty page is the end."""
         await self.metadata.scope(scope)
         found, token = await page_of(self.metadata.streams(scope), token, count)
@@ -217,14 +173,14 @@ class Controller:
 
     # --- streams ---------------------------------------------------------------------------------
 
-    async def create_stream(self, name: StreamName, config: Config) -> None:
+    async def create_stream(self, name: StreamName, config: records.Config) -> None:
         """Create a stream: when this returns, all its segments exist."""
         check_name("stream", name.stream, internal=True)
         _check_config(config)
         async with self._creations.member():
             await self._flow.run(name, lambda: create.begin(self._flow, name, config))
 
-    async def update_stream(self, name: StreamName, config: Config) -> None:
+    async def update_stream(self, name: StreamName, config: records.Config) -> None:
         _check_config(config)
         await self._flow.run(name, lambda: update.begin(self._flow, name, config))
 
@@ -237,13 +193,13 @@ class Controller:
     async def delete_stream(self, name: StreamName) -> None:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
-    async def stream(self, name: StreamName) -> Stream:
+    async def stream(self, name: StreamName) -> records.Stream:
         """The stream's record; UnavailableError while it is being created, which clients retry."""
         found = await self.metadata.find_stream(name)
         if found is None and self._flow.pending(name, "create") is not None:
-            raise UnavailableError(f"{name} is being created: try again")
+            raise errors.UnavailableError(f"{name} is being created: try again")
         if found is None:
-            raise StreamNotFoundError(*name)
+            raise errors.StreamNotFoundError(*name)
         return found.value
 
     async def history(self, name: StreamName) -> History:
@@ -252,7 +208,6 @@ class Controller:
         return await self.metadata.history(name)
 
     async def report(self, name: StreamName, kind: str, token: str = "") -> Page:
-        """A page of what there is to know of that kind: `nadi.model.reports`."""
         return await report(self._flow, name, kind, token, self._reports)
 
     async def replaced_segments(self, name: StreamName, count: int) -> list[SegmentReport]:
@@ -265,12 +220,12 @@ class Controller:
 
     # --- segments --------------------------------------------------------------------------------
 
-    async def current_segments(self, name: StreamName) -> Sequence[EpochSegment]:
+    async def current_segments(self, name: StreamName) -> Sequence[records.EpochSegment]:
         """The segments that take events now; none if the stream is sealed."""
         stream = await self.stream(name)
-        return () if stream.state is StreamState.SEALED else stream.segments
+        return () if stream.state is records.StreamState.SEALED else stream.segments
 
-    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[EpochSegment]:
+    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[records.EpochSegment]:
         """The segments of an epoch; of one that is forgotten only those that are still known."""
         return (await self.metadata.history(name)).left_of(epoch)
 
@@ -284,12 +239,11 @@ class Controller:
         return (await self.metadata.history(name)).head_of_time()
 
     async def cut_at(self, name: StreamName, at: int, clock: int = ARRIVAL) -> Cut:
-        """The stream cut at a time of a clock."""
         check_clock(clock)
         await self.stream(name)
-        return await marks.cut_at(self._flow, name, at, clock)
+        return await event_time.cut_at(self._flow, name, at, clock)
 
-    async def successors(self, name: StreamName, segment: int) -> list[tuple[EpochSegment, list[int]]]:
+    async def successors(self, name: StreamName, segment: int) -> list[tuple[records.EpochSegment, list[int]]]:
         return (await self.history(name)).successors(segment)
 
     async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
@@ -307,88 +261,51 @@ class Controller:
 
     async def scale(
         self, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int = 0
-    ) -> ScaleWork:
+    ) -> records.ScaleWork:
         """Start replacing the `sealed` segments with new ones over `ranges`; return once that is recorded."""
         running = self._flow.pending(name, "scale")
-        if isinstance(running, ScaleWork):
+        if isinstance(running, records.ScaleWork):
             if scale.same_scale(running, sealed, ranges):
                 return running
-            raise ConflictError(f"{name} is being scaled already: try again when that is done")
+            raise errors.ConflictError(f"{name} is being scaled already: try again when that is done")
         work = await self._flow.run(name, lambda: scale.begin(self._flow, name, sealed, ranges, time_ms), wait=False)
-        assert isinstance(work, ScaleWork)
+        assert isinstance(work, records.ScaleWork)
         return work
 
     async def is_scaled(self, name: StreamName, epoch: int) -> bool:
         """Whether the scale that started in `epoch` is done; NotFoundError for an epoch not reached yet."""
         stream = await self.stream(name)
         if epoch > stream.epoch:
-            raise NotFoundError(f"{name} has not reached epoch {epoch}")
+            raise errors.NotFoundError(f"{name} has not reached epoch {epoch}")
         running = self._flow.pending(name, "scale")
-        if isinstance(running, ScaleWork) and running.change.epoch == epoch + 1:
+        if isinstance(running, records.ScaleWork) and running.change.epoch == epoch + 1:
             return False
         return epoch not in (stream.epoch, stream.reference)
 
-    # --- transactions ----------------------------------------------------------------------------
-
-    async def create_transaction(self, name: StreamName, lease_ms: int) -> Begun:
-        return await self.transactions.create(name, lease_ms)
-
-    async def ping_transaction(self, name: StreamName, txn_id: int, lease_ms: int) -> TxnState:
-        return await self.transactions.ping(name, txn_id, lease_ms)
-
-    async def commit_transaction(
-        self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None
-    ) -> None:
-        if writer_id:
-            marks.check_writer(writer_id)
-        await self.metadata.stream(name)
-        await self.transactions.commit(name, txn_id, writer_id, commit_time)
-
-    async def commit_together(
-        self, name: StreamName, txn_ids: Sequence[int], writer_id: str = "", commit_time: int | None = None
-    ) -> None:
-        if writer_id:
-            marks.check_writer(writer_id)
-        if not 0 < len(txn_ids) <= TXN_TOGETHER_MAX:
-            raise InvalidArgumentError(
-                f"{len(txn_ids):,} transactions can't be committed together, only 1 to {TXN_TOGETHER_MAX:,}"
-            )
-        await self.metadata.stream(name)
-        await commit_together(self.transactions, name, txn_ids, writer_id, commit_time)
-
-    async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> Commit:
-        await self.metadata.stream(name)
-        return await find_commit(self.transactions, name, txn_ids)
-
-    async def abort_transaction(self, name: StreamName, txn_id: int) -> None:
-        await self.metadata.stream(name)
-        await self.transactions.abort(name, txn_id)
-
-    async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
-        return await self.transactions.state(name, txn_id)
-
     # --- reader groups ---------------------------------------------------------------------------
 
-    async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
+    async def create_reader_group(
+        self, name: GroupName, config: records.GroupConfig, group_id: str
+    ) -> records.ReaderGroup:
         """The group as stored: an existing one of that name, else a new one with this UUID."""
-        with suppress(AlreadyExistsError):
+        with suppress(errors.AlreadyExistsError):
             await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
         return await self.reader_group(name)
 
-    async def reader_group(self, name: GroupName) -> ReaderGroup:
+    async def reader_group(self, name: GroupName) -> records.ReaderGroup:
         return (await self.metadata.group(name)).value
 
-    async def list_reader_groups(self, scope: str, token: str, count: int = LIST_PAGE) -> tuple[list[str], str]:
-        """A page of names, and the token to continue from; an empty page is the end."""
+    async def list_reader_groups(self, scope: str, token: str, count: int = limits.LIST_PAGE) -> tuple[list[str], str]:
         await self.metadata.scope(scope)
-        found, token = await page_of(self.metadata.groups(scope), token, count)
-        return [group for group, _ in found], token
+        return await names_of(self.metadata.groups(scope), token, count)
 
-    async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
+    async def update_reader_group(
+        self, name: GroupName, config: records.GroupConfig, group_id: str, generation: int
+    ) -> int:
         """The new generation; GenerationMismatchError if the group is no longer as the caller read it."""
         begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
         work = await self._flow.run(name.stream, begin)
-        assert isinstance(work, UpdateGroupWork)
+        assert isinstance(work, records.UpdateGroupWork)
         return work.group.generation
 
     async def delete_reader_group(self, name: GroupName, group_id: str) -> None:
@@ -404,33 +321,30 @@ class Controller:
     # --- event time ------------------------------------------------------------------------------
 
     async def note_time(
-        self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[Step] | None = None
+        self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[records.Step] | None = None
     ) -> None:
         """Record that all the writer's events up to `time` lie before `position`. steps: times up to that one, each
         with a position that the writer's later events lie behind as well; None: the time and the position are one."""
-        if await marks.note(self._flow, name, writer, time, position, steps):
+        if await event_time.note(self._flow, name, writer, time, position, steps):
             await self.watermarks.look_at(name)
 
     async def remove_writer(self, name: StreamName, writer: str) -> None:
-        await marks.remove_writer(self._flow, name, writer)
+        await event_time.remove_writer(self._flow, name, writer)
 
     # --- key-value tables ------------------------------------------------------------------------
 
-    async def create_table(self, name: TableName, config: TableConfig) -> None:
-        """Create a key-value table: when this returns, all its segments exist."""
+    async def create_table(self, name: TableName, config: records.TableConfig) -> None:
         await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, name, config))
 
     async def delete_table(self, name: TableName) -> None:
         await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
 
-    async def table(self, name: TableName) -> KeyValueTable:
+    async def table(self, name: TableName) -> records.KeyValueTable:
         return (await self.metadata.table(name)).value
 
     async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
-        """A page of names of key-value tables; an empty page is the end."""
         await self.metadata.scope(scope)
-        found, token = await page_of(self.metadata.tables(scope), token, LIST_PAGE)
-        return [table for table, _ in found], token
+        return await names_of(self.metadata.tables(scope), token, limits.LIST_PAGE)
 
 
 async def page_of(table: RecordTable[T], token: str, count: int) -> tuple[list[tuple[str, Versioned[T]]], str]:
@@ -438,23 +352,31 @@ async def page_of(table: RecordTable[T], token: str, count: int) -> tuple[list[t
     return found, following.hex() if found else token
 
 
+async def names_of(table: RecordTable[Any], token: str, count: int) -> tuple[list[str], str]:
+    found, token = await page_of(table, token, count)
+    return [name for name, _ in found], token
+
+
 def position_of(token: str) -> bytes:
     try:
         return bytes.fromhex(token)
     except ValueError as error:
-        raise InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
+        raise errors.InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
 
 
-def _check_config(config: Config) -> None:
-    policy.check(config)
+def _check_config(config: records.Config) -> None:
+    check_policy(config)
     if config.event_time:
         EventTime.parse(config.event_time)
     check_all(
         "stream",
-        (1 <= config.min_segments <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} segments"),
-        (config.scale_type is ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
+        (1 <= config.min_segments <= limits.STREAM_MAX_SEGMENTS, f"1 to {limits.STREAM_MAX_SEGMENTS:,} segments"),
+        (config.scale_type is records.ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
         (config.target_rate >= 0 and config.scale_factor >= 0, "no negative rate or scale factor"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
-        (len(config.tags) <= STREAM_MAX_TAGS, f"at most {STREAM_MAX_TAGS} tags"),
-        (all(len(tag) <= TAG_MAX_CHARS for tag in config.tags), f"tags of at most {TAG_MAX_CHARS} characters"),
+        (len(config.tags) <= limits.STREAM_MAX_TAGS, f"at most {limits.STREAM_MAX_TAGS} tags"),
+        (
+            max(map(len, config.tags), default=0) <= limits.TAG_MAX_CHARS,
+            f"tags of up to {limits.TAG_MAX_CHARS} characters",
+        ),
     )

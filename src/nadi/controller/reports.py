@@ -1,7 +1,5 @@
-"""What there is to know about a stream, kind by kind, for `nadi.v1.Reports` and for people, page by page.
-
-The identity of a server or a cluster is one of them: chance digits, made when it is first asked for, and kept with all
-records. By it clients know whose a thing is that they keep elsewhere, where several servers may share a place.
+"""What there is to know about a stream, kind by kind, for `nadi.v1.Reports` and for people, page by page; and the
+identity of a server or a cluster: chance digits, by which clients know whose a thing is that they keep elsewhere.
 """
 
 from __future__ import annotations
@@ -12,12 +10,14 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict, replace
 
-from nadi.controller import lag
+from nadi.controller import consumer_lag
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.rates import loads_of
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.log import ScalingLog, is_done
+from nadi.controller.scaling.rounds import ScalingLog, is_done
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState
@@ -43,7 +43,6 @@ _BITS = 52  # that a chance has
 
 
 async def identity(flow: Workflows) -> IdentityReport:
-    """The same one each time."""
     numbers = flow.metadata.numbers
     held = await numbers.get(_KEY)
     if held is None:
@@ -63,32 +62,23 @@ HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 
 async def scalings(log: ScalingLog, flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
     """A page of the stream's scaling log, oldest first. token: the last number of the page before."""
-    if token and not _NUMBER.fullmatch(token):
-        raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
-    history = await flow.metadata.history(name)
-    found = [entry for entry in await log.entries(name) if entry.number > int(token or 0)]
+    last, history = _last(token), await flow.metadata.history(name)
+    found = [entry for entry in await log.entries(name) if entry.number > max(last, 0)]
     page = [
-        ScalingReport(
-            entry.number,
-            entry.at_ms,
-            entry.kind,
-            list(entry.segments),
-            list(entry.into),
-            entry.rate,
-            entry.target,
-            entry.unit,
-            entry.why,
-            entry.profile,
-            entry.epoch,
-            is_done(entry, history),
-        )
+        msgspec.convert({**asdict(entry), "is_done": is_done(entry, history)}, ScalingReport)
         for entry in found[: _fitting(found)]
     ]
     return page, str(page[-1].number) if len(found) > len(page) else ""
 
 
+def _last(token: str) -> int:
+    """What the page before ended with; -1 if there is none."""
+    if token and not _NUMBER.fullmatch(token):
+        raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
+    return int(token) if token else -1
+
+
 def _fitting(entries: Sequence[ScalingEntry]) -> int:
-    """How many of the first ones make a page."""
     parts = 0
     for count, entry in enumerate(entries[:LIST_PAGE]):
         parts += len(entry.segments) + len(entry.into)
@@ -102,31 +92,22 @@ async def loads(hot_keys: HotKeys, flow: Workflows, name: StreamName, _: str) ->
     stream = (await flow.metadata.stream(name)).value
     if stream.state is StreamState.SEALED:
         return [], ""
-    measured = {load.segment: load for load in await flow.segments.loads(f"{name.key}/")}
-    hot = hot_keys(name)
-    return [_load(piece, measured.get(name.segment(piece.id)), hot) for piece in stream.segments], ""
+    measured, hot = await loads_of(flow, name), hot_keys(name)
+    return [_load(piece, measured.get(piece.id), hot) for piece in stream.segments], ""
 
 
 def _load(piece: EpochSegment, load: SegmentLoad | None, hot: Mapping[int, HotKey | None]) -> LoadReport:
     key = hot.get(piece.id)
-    told = HotKeyReport(key.position, key.share) if key is not None else HotKeyReport(None, None)
-    return LoadReport(
-        piece.id,
-        piece.low,
-        piece.high,
-        list(load.events_per_s if load is not None else _NONE),
-        list(load.bytes_per_s if load is not None else _NONE),
-        load is not None and load.keys is not None,
-        told if piece.id in hot else None,
-    )
+    found = HotKeyReport(key.position, key.share) if key is not None else HotKeyReport(None, None)
+    events, sizes = (load.events_per_s, load.bytes_per_s) if load is not None else (_NONE, _NONE)
+    has_keys, hot_key = load is not None and load.keys is not None, found if piece.id in hot else None
+    return LoadReport(piece.id, piece.low, piece.high, list(events), list(sizes), has_keys, hot_key)
 
 
 async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[SegmentReport], str]:
     """A page in the order of ids. token: the last id of the page before."""
-    if token and not _NUMBER.fullmatch(token):
-        raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
-    history = await flow.metadata.history(name)
-    ids = list(itertools.islice(history.ids_after(int(token) if token else -1), LIST_PAGE + 1))
+    last, history = _last(token), await flow.metadata.history(name)
+    ids = list(itertools.islice(history.ids_after(last), LIST_PAGE + 1))
     page = ids[:LIST_PAGE]
     records = await _reports(flow, name, history, page)
     return records, str(page[-1]) if len(ids) > LIST_PAGE else ""
@@ -192,7 +173,7 @@ def _report(history: History, segment: int) -> SegmentReport:
 Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
 Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 
-KINDS: Mapping[str, Kind] = {SEGMENTS: segments, GROUP_LAG: lag.of_group, STREAM_LAG: lag.of_stream}
+KINDS: Mapping[str, Kind] = {SEGMENTS: segments, GROUP_LAG: consumer_lag.of_group, STREAM_LAG: consumer_lag.of_stream}
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:

@@ -302,11 +302,6 @@ NOTEBOOK_PLACES = 200  # bookmarks there, and slices
 
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
-RPC_CROWDED_TIMES = 0.75  # of these: from here on those that have said nothing make room,
-RPC_CROWD_LOOK_S = 0.5  # within so long
-RPC_SILENT_S = 1.0  # after they last said anything,
-RPC_HELLO_BYTES = 160  # which was no more than this: a hello has 40 to 110, with a small client's first call 200,
-RPC_HELLO_TLS_BYTES = 1_000  # and as much again, or twice that, with TLS
 RPC_STREAMS_MAX = 100  # calls in flight on one connection; clients hold back further ones
 RPC_AT_ONCE = 1_000  # calls in flight on all; an address with as many as are left is refused more as UNAVAILABLE
 RPC_REFUSED_AT_ONCE = 1_000  # such refusals in flight; past it every call is refused as RESOURCE_EXHAUSTED
@@ -327,7 +322,7 @@ RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: the largest authorization, plu
 RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request has arrived
 RPC_MESSAGE_HURRIED_S = 2.0  # instead, if others wait for room: 16 silent calls would take all of an address's share
 RPC_STARTS_A_TURN = 4  # calls started in one turn of the loop, about 0.3 ms each
-RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again by themselves
+RPC_IDLE_S = 60.0  # a connection without calls ends, so that others find a place; clients connect again by themselves
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
@@ -345,7 +340,6 @@ FORWARD_REST_SILENCE_S = 300.0  # a scope's deletion says nothing before it is d
 # --- KEDA's questions ----------------------------------------------------------------------------
 SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
 SCALER_LOOK_S = 0.25  # between two looks at a stream that is watched; what one has seen is told to all for as long
-SCALER_ENDS_SEGMENTS = 64  # of an idle stream, whose ends a watch looks at too: 20 us each
 SCALER_KEPT = 1_000  # streams and groups whose latest numbers are kept, a second's work or less
 SCALER_WATCHES_MAX = 200  # StreamIsActive calls under way on all connections, and on one,
 SCALER_WATCHES_OF_CONNECTION = 50  # for KEDA sends all questions over one, and no more than RPC_STREAMS_MAX at a time

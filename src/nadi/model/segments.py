@@ -208,7 +208,7 @@ class SegmentsByKey:
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch > own))
 
     def sharing(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Segments that share keys with this one, of any epoch: a barrier is created together with what follows it."""
+        """Segments that share keys with this one, of any epoch."""
         return self._sharing(piece, self._epochs.values())
 
     def share(self, one: Keys, other: Keys) -> bool:

@@ -22,7 +22,6 @@ from nadi.access.listener import Listener, raise_file_limit
 from nadi.access.shares import Shares
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
-from nadi.controller.grpc.crowd import Crowd
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError
@@ -122,7 +121,7 @@ class ServerAssembly:
         if config.rest_port is None:
             return
         # a server without REST starts a tenth of a second earlier without these
-        from nadi.controller.metrics.scrape import OwnMetrics
+        from nadi.controller.metrics import OwnMetrics
         from nadi.controller.rest.endpoint import Api, RestAccess
         from nadi.controller.rest.server import RestServer
         from nadi.web.clients import Clients
@@ -169,9 +168,6 @@ class ServerAssembly:
             self._rpc_address = (told, port)
         self._calls.append(add(rpc))
         await rpc.start()
-        crowd = Crowd(port, has_tls=tls is not None, runtime=self._runtime)
-        crowd.start()
-        parts.callback(crowd.close)
         parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
         if not shares_port:

@@ -23,8 +23,7 @@ from starlette.types import Receive, Scope, Send
 from nadi.access.names import Act
 from nadi.access.shares import Shares
 from nadi.controller.rest.bodies import Error
-from nadi.controller.rest.endpoint import Call, Endpoint, Handler, Parameter, on_stream
-from nadi.controller.rest.replies import JSON, encode, reply
+from nadi.controller.rest.endpoint import JSON, Call, Endpoint, Handler, Parameter, encode, on_stream, reply
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import PAGE_BATCH_EVENTS, PAGE_READERS
 from nadi.web.bodies import Batch

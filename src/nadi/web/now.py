@@ -12,8 +12,19 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import SCOPE, STREAM, Call, endpoint, on_cluster, on_scope, on_stream
-from nadi.controller.rest.replies import reply, stream_array
+from nadi.controller.rest.endpoint import (
+    SCOPE,
+    STREAM,
+    Call,
+    endpoint,
+    endpoints_of,
+    on_cluster,
+    on_scope,
+    on_stream,
+    reply,
+    stream_array,
+)
+from nadi.controller.rest.resources import reports
 from nadi.controller.state.records import TxnState
 from nadi.controller.transactions.decisions import txn_text
 from nadi.errors import ConflictError, ScopeNotFoundError, StreamSealedError
@@ -55,17 +66,7 @@ async def _rates(call: Call, scope: str | None) -> Response:
 @endpoint("GET", STREAM + "/segments", on_stream(Act.LOOK), list[SegmentReport])
 async def segments(call: Call) -> Response:
     """List all segments that a stream ever had: their keys, when they took events, and how much."""
-
-    async def pages() -> AsyncIterator[list[SegmentReport]]:
-        token = ""
-        while True:
-            page, token = await call.controller.report(call.stream, SEGMENTS, token)
-            yield list(page)
-            if not token:
-                return
-
-    await call.controller.stream(call.stream)
-    return await stream_array(pages(), call.page)
+    return await reports(call, SEGMENTS)
 
 
 @endpoint("GET", STREAM + "/transactions", on_stream(Act.LOOK), list[bodies.TransactionSeen])
@@ -105,4 +106,4 @@ async def scale(call: Call) -> Response:
     return reply(bodies.Scaling(work.change.epoch - 1), 202)
 
 
-ENDPOINTS = (rates, rates_of_scope, segments, transactions, scale)
+ENDPOINTS = endpoints_of(globals())

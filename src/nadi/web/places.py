@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.rest.endpoint import DATA, Call, Parameter, on_scope, on_stream
-from nadi.controller.rest.replies import no_content, reply
+from nadi.controller.rest.endpoint import DATA, Call, Parameter, no_content, on_scope, on_stream, reply
 from nadi.errors import BookmarkNotFoundError, InvalidArgumentError, NadiError, SliceNotFoundError
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
 from nadi.web import bodies

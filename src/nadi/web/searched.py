@@ -10,8 +10,7 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import Call, on_scope, on_stream
-from nadi.controller.rest.replies import reply
+from nadi.controller.rest.endpoint import Call, on_scope, on_stream, reply
 from nadi.limits import REST_STANDING_QUERIES
 from nadi.web import bodies
 from nadi.web.clients import through_client

@@ -17,8 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nadi.access.names import Act
-from nadi.controller.rest.endpoint import Call, Parameter, on_stream
-from nadi.controller.rest.replies import reply
+from nadi.controller.rest.endpoint import Call, Parameter, on_stream, reply
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, StoreError
 from nadi.limits import REST_SEARCHES
 from nadi.web import bodies

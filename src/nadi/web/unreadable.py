@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import Call, on_scope
-from nadi.controller.rest.replies import reply
+from nadi.controller.rest.endpoint import Call, on_scope, reply
 from nadi.web import bodies
 from nadi.web.clients import through_client
 from nadi.web.places import SCOPE

@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from nadi import limits
 from nadi.access.budget import Budget
 from nadi.config import ServerConfig
-from nadi.controller.rest import endpoint, protocol
+from nadi.controller.rest import protocol
 from nadi.controller.rest import server as rest_server
 from nadi.controller.rest.endpoint import Api, RestAccess
 from nadi.controller.rest.server import RestServer
@@ -71,7 +72,7 @@ async def is_ready(made: RestServer) -> int:
 
 async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 20)
-    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
 
     async with served(monkeypatch) as made:
         crowd = await halves(made, 60)
@@ -82,8 +83,8 @@ async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(protocol, "PATROL_S", 0.05)
+    monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(limits, "PATROL_S", 0.05)
 
     async with served(monkeypatch) as made:
         ((reader, writer),) = await halves(made, 1)
@@ -94,7 +95,7 @@ async def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: py
                 writer.write(b"a")
                 await asyncio.sleep(0.01)
         assert await asyncio.wait_for(silent.read(), 60) == b""
-        monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 60.0)
         assert await is_ready(made) == 200
 
 
@@ -125,8 +126,8 @@ async def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pyte
 
 
 async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SEND_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(protocol, "PATROL_S", 0.05)
+    monkeypatch.setattr(limits, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(limits, "PATROL_S", 0.05)
     made_pages = 0
 
     async def long_list(request: Request) -> Response:
@@ -149,7 +150,7 @@ async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pyte
 
 
 async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(limits, "REST_BODY_TIMEOUT_S", 1.0)
 
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     async with server:
@@ -167,7 +168,7 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
         for _, writer in slow:
             writer.close()
         await until_async(lambda: not budget.held_bytes)
-        monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(limits, "REST_BODY_TIMEOUT_S", 60.0)
         async with httpx.AsyncClient(timeout=60) as client:
             made = await client.post(
                 f"{server.rest_uri}/v1/scopes",
@@ -203,7 +204,7 @@ KEPT_POST = b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (R
 async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, least_bytes: int
 ) -> None:
-    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
     finish = asyncio.Event()
 
     async def work(request: Request) -> Response:

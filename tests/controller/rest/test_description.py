@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode, checks
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from nadi.controller.rest.app import ENDPOINTS
 from nadi.controller.rest.own import MIGRATION_PATH
+from nadi.controller.rest.server import ENDPOINTS
 from nadi.standalone.embedded import EmbeddedServer
 from tests.controller.rest.test_resources import create
 

@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from nadi.controller.rest import protocol, replies
+from nadi import limits
+from nadi.controller.rest import endpoint
+from nadi.controller.rest.endpoint import encode
 from nadi.controller.rest.protocol import cut_portion
-from nadi.controller.rest.replies import encode
 from nadi.limits import (
     REST_BODY_FRAMING_MAX_BYTES,
     REST_BODY_MAX_BYTES,
@@ -108,7 +109,7 @@ async def test_what_is_too_large_ends_the_connection(
 @pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
 async def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     """Also after its answer, which is given before the body is here."""
-    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
 
     async with served(monkeypatch) as made:
         head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
@@ -161,7 +162,7 @@ async def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.Monk
         turn.count()
         return encode(value)
 
-    monkeypatch.setattr(replies, "encode", counted)
+    monkeypatch.setattr(endpoint, "encode", counted)
 
     async with served(monkeypatch, controller=Scopes()) as made, turn:
         crowd = [await open_connection(*address(made)) for _ in range(40)]

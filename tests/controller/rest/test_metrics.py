@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import nadi
 from nadi.client import StreamManager
-from nadi.controller.metrics.families import MEANINGS
-from nadi.controller.metrics.gather import OTHERS
+from nadi.controller.metrics import MEANINGS, OTHERS
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.controller.rpc import calls

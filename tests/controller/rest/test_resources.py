@@ -10,10 +10,8 @@ from msgspec.structs import replace
 
 from nadi.client import StreamManager
 from nadi.controller.rest.bodies import (
-    RetentionKind,
     RetentionPolicy,
     ScalingPolicy,
-    ScalingType,
     TimeBasedRetention,
     UpdateStream,
     config_of,
@@ -155,10 +153,8 @@ def test_retention_is_echoed(
 
 
 def test_the_most_that_is_kept_and_whether_names_count() -> None:
-    scaling = ScalingPolicy(ScalingType.FIXED_NUM_SEGMENTS, 1)
-    body = UpdateStream(
-        scalingPolicy=scaling, retentionPolicy=RetentionPolicy(RetentionKind.LIMITED_DAYS, 1, maxValue=2)
-    )
+    scaling = ScalingPolicy("FIXED_NUM_SEGMENTS", 1)
+    body = UpdateStream(scalingPolicy=scaling, retentionPolicy=RetentionPolicy("LIMITED_DAYS", 1, maxValue=2))
     config = config_of(body)
     assert (config.retention_type, config.retention_param, config.retention_max) == (
         RetentionType.TIME,
@@ -168,7 +164,7 @@ def test_the_most_that_is_kept_and_whether_names_count() -> None:
     assert not config.retention_over_bookmarks
     shown = stream_property(StreamName("home", "meters"), replace(config, retention_over_bookmarks=True))
     assert shown.retentionPolicy == RetentionPolicy(
-        RetentionKind.LIMITED_DAYS,
+        "LIMITED_DAYS",
         1,
         TimeBasedRetention(1, 0, 0),
         maxTimeBasedRetention=TimeBasedRetention(2, 0, 0),
@@ -267,11 +263,11 @@ def test_what_a_stream_keeps(rest: httpx.Client, manager: StreamManager) -> None
     create(rest, "keeping", "a", retentionPolicy={"type": "LIMITED_SIZE_MB", "value": 5})
     path = "/v1/scopes/keeping/streams/a/retention"
     empty = rest.get(path).json()
-    assert (empty["keptBytes"], empty["oldestTime"], empty["heldBy"], empty["moreHolders"]) == (0, None, [], 0)
+    assert (empty["kept_bytes"], empty["oldest_ms"], empty["holders"], empty["more_holders"]) == (0, 0, [], 0)
     with manager.create_writer("keeping", "a") as writer:
         writer.write_event(bytes(92))
     kept = rest.get(path).json()
-    assert kept["keptBytes"] == 100
-    assert kept["oldestTime"] > 1_600_000_000_000
-    assert kept["headStreamCut"] == manager.stream_info("keeping", "a").head.as_text()
+    assert kept["kept_bytes"] == 100
+    assert kept["oldest_ms"] > 1_600_000_000_000
+    assert kept["head"] == manager.stream_info("keeping", "a").head.as_text()
     error_of(rest.get("/v1/scopes/keeping/streams/b/retention"), 404)

@@ -121,7 +121,7 @@ async def test_streams_without_load_are_found_and_merged() -> None:
 
 
 async def test_what_a_store_has_no_room_to_measure_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.controller.periodic.scaling_rounds.LOAD_SEGMENTS", 2)
+    monkeypatch.setattr("nadi.limits.LOAD_SEGMENTS", 2)
     async with elastic() as (controller, store, clock):
         await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
         store.rates = {"home/other/0.#epoch.0": 5.0, "home/other/1.#epoch.0": 5.0}

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from nadi.controller.state.records import TxnState
-from nadi.controller.transactions import commit
+from nadi.controller.transactions import decisions
 from nadi.controller.transactions.decisions import Transactions, txn_text
 from nadi.model.frontier import Frontier
 from nadi.segmentstore.container import table_segments
@@ -98,7 +98,7 @@ def answers_a_commit_before_it_is_stored() -> Iterator[None]:
 
 @contextmanager
 def commits_half_a_transaction() -> Iterator[None]:
-    merge = commit.merge
+    merge = decisions.merge
 
     async def half(flow: Any, name: Any, targets: Any, epoch: int, batch: Any) -> Any:
         positions = await merge(flow, name, targets[:1], epoch, batch)
@@ -106,7 +106,7 @@ def commits_half_a_transaction() -> Iterator[None]:
             ends.update({target.id: 0 for target in targets[1:]})
         return positions
 
-    with mock.patch.object(commit, "merge", half):
+    with mock.patch.object(decisions, "merge", half):
         yield
 
 
@@ -118,7 +118,7 @@ def commits_to_a_scaled_stream_without_sealing() -> Iterator[None]:
         sizes = {segment: await flow.segments.length(name.segment(segment)) for segment in ids}
         await flow.metadata.put_sizes(name, label, sizes)
 
-    with mock.patch.object(commit, "seal_and_measure", measure):
+    with mock.patch.object(decisions, "seal_and_measure", measure):
         yield
 
 

@@ -33,7 +33,7 @@ class Transactions(Client):
             await self._one()
 
     async def _one(self) -> None:
-        begun = await self.control("begin", lambda controller: controller.create_transaction(self.stream, 20_000))
+        begun = await self.control("begin", lambda controller: controller.transactions.create(self.stream, 20_000))
         txn, key = begun.txn_id, f"{self.name}-{next(self._number)}"
         self.history.transactions[txn] = TxnState.OPEN
         appender = Appender(self.world, self.history, f"{self.name}/{txn:x}", self.process)
@@ -54,17 +54,17 @@ class Transactions(Client):
         while self.history.transactions[txn] not in (TxnState.COMMITTED, TxnState.ABORTED):
             await self.pause(5.0)
             self.history.transactions[txn] = await self.control(
-                "state", lambda controller: controller.transaction_state(self.stream, txn)
+                "state", lambda controller: controller.transactions.state(self.stream, txn)
             )
 
     async def _end(self, txn: int) -> None:
         how = self.chance.random()
         try:
             if how < 0.7:
-                await self.control("commit", lambda controller: controller.commit_transaction(self.stream, txn))
+                await self.control("commit", lambda controller: controller.transactions.commit(self.stream, txn))
                 self.history.promised[txn] = TxnState.COMMITTED
             elif how < 0.9:
-                await self.control("abort", lambda controller: controller.abort_transaction(self.stream, txn))
+                await self.control("abort", lambda controller: controller.transactions.abort(self.stream, txn))
                 self.history.promised[txn] = TxnState.ABORTED
         except ConflictError:
             pass  # it had ended by itself
@@ -74,6 +74,6 @@ async def learn_ends(client: Client, history: History, stream: StreamName) -> No
     """Ask what became of transactions whose client was stopped before it knew; wait until they have ended."""
     for txn, state in history.transactions.items():
         while state not in (TxnState.COMMITTED, TxnState.ABORTED):
-            state = await client.control("state", lambda controller: controller.transaction_state(stream, txn))  # noqa: B023
+            state = await client.control("state", lambda controller: controller.transactions.state(stream, txn))  # noqa: B023
             history.transactions[txn] = state
             await asyncio.sleep(5.0)

@@ -54,7 +54,7 @@ class RequestProxy:
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
         self._channels = channels
-        self._own = Answers([directory], access)
+        self._own = Answers(directory, access)
         self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None
@@ -184,7 +184,7 @@ class Forward:
         if call.rpc not in WATCHES:
             asked = channel.unary_unary(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
             return bytes(await asked)
-        call.lasts()
+        await call.lasts()
         replies = channel.unary_stream(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
         try:
             async for reply in replies:

@@ -22,10 +22,9 @@ from nadi.access.shares import Places
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
 from nadi.cluster.proxy.segment_router import endpoint_of
-from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api
+from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, refusal
 from nadi.controller.rest.intake import takes_data
 from nadi.controller.rest.own import CLUSTER_PATH
-from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
 from nadi.limits import (
     FORWARD_REST_AT_ONCE,

@@ -1,8 +1,5 @@
-"""The controller's background tasks, which no call waits for, and the grouping of calls that come in numbers.
-
-The controller's periodic work: each kind in its own task, forever.
-
-A round that fails is logged and tried again with the next; the same failure is logged once, until it changes or ends.
+"""The controller's background tasks, its periodic work, the grouping of calls that come in numbers, and answers that
+many callers share.
 """
 
 from __future__ import annotations
@@ -11,7 +8,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from cachetools import LRUCache
 
 from nadi.errors import ClosedError
 from nadi.limits import CONVOY_FEW, CONVOY_WAIT_S
@@ -21,6 +20,7 @@ from nadi.throttled_log import Complaints
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K")
 _AGAIN_S = 1.0
 BACKGROUND = "controller background"  # their name
 
@@ -34,7 +34,7 @@ class Tasks:
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._begun(coroutine)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(_log_failure)
         return task
 
     def _begun(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -50,12 +50,8 @@ class Tasks:
         """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
         not leave something half done."""
         task = self._begun(coroutine)
-        task.add_done_callback(_seen)
+        task.add_done_callback(seen)
         return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a background task failed", exc_info=task.exception())
 
     async def close(self) -> None:
         self._closed = True
@@ -65,21 +61,22 @@ class Tasks:
             await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # who waited has it, if anybody still did
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a background task failed", exc_info=task.exception())
+
+
+def seen(future: asyncio.Future[Any]) -> None:
+    """For futures whose error is for those who wait, if anybody still does."""
+    if not future.cancelled():
+        future.exception()
 
 
 class Convoy:
-    """Lets work that comes in numbers go in groups, whose members do the same steps at the same time.
+    """Lets work that comes in numbers go in groups, whose members share the frames of a container's log.
 
-    What is asked of a container at one time shares a frame of its log, which costs the same for one as for a hundred.
-    Calls that come one by one, as from many clients, are each at another step, and each has frames of its own. So while
-    some are under way, a new one waits until half of them have arrived, and then sets out with all others that wait.
-    Those that don't get on, because a container is on its way to another server, are seldom half of a group; and they
-    hold the next one up only for a moment.
-
-    few: so many go as they come. wait_s: nobody waits longer than this.
+    While `few` are under way, a new one waits until half of them have arrived, but at most `wait_s`, and then sets out
+    with all others that wait.
     """
 
     def __init__(self, few: int = CONVOY_FEW, wait_s: float = CONVOY_WAIT_S) -> None:
@@ -90,7 +87,6 @@ class Convoy:
 
     @asynccontextmanager
     async def member(self) -> AsyncIterator[None]:
-        """Around the steps."""
         if self._waiting or self._under_way >= self._few:
             await self._turn()
         else:
@@ -129,7 +125,37 @@ class Convoy:
             turn.set_result(None)
 
 
+class Shared(Generic[K, T]):
+    """Answers to questions that many ask at the same time: each is asked once, and again when its answer is `age_s`
+    old, or for `rest` times as long as it took. most: answers kept. An error is for those who waited for it."""
+
+    def __init__(
+        self, clock: Runtime, ask: Callable[[K], Awaitable[T]], *, age_s: float, rest: float = 0.0, most: int = 1
+    ) -> None:
+        self._clock, self._ask, self._age_s, self._rest = clock, ask, age_s, rest
+        self._answers: LRUCache[K, asyncio.Task[tuple[T, float]]] = LRUCache(most)
+
+    async def get(self, key: K) -> T:
+        task = self._answers.get(key)
+        if task is None or (task.done() and self._is_old(task)):
+            task = self._answers[key] = asyncio.create_task(self._asked(key))
+            task.add_done_callback(seen)
+        return (await asyncio.shield(task))[0]  # it goes on for others, though one of them leaves
+
+    async def _asked(self, key: K) -> tuple[T, float]:
+        """The answer, and until when it is new."""
+        began_s = self._clock.monotonic()
+        answer = await self._ask(key)
+        now_s = self._clock.monotonic()
+        return answer, now_s + max(self._age_s, self._rest * (now_s - began_s))
+
+    def _is_old(self, task: asyncio.Task[tuple[T, float]]) -> bool:
+        return task.cancelled() or task.exception() is not None or task.result()[1] <= self._clock.monotonic()
+
+
 class Schedule:
+    """Periodic work, each kind in a task of its own. A round that fails is logged, and the next one tries again."""
+
     def __init__(self, clock: Runtime, tasks: Tasks) -> None:
         self._clock, self._tasks = clock, tasks
         self._complaints = Complaints(log, "%s wait for the next round")

@@ -1,9 +1,10 @@
-"""Runs workflows: one at a time per stream, recorded before they start, finished whatever happens.
+"""Runs workflows: one at a time per stream, recorded before they start, finished whatever happens; and steps that
+several of them share.
 
-`run` takes a stream's lock, lets `begin` check the request, records the work that `begin` returns, and
-then performs its steps until they succeed. The steps are idempotent; a store that can't be reached
-makes them wait and start over. A controller that dies leaves the record, and `resume` finishes the work.
-Workflows run in their own tasks, so a client that hangs up doesn't stop one halfway; one that hasn't begun never will.
+`run` takes a stream's lock, lets `begin` check the request, records the work that `begin` returns, and then performs
+its steps until they succeed. The steps are idempotent; a store that can't be reached makes them wait and start over. A
+controller that dies leaves the record, and `resume` finishes the work. Workflows run in their own tasks, so a client
+that hangs up doesn't stop one halfway; one that hasn't begun never will.
 
 A store has one controller: a deposed one gives no further command (`state.segments`), and its records are fenced with
 the container that has them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
@@ -13,62 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
+from nadi import errors
 from nadi.backoff import Backoff
-from nadi.controller.engine.tasks import Tasks
+from nadi.controller.engine.tasks import Tasks, seen
 from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import (
-    AnyWork,
-    CreateGroupWork,
-    CreateTableWork,
-    CreateWork,
-    DeleteGroupWork,
-    DeleteScopeWork,
-    DeleteTableWork,
-    DeleteWork,
-    RollWork,
-    ScaleWork,
-    SealWork,
-    TruncateWork,
-    UpdateGroupWork,
-    UpdateWork,
-)
-from nadi.controller.state.segments import Segments
-from nadi.controller.state.store import ABSENT, freeing_room
-from nadi.errors import (
-    ClosedError,
-    ConditionFailedError,
-    NotOwnerError,
-    RequestTimeoutError,
-    StorageFullError,
-    UnavailableError,
-)
+from nadi.controller.state.records import AnyWork, EpochChange, ScopeState, Stream, Tagged
+from nadi.controller.state.segments import Segments, together
+from nadi.controller.state.store import ABSENT, ANY_VERSION, freeing_room
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
 from nadi.naming import MARK_PREFIX
 from nadi.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-# They are resumed in this order: inner ones, which others start as part of themselves, come first.
-KINDS: dict[str, type[AnyWork]] = {
-    "roll": RollWork,
-    "scale": ScaleWork,
-    "update": UpdateWork,
-    "truncate": TruncateWork,
-    "seal": SealWork,
-    "create": CreateWork,
-    "delete": DeleteWork,
-    "create_group": CreateGroupWork,
-    "update_group": UpdateGroupWork,
-    "delete_group": DeleteGroupWork,
-    "create_table": CreateTableWork,
-    "delete_table": DeleteTableWork,
-    "scope": DeleteScopeWork,
-}
+# By the names of their records, in the order in which they are resumed.
+KINDS: dict[str, type[AnyWork]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyWork)}
 KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
 # These free space, in their steps or at the end, so they continue on a full disk.
 FREES_ROOM = frozenset(("truncate", "seal", "delete", "delete_group", "delete_table", "scope"))
@@ -89,11 +56,35 @@ class Refused(Exception):
 
 
 class Recorded(NamedTuple):
-    """Recorded work: the key and version of its record."""
-
     work: AnyWork
     key: str
     version: int
+
+
+class _Run:
+    """A request for work, whose caller waits until it is `recorded`, or `done`; an error ends both."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.recorded: asyncio.Future[AnyWork | None] = loop.create_future()
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.is_begun = False
+        self.refusal: Exception | None = None
+        for future in (self.recorded, self.done):
+            future.add_done_callback(seen)
+
+    def record(self, work: AnyWork | None) -> None:
+        if not self.recorded.done():
+            self.recorded.set_result(work)
+
+    def end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        for future in (self.recorded, self.done):
+            if not future.done():
+                future.set_exception(error)
 
 
 class Workflows:
@@ -104,7 +95,7 @@ class Workflows:
         self.tasks = tasks
         self.steps: dict[type[Any], Steps] = {}
         self._pending: dict[str, dict[str, AnyWork]] = {}
-        self._full: dict[str, StorageFullError] = {}  # by the lock's key: the error with which its work waits for space
+        self._full: dict[str, errors.StorageFullError] = {}  # by the lock's key: why its work waits
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, name: StreamName) -> asyncio.Lock:
@@ -121,7 +112,6 @@ class Workflows:
         return f"{name.scope}/{name.stream.removeprefix(MARK_PREFIX)}"
 
     def pending(self, name: StreamName, kind: str) -> AnyWork | None:
-        """The recorded, unfinished work of that kind."""
         return self._pending.get(name.key, {}).get(kind)
 
     @property
@@ -152,70 +142,58 @@ class Workflows:
         nothing to do. On RequestTimeoutError or StorageFullError, work that is recorded continues after
         the reply.
         """
-        loop = asyncio.get_running_loop()
-        recorded: asyncio.Future[AnyWork | None] = loop.create_future()
-        done: asyncio.Future[None] = loop.create_future()
-        is_begun = False
-
-        def failed(error: Exception) -> None:
-            _settle(recorded, error=error)
-            _settle(done, error=error)
-
-        async def flow() -> None:
-            nonlocal is_begun
-            try:
-                async with self.lock(name):
-                    is_begun = True
-                    work = await begin()
-                    if work is not None:
-                        mine = await self._record_surely(name, work, failed)
-                        if mine is None:
-                            return
-                        _settle(recorded, work)
-                        await self.finish(name, mine, reached=lambda: _settle(done), failed=failed)
-                    _settle(recorded, None)
-                    _settle(done)
-            except asyncio.CancelledError:
-                failed(ClosedError("the controller is being stopped: try again"))
-                raise
-            except Exception as error:
-                failed(error)
-
-        task = self.tasks.spawn(flow())
+        run = _Run()
+        task = self.tasks.spawn(self._perform(name, begin, run))
         try:
             async with asyncio.timeout(WORKFLOW_WAIT_S):
-                await self._unless_full(name, recorded)
-                work = await asyncio.shield(recorded)
+                await self._unless_full(name, run)
+                work = await asyncio.shield(run.recorded)
                 if wait:
-                    await asyncio.shield(done)
+                    await asyncio.shield(run.done)
                 return work
         except TimeoutError as error:
-            raise RequestTimeoutError(f"{name} is busy for too long: try again") from error
+            raise errors.RequestTimeoutError(f"{name} is busy for too long: try again") from error
         finally:
-            if not is_begun:  # who gave up leaves the queue: calls have a limit only while somebody waits for them
+            if not run.is_begun:  # who gave up leaves the queue: calls have a limit only while somebody waits for them
                 task.cancel()
-            for future in (recorded, done):
-                future.add_done_callback(_seen)
 
-    async def _unless_full(self, name: StreamName, recorded: asyncio.Future[Any]) -> None:
-        """Wait for `recorded`; StorageFullError if work that goes first is stuck on a full disk."""
-        while not recorded.done():
+    async def _perform(self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]], run: _Run) -> None:
+        try:
+            async with self.lock(name):
+                run.is_begun = True
+                work = await begin()
+                if work is not None and (recorded := await self._record_surely(name, work, run)) is not None:
+                    run.record(work)
+                    await self.finish(name, recorded, run)
+                run.record(None)
+                run.end()
+        except asyncio.CancelledError:
+            run.fail(errors.ClosedError("the controller is being stopped: try again"))
+            raise
+        except Exception as error:
+            run.fail(error)
+
+    async def _unless_full(self, name: StreamName, run: _Run) -> None:
+        """Wait until it is recorded; StorageFullError if work that goes first is stuck on a full disk."""
+        while not run.recorded.done():
             full = self._full.get(self._lock_key(name))
             if full is not None:
-                error = StorageFullError(f"{name} has unfinished work, which waits for room: {full}")
-                _settle(recorded, error=error)
+                error = errors.StorageFullError(f"{name} has unfinished work, which waits for room: {full}")
+                run.fail(error)
                 raise error
-            await asyncio.wait([recorded], timeout=_FULL_LOOK_S)
+            await asyncio.wait([run.recorded], timeout=_FULL_LOOK_S)
 
-    async def _record_surely(
-        self, name: StreamName, work: AnyWork, failed: Callable[[Exception], None]
-    ) -> Recorded | None:
+    async def _record_surely(self, name: StreamName, work: AnyWork, run: _Run) -> Recorded | None:
         """Record work. If the outcome is unknown, report that, do whatever turns out to be recorded, and return None:
         else it might be done after what follows."""
         try:
             return await self.record(name, work)
-        except (ConditionFailedError, UnavailableError) as error:
-            failed(error if isinstance(error, UnavailableError) else UnavailableError(f"{name} is busy: try again"))
+        except (errors.ConditionFailedError, errors.UnavailableError) as error:
+            run.fail(
+                error
+                if isinstance(error, errors.UnavailableError)
+                else errors.UnavailableError(f"{name} is busy: try again")
+            )
         works: dict[str, Recorded] = {}
 
         async def look() -> None:
@@ -252,7 +230,7 @@ class Workflows:
         """Record and finish work as one step of other work, where the step may be repeated."""
         try:
             recorded = await self.record(name, work)
-        except ConditionFailedError:  # recorded by an earlier try that got no answer
+        except errors.ConditionFailedError:  # recorded by an earlier try that got no answer
             key = f"{name.key}/{KIND_OF[type(work)]}"
             found = await self.metadata.work.get(key, fresh=True)
             if found is None:
@@ -260,68 +238,58 @@ class Workflows:
             recorded = Recorded(found.value, key, found.version)
         await self.finish(name, recorded)
 
-    async def finish(
-        self,
-        name: StreamName,
-        recorded: Recorded,
-        *,
-        reached: Callable[[], None] = lambda: None,
-        failed: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
-        """Perform recorded work until it is done, then drop the record. `reached` is called in between: the caller
-        needn't wait for the record to be removed."""
-        work = recorded.work
+    async def finish(self, name: StreamName, recorded: Recorded, run: _Run | None = None) -> None:
+        """Perform recorded work until it is done, then drop the record; whoever waits needn't wait for that."""
+        work, run = recorded.work, run or _Run()
         kind = KIND_OF[type(work)]
-        refusal: Exception | None = None
         self._pending.setdefault(name.key, {})[kind] = work
 
         async def attempt() -> None:
-            nonlocal refusal
             try:
                 with freeing_room() if kind in FREES_ROOM else nullcontext():
                     await self.steps[type(work)](name, work)
             except Refused as refused:
-                refusal = refused.error
-            if refusal is None:
-                reached()
+                run.refusal = refused.error
+            if run.refusal is None:
+                run.end()
             await self.metadata.work.remove_if((recorded.key, recorded.version))
 
         try:
-            await self.persist(f"{kind} {name}", attempt, failed=failed, locked=name)
+            await self.persist(f"{kind} {name}", attempt, run, locked=name)
         finally:
             self._ended(name, kind)
-        if refusal is not None:
-            failed(refusal)
+        if run.refusal is not None:
+            run.fail(run.refusal)
 
     async def persist(
         self,
         what: str,
         attempt: Callable[[], Awaitable[None]],
+        run: _Run | None = None,
         *,
-        failed: Callable[[Exception], None] = lambda error: None,
         locked: StreamName | None = None,
     ) -> None:
         """Try until it succeeds, with growing pauses. Errors other than an outage are logged and reported, and so is
         a full disk, also to those who wait for the lock that the caller holds; it continues once there is space."""
-        key = self._lock_key(locked) if locked is not None else ""
+        key, run = self._lock_key(locked) if locked is not None else "", run or _Run()
         backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=WORKFLOW_RETRY_MAX_S, sleep=self.clock.sleep)
         try:
             while True:
                 try:
                     return await attempt()
-                except StorageFullError as error:
+                except errors.StorageFullError as error:
                     log.warning("%s waits for room on the disk: %s", what, error)
                     self._full[key] = error
-                    failed(error)
+                    run.fail(error)
                     backoff.at_most(_FULL_PAUSE_S)
-                except NotOwnerError as error:
+                except errors.NotOwnerError as error:
                     log.info("%s waits for a container: %s", what, error)
                     backoff.at_most(_MOVED_PAUSE_S)
-                except UnavailableError as error:
+                except errors.UnavailableError as error:
                     log.warning("%s waits for the segment store: %s", what, error)
                 except Exception as error:
                     log.exception("%s failed and is tried again", what)
-                    failed(error)
+                    run.fail(error)
                 await backoff.pause()
         finally:
             self._full.pop(key, None)
@@ -350,15 +318,68 @@ class Workflows:
                 await self.finish(name, works[kind])
 
 
-def _settle(future: asyncio.Future[Any], value: Any = None, *, error: BaseException | None = None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+# --- steps that several workflows share; each may be repeated ----------------------------------------
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()  # a caller that gave up doesn't leave an unread error behind
+def check_all(what: str, *wanted: tuple[bool, str]) -> None:
+    """InvalidArgumentError for the first of a configuration's needs that isn't met."""
+    for is_met, need in wanted:
+        if not is_met:
+            raise errors.InvalidArgumentError(f"the {what}'s configuration is wrong: it needs {need}")
+
+
+async def check_scope(flow: Workflows, scope: str) -> None:
+    """Raise Refused if the scope is being deleted or gone.
+
+    A creation calls this once its work is recorded; deleting a scope marks it DELETING and then looks for unfinished
+    work. So either the deletion sees the record and waits for it, or the creation sees the mark and undoes what is
+    made.
+    """
+    found = await flow.metadata.scopes.get(scope, fresh=True)
+    if found is None or found.value.state is ScopeState.DELETING:
+        raise Refused(errors.ScopeNotFoundError(scope))
+
+
+async def seal_and_measure(flow: Workflows, name: StreamName, ids: Iterable[int], label: str) -> None:
+    sizes: dict[int, int] = {}
+
+    async def one(segment: int) -> None:
+        await flow.segments.seal(name.segment(segment))
+        sizes[segment] = await flow.segments.length(name.segment(segment))
+
+    await together(one(segment) for segment in ids)
+    await flow.metadata.put_sizes(name, label, sizes)
+
+
+async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
+    history = await flow.metadata.history(name)
+    stream, version = await flow.metadata.stream(name)
+    stream = replace(
+        stream,
+        epoch=change.epoch,
+        reference=change.reference,
+        epoch_created_ms=change.created_ms,
+        segments=history.epoch(change.epoch),
+    )
+    await flow.metadata.put_stream(name, stream, version)
+    return stream
+
+
+async def index_tags(flow: Workflows, name: StreamName, before: Sequence[str], after: Sequence[str]) -> None:
+    """Add the tags that the stream gains to the index of its scope, and drop those that it loses. This goes before the
+    change of its record: while the old one stands, a repeated step can work it out again. So the index may be ahead."""
+    table = flow.metadata.tags(name.scope)
+    if added := [tag for tag in after if tag not in before]:
+        await table.put_all([(_tag_prefix(tag) + name.stream, Tagged(), ANY_VERSION) for tag in added])
+    await table.remove([_tag_prefix(tag) + name.stream for tag in before if tag not in after])
+
+
+async def tagged(flow: Workflows, scope: str, tag: str, token: bytes, count: int) -> tuple[list[str], bytes]:
+    """A page of names of streams that have the tag, and the token to continue from; an empty page is the end."""
+    found, token = await flow.metadata.tags(scope).page(token, count, prefix=_tag_prefix(tag))
+    return [key.rpartition("/")[2] for key, _ in found], token
+
+
+def _tag_prefix(tag: str) -> str:
+    """The tag in hex: it may contain anything, and must not be a prefix of another tag's keys."""
+    return tag.encode().hex() + "/"

@@ -1,4 +1,4 @@
-"""The gRPC server around the controller's services: its limits, and what every call goes through.
+"""The gRPC server around the controller's service: its limits, and what every call goes through.
 
 A call takes a place among those of its address, its request room while it comes and while it is worked on, and a turn;
 then it is parsed, and its method asked, for callers whom access permits. No exception leaves a handler, for UNKNOWN
@@ -12,50 +12,186 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
+from nadi import limits
 from nadi.access.loop_turns import LoopTurns
 from nadi.access.shares import Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.calls import (
-    CommitService,
-    EventTimeService,
-    KeyValueTableService,
-    ReaderGroupService,
-    ReportService,
-    ScalerService,
-    TransactionService,
-)
-from nadi.controller.grpc.requests import Place, Room, Watches, parsed
 from nadi.controller.grpc.service import Service
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
-from nadi.limits import (
-    RPC_AT_ONCE,
-    RPC_CONNECTIONS_MAX,
-    RPC_IDLE_S,
-    RPC_KEEPALIVE_S,
-    RPC_KEEPALIVE_TIMEOUT_S,
-    RPC_MESSAGE_HURRIED_S,
-    RPC_MESSAGE_MAX_BYTES,
-    RPC_MESSAGE_TIMEOUT_S,
-    RPC_METADATA_MAX_BYTES,
-    RPC_RECEIVING_BYTES,
-    RPC_REFUSED_AT_ONCE,
-    RPC_SENT_AHEAD_BYTES,
-    RPC_SMALL_BYTES,
-    RPC_STARTS_A_TURN,
-    RPC_STREAMS_MAX,
-    RPC_WORK_BYTES,
-    RPC_WORK_TIMES,
-    TLS_HANDSHAKE_S,
-)
 from nadi.wire.rpc.codes import code_of
 from nadi.wire.rpc.service import SERVICES, WATCHES, Methods
+
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+_VARINT_MAX_BYTES = 10
+
+
+async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[None]]) -> Message:
+    """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions.
+
+    2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on. No request needs more of
+    one kind than two epochs of a stream have segments, so parts are counted first.
+    """
+    try:
+        if len(raw) <= limits.RPC_PORTION_BYTES:
+            message = kind.FromString(raw)
+        else:
+            message = kind()
+            for begin, end in _portions(raw, 0, len(raw), kind.DESCRIPTOR):
+                message.MergeFromString(raw[begin:end])
+                await turn()
+    except DecodeError as error:
+        raise InvalidArgumentError(f"the request is no {kind.DESCRIPTOR.name}") from error
+    for field, value in message.ListFields():
+        if field.is_repeated and len(value) > limits.RPC_PARTS_MAX:
+            raise _too_many(field.name)
+    return message
+
+
+def _portions(raw: bytes, at: int, end: int, kind: Any) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of fields to parse together: few of them, or few bytes. (0, 0) is a pause."""
+    begun, parts = at, 0
+    counts = Counter[int]()
+    while at < end:
+        number, inside, following = _field(raw, at, end)
+        counts[number] += 1
+        if counts[number] > limits.RPC_PARTS_MAX:
+            raise _too_many(kind.fields_by_number[number].name if number in kind.fields_by_number else str(number))
+        parts += 1
+        if following - at > limits.RPC_PORTION_BYTES:
+            field = kind.fields_by_number.get(number)
+            if field is not None and field.message_type is not None and raw[at] & 7 == _BYTES:
+                for _ in _portions(raw, inside, following, field.message_type):
+                    yield 0, 0
+        at = following
+        if at - begun >= limits.RPC_PORTION_BYTES or parts >= limits.RPC_PORTION_PARTS:
+            yield begun, at
+            begun, parts = at, 0
+    if begun < end:
+        yield begun, end
+
+
+def _field(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Number of the field at this position, where its content starts, and where it ends."""
+    tag, at = _varint(raw, at, end)
+    form = tag & 7
+    inside = at
+    if form == _BYTES:
+        length, inside = _varint(raw, at, end)
+        at = inside + length
+    elif form == _VARINT:
+        _, at = _varint(raw, at, end)
+    elif form in (_FIXED_32, _FIXED_64):
+        at += 4 if form == _FIXED_32 else 8
+    else:
+        raise DecodeError(f"there are no fields of form {form}")
+    if at > end:
+        raise DecodeError("the message ends within a field")
+    return tag >> 3, inside, at
+
+
+def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    if at < end and raw[at] < 0x80:  # nearly always
+        return raw[at], at + 1
+    found = 0
+    for shift, place in enumerate(range(at, min(end, at + _VARINT_MAX_BYTES))):
+        found |= (raw[place] & 0x7F) << 7 * shift
+        if raw[place] < 0x80:
+            return found, place + 1
+    raise DecodeError("the message ends within a number")
+
+
+def _too_many(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the request has more than {limits.RPC_PARTS_MAX:,} parts in {what}: no stream has as many"
+    )
+
+
+class Room:
+    """Memory for the requests of calls: `total_bytes` in all, of which `held_bytes` are in use. One address holds at
+    most half of it, and waiting addresses take turns.
+
+    gRPC hands over nothing of a request until it is asked to, and doesn't say how large it is; until then the bytes
+    stay in the network. So only requests that have room are in memory.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.most_of_address_bytes = total_bytes // 2
+        self.held_bytes = 0
+        self._of_address: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[tuple[asyncio.Future[None], int]]] = OrderedDict()
+
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    @asynccontextmanager
+    async def of(self, address: str, size_bytes: int) -> AsyncIterator[None]:
+        """Hold that much, capped at half of the total; UnavailableError if it isn't free in time."""
+        size_bytes = min(size_bytes, self.most_of_address_bytes)
+        if address not in self._waiting and self._fits(address, size_bytes):
+            self._change(address, size_bytes)
+        else:
+            await self._turn(address, size_bytes)
+        try:
+            yield
+        finally:
+            self._change(address, -size_bytes)
+            self._let_in()
+
+    async def _turn(self, address: str, size_bytes: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append((turn, size_bytes))
+        try:
+            async with asyncio.timeout(limits.RPC_ROOM_TIMEOUT_S):
+                await turn
+        except BaseException as error:
+            if not turn.cancelled():  # it was let in but is no longer wanted
+                self._change(address, -size_bytes)
+            self._let_in()  # who came after this one may fit
+            if isinstance(error, TimeoutError):
+                raise UnavailableError(
+                    f"the requests of others took all room for {limits.RPC_ROOM_TIMEOUT_S:.0f} s: try again"
+                ) from error
+            raise
+
+    def _let_in(self) -> None:
+        """Let in whoever fits, one of each address after the other."""
+        has_let_in = True
+        while has_let_in:
+            has_let_in = False
+            for address, turns in list(self._waiting.items()):
+                while turns and turns[0][0].done():  # given up
+                    turns.popleft()
+                if turns and self._fits(address, turns[0][1]):
+                    turn, size_bytes = turns.popleft()
+                    self._change(address, size_bytes)
+                    turn.set_result(None)
+                    self._waiting.move_to_end(address)  # after the others next time
+                    has_let_in = True
+                if not turns:
+                    del self._waiting[address]
+
+    def _fits(self, address: str, size_bytes: int) -> bool:
+        is_room = self.held_bytes + size_bytes <= self.total_bytes
+        return is_room and self._of_address[address] + size_bytes <= self.most_of_address_bytes
+
+    def _change(self, address: str, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        self._of_address[address] += size_bytes
+        if not self._of_address[address]:
+            del self._of_address[address]
+
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +201,18 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", round(RPC_KEEPALIVE_S * 1000)),
-    ("grpc.keepalive_timeout_ms", round(RPC_KEEPALIVE_TIMEOUT_S * 1000)),
-    ("grpc.max_connection_idle_ms", round(RPC_IDLE_S * 1000)),
-    ("grpc.server_handshake_timeout_ms", round(TLS_HANDSHAKE_S * 1000)),
-    ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
-    ("grpc.max_concurrent_streams", RPC_STREAMS_MAX),
+    ("grpc.keepalive_time_ms", round(limits.RPC_KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(limits.RPC_KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", round(limits.RPC_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", round(limits.TLS_HANDSHAKE_S * 1000)),
+    ("grpc.max_allowed_incoming_connections", limits.RPC_CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", limits.RPC_STREAMS_MAX),
     ("grpc.http.overload_protection", 0),  # else calls that have ended count until Python lets go of them
-    ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
-    ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
-    ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
+    ("grpc.max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
+    ("grpc.absolute_max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
     ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
-    ("grpc.http2.lookahead_bytes", RPC_SENT_AHEAD_BYTES),
+    ("grpc.http2.lookahead_bytes", limits.RPC_SENT_AHEAD_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 
@@ -91,9 +227,8 @@ def rpc_server(*, shares_port: bool = False, **arguments: Any) -> grpc.aio.Serve
     processes may listen at its port, too."""
     logging.getLogger(_GRPC_LOGGER).addFilter(_is_fault)  # once, however often
     options = dict(SERVER_OPTIONS) | {"grpc.so_reuseport": int(shares_port)}
-    return grpc.aio.server(
-        options=list(options.items()), maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
-    )
+    at_once = limits.RPC_AT_ONCE + limits.RPC_REFUSED_AT_ONCE
+    return grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=at_once, **arguments)
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
@@ -106,7 +241,9 @@ class Call:
 
     __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
 
-    def __init__(self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: Place) -> None:
+    def __init__(
+        self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: AsyncExitStack
+    ) -> None:
         self.rpc, self.raw = rpc, raw
         self._context, self._peer = context, peer
         self._turns, self._working = turns, working
@@ -128,12 +265,11 @@ class Call:
         self.raw = b""
         return request
 
-    def lasts(self) -> None:
+    async def lasts(self) -> None:
         """It will last, while its request takes no more memory: that is others' from here on."""
-        self._working.leave()
+        await self._working.aclose()
 
     async def write(self, reply: Message | bytes) -> None:
-        """Send one reply of several, a message or its bytes."""
         await self._context.write(reply)
 
 
@@ -150,31 +286,59 @@ class Refusal(Exception):
 
 
 class Answers:
-    """The answers of some services' methods; with access, only to permitted callers."""
+    """The answers of a service's methods; with access, only to permitted callers."""
 
-    def __init__(self, services: Sequence[object], access: ControllerAccess | None = None) -> None:
+    def __init__(self, service: object, access: ControllerAccess | None = None) -> None:
         self._access = access
-        self._methods = {rpc: _method(rpc, services) for rpc in KINDS}
-        self._watches = Watches()
+        self._methods = {rpc: getattr(service, name) for rpc in KINDS if hasattr(service, name := _snake(rpc))}
+        self._watches: Counter[str] = Counter()  # under way, of each connection
 
     def has(self, rpc: str) -> bool:
-        return self._methods[rpc] is not None
+        return rpc in self._methods
 
     async def answer(self, call: Call) -> Any:
         request = await call.parsed()
         method = self._methods[call.rpc]
         if call.rpc in WATCHES:
-            call.lasts()
-            return await self._watches.answer(call.rpc, method, request, call, self._access)
+            await call.lasts()
+            return await self._watch(method, request, call)
         if self._access is not None:
             return await self._access.answer(call.rpc, method, request, call)
         return await method(request)
 
+    async def _watch(self, method: Callable[[Any], AsyncGenerator[Any, None]], request: Any, call: Call) -> None:
+        """Send what `method` yields, as long as access permits it; UnavailableError where there are too many: for it
+        takes a place of all calls for as long as it lasts."""
+        if self._access is not None:
+            await self._access.permit(call.rpc, request, call)
+        peer, of_one, of_all = call.peer(), limits.SCALER_WATCHES_OF_CONNECTION, limits.SCALER_WATCHES_MAX
+        if self._watches[peer] >= of_one or self._watches.total() >= of_all:
+            raise UnavailableError(
+                f"there are too many calls of {call.rpc}: {of_one} on a connection and {of_all} in all are taken; ask "
+                "now and then instead, as KEDA does for triggers of the type external"
+            )
+        self._watches[peer] += 1
+        sending = asyncio.create_task(_send(method(request), call))
+        try:
+            while not (await asyncio.wait([sending], timeout=limits.SCALER_PERMIT_S))[0]:
+                if self._access is not None:
+                    await self._access.permit(call.rpc, request, call)
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._watches[peer] -= 1
+            self._watches += Counter()  # without those that have none
+
+
+async def _send(replies: AsyncGenerator[Any, None], call: Call) -> None:
+    async with aclosing(replies):
+        async for reply in replies:
+            await call.write(reply)
+
 
 def answers_of(controller: Controller, access: ControllerAccess | None = None) -> Answers:
-    """Those of a controller, to every RPC."""
-    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
-    return Answers([kind(controller) for kind in (*kinds, CommitService, ScalerService)], access)
+    return Answers(Service(controller), access)
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
@@ -188,16 +352,16 @@ def add_answers(
 ) -> Shares:
     """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
     made a call, of its context."""
-    turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
+    calls = _Calls(answer, peer_of)
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come
             rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
-                _guarded(rpc, answer, peer_of, turns, rooms), response_serializer=_serialized
+                partial(calls.handle, rpc), response_serializer=_serialized
             )
             for rpc in methods
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-    return rooms.calls
+    return calls.shares
 
 
 def _serialized(reply: Any) -> bytes:
@@ -208,44 +372,30 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _method(rpc: str, services: Sequence[object]) -> Any:
-    """The method that answers an RPC, from the one service that has it: an `Answer`, or `Replies` of `watches`; None if
-    none has."""
-    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
-    assert len(found) <= 1, f"{rpc} has one service"
-    return found[0] if found else None
+class _Calls:
+    """Those of one server, and room for their requests: while they come, and while they are worked on."""
 
+    def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
+        self._answer, self._peer_of = answer, peer_of
+        self.shares, self._turns = Shares(limits.RPC_AT_ONCE), LoopTurns(limits.RPC_STARTS_A_TURN)
+        self._receiving, self._work = Room(limits.RPC_RECEIVING_BYTES), Room(limits.RPC_WORK_BYTES)
 
-class _Rooms:
-    """For the calls of one server, and their requests: while they come, and while they are worked on."""
-
-    def __init__(self) -> None:
-        self.calls = Shares(RPC_AT_ONCE)
-        self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
-
-
-def _guarded(
-    rpc: str, answer: Answer, peer_of: Callable[[Any], str], turns: LoopTurns, rooms: _Rooms
-) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
-    """A handler that lets no exception out.
-
-    The request is parsed here rather than by gRPC, which answers UNKNOWN to bad ones.
-    """
-
-    async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
-        peer = peer_of(context)
+    async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
+        """A handler that lets no exception out. The request is parsed here rather than by gRPC, which answers UNKNOWN
+        to bad ones."""
+        peer = self._peer_of(context)
         address = peer.rpartition(":")[0]
-        if not rooms.calls.enter(address):
+        if not self.shares.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
-        coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
-            await coming.take(RPC_MESSAGE_MAX_BYTES)
-            call = Call(rpc, await _received(requests, rooms.receiving), context, peer, turns, worked_on)
-            if len(call.raw) > RPC_SMALL_BYTES:
-                await worked_on.take(RPC_WORK_TIMES * len(call.raw))
-            coming.leave()
-            await turns.mine(peer)
-            return await answer(call)
+            async with AsyncExitStack() as coming, AsyncExitStack() as working:
+                await coming.enter_async_context(self._receiving.of(address, limits.RPC_MESSAGE_MAX_BYTES))
+                call = Call(rpc, await _received(requests, self._receiving), context, peer, self._turns, working)
+                if len(call.raw) > limits.RPC_SMALL_BYTES:
+                    await working.enter_async_context(self._work.of(address, limits.RPC_WORK_TIMES * len(call.raw)))
+                await coming.aclose()
+                await self._turns.mine(peer)
+                return await self._answer(call)
         except Refusal as refusal:
             code, text = refusal.code, refusal.text
         except Exception as error:
@@ -254,12 +404,8 @@ def _guarded(
                 log.exception("%s failed", rpc)
             text = str(error) if isinstance(error, NadiError) else f"{rpc} failed inside the controller"
         finally:
-            coming.leave()
-            worked_on.leave()
-            rooms.calls.leave(address)
+            self.shares.leave(address)
         return await context.abort(code, text)
-
-    return handle
 
 
 async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
@@ -269,14 +415,14 @@ async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
 
     def hurry() -> None:
         nonlocal look
-        if room.is_waited_for:
+        if room.is_waited_for():
             limit.reschedule(loop.time())
         else:
-            look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+            look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
 
-    look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+    look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
     try:
-        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S) as limit:
+        async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S) as limit:
             raw = await anext(requests, None)
     except TimeoutError as error:
         raise UnavailableError("the request did not come in time: try again") from error

@@ -1,55 +1,129 @@
-"""The RPCs of scopes, streams and segments, of Pravega's ControllerService.
+"""The RPCs of Pravega's ControllerService, of nadi's own services, and of KEDA's.
 
-One method for each RPC turns messages into calls of `Controller` and its results into what both official clients
-understand. Expected outcomes go into the reply's status; other errors are raised, and become gRPC codes (`server`).
+Each method turns messages into calls of `Controller` and its results into what the official clients understand.
+Expected outcomes go into the reply's status (`outcomes`); other errors are raised, and become gRPC codes (`server`).
 In-band FAILURE makes the Python client stall for a minute, so it is used only where nothing else is understood.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+from uuid import UUID
 
-from nadi.controller.grpc.calls import Rpcs, outcomes
+import msgspec
+
+from nadi import errors
+from nadi.controller.autoscaler import metadata_of, trigger
+from nadi.controller.controller import Controller
+from nadi.controller.event_time import InvalidTimeError
 from nadi.controller.grpc.messages import (
     config_message,
     config_of,
+    group_config_of,
+    group_message,
+    group_name,
     range_message,
     ranges_message,
     segment_id_message,
     stream_info,
     stream_name,
+    txn_id_of,
+    txn_message,
+    uuid_of,
     with_all,
 )
 from nadi.controller.state.history import PreconditionError
-from nadi.controller.state.metadata import StreamName
-from nadi.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidArgumentError,
-    InvalidNameError,
-    NotEmptyError,
-    NotFoundError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
-    StreamNotSealedError,
-    StreamSealedError,
-)
-from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.controller.state.metadata import GroupName, StreamName, TableName
+from nadi.controller.state.records import TableConfig, TxnState
+from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
+from nadi.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
+from nadi.limits import STREAM_MAX_SEGMENTS, TXN_TOGETHER_MAX
 from nadi.naming import segment_name
 from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc import externalscaler_pb2 as scaler_pb
+from nadi.wire.rpc import reports_pb2 as reports_pb
+from nadi.wire.rpc import transactions_pb2 as together_pb
 
 log = logging.getLogger(__name__)
 
-_updated = outcomes(
-    pb.UpdateStreamStatus,
-    SCOPE_NOT_FOUND=ScopeNotFoundError,
-    STREAM_NOT_FOUND=StreamNotFoundError,
-    STREAM_SEALED=StreamSealedError,
-)
+_NO_TIME = -(1 << 63)
+_MOST = (1 << 63) - 1
+Fields = dict[str, Any]  # of a reply, by name
+Errors = type[Exception] | tuple[type[Exception], ...]
+Method = Callable[[Any, Any], Awaitable[Any]]
+
+_LOST = (errors.TransactionFailedError, errors.TransactionNotFoundError)
+_ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the replies that have it
+    "SCOPE_EXISTS": errors.AlreadyExistsError,
+    "STREAM_EXISTS": errors.AlreadyExistsError,
+    "TABLE_EXISTS": errors.AlreadyExistsError,
+    "INVALID_SCOPE_NAME": errors.InvalidNameError,
+    "INVALID_STREAM_NAME": errors.InvalidNameError,
+    "INVALID_RG_NAME": errors.InvalidNameError,
+    "INVALID_TABLE_NAME": errors.InvalidNameError,
+    "SCOPE_NOT_FOUND": ScopeNotFoundError,
+    "SCOPE_NOT_EMPTY": errors.NotEmptyError,
+    "STREAM_NOT_FOUND": StreamNotFoundError,
+    "STREAM_DOES_NOT_EXIST": StreamNotFoundError,
+    "STREAM_SEALED": errors.StreamSealedError,
+    "STREAM_NOT_SEALED": errors.StreamNotSealedError,
+    "STREAM_CUT_NOT_VALID": errors.InvalidStreamCutError,
+    "RG_NOT_FOUND": errors.ReaderGroupNotFoundError,
+    "SUBSCRIBER_NOT_FOUND": errors.SubscriberNotFoundError,
+    "INVALID_CONFIG": errors.GenerationMismatchError,
+    "GENERATION_MISMATCH": errors.GenerationMismatchError,
+    "TABLE_NOT_FOUND": errors.KeyValueTableNotFoundError,
+    "TRANSACTION_NOT_FOUND": _LOST,  # also what comes too late: FAILURE would be retried
+    "LEASE_TOO_LARGE": LeaseTooLargeError,
+    "MAX_EXECUTION_TIME_EXCEEDED": ExecutionTimeExceededError,
+    "UNKNOWN": errors.TransactionNotFoundError,
+    "INVALID_TIME": InvalidTimeError,
+    "INVALID_POSITION": errors.InvalidStreamCutError,
+    "UNKNOWN_WRITER": errors.WriterNotFoundError,
+}
 
 
-class Service(Rpcs):
+def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[Method], Method]:
+    """Let a method's reply be a `kind` whose status is SUCCESS, or stands for what the method raised; more: errors that
+    it has another status for.
+
+    The method returns the reply's other fields, or None; also the status where it isn't SUCCESS. `field` is its name.
+    """
+    statuses = [
+        (found, getattr(kind, name)) for name, found in (*more.items(), *_ERRORS.items()) if hasattr(kind, name)
+    ]
+
+    def with_status(method: Method) -> Method:
+        @functools.wraps(method)
+        async def answer(service: Any, request: Any) -> Any:
+            try:
+                fields = await method(service, request) or {}
+            except Exception as error:
+                status = next((status for found, status in statuses if isinstance(error, found)), None)
+                if status is None:
+                    raise
+                return kind(**{field: status})
+            if field not in fields:
+                fields[field] = kind.SUCCESS
+            return kind(**fields)
+
+        return answer
+
+    return with_status
+
+
+class Service:
+    """A method for each RPC, named as in the protocol but in snake case."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
     # --- discovery -------------------------------------------------------------------------------
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
@@ -74,11 +148,11 @@ class Service(Rpcs):
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    @outcomes(pb.CreateScopeStatus, INVALID_SCOPE_NAME=InvalidNameError, SCOPE_EXISTS=AlreadyExistsError)
+    @outcomes(pb.CreateScopeStatus)
     async def create_scope(self, request: pb.ScopeInfo) -> None:
         await self._controller.create_scope(request.scope)
 
-    @outcomes(pb.DeleteScopeStatus, SCOPE_NOT_FOUND=ScopeNotFoundError, SCOPE_NOT_EMPTY=NotEmptyError)
+    @outcomes(pb.DeleteScopeStatus)
     async def delete_scope(self, request: pb.ScopeInfo) -> None:
         await self._controller.delete_scope(request.scope)
 
@@ -119,32 +193,23 @@ class Service(Rpcs):
 
     # --- streams ---------------------------------------------------------------------------------
 
-    @outcomes(
-        pb.CreateStreamStatus,
-        INVALID_STREAM_NAME=InvalidNameError,
-        SCOPE_NOT_FOUND=ScopeNotFoundError,
-        STREAM_EXISTS=AlreadyExistsError,
-    )
+    @outcomes(pb.CreateStreamStatus)
     async def create_stream(self, request: pb.StreamConfig) -> None:
         await self._controller.create_stream(stream_name(request.streamInfo), config_of(request))
 
-    @_updated
+    @outcomes(pb.UpdateStreamStatus)
     async def update_stream(self, request: pb.StreamConfig) -> None:
         await self._controller.update_stream(stream_name(request.streamInfo), config_of(request))
 
-    @_updated
+    @outcomes(pb.UpdateStreamStatus)
     async def truncate_stream(self, request: pb.StreamCut) -> None:
         await self._controller.truncate_stream(stream_name(request.streamInfo), dict(request.cut))
 
-    @_updated
+    @outcomes(pb.UpdateStreamStatus)
     async def seal_stream(self, request: pb.StreamInfo) -> None:
         await self._controller.seal_stream(stream_name(request))
 
-    @outcomes(
-        pb.DeleteStreamStatus,
-        STREAM_NOT_FOUND=(ScopeNotFoundError, StreamNotFoundError),
-        STREAM_NOT_SEALED=StreamNotSealedError,
-    )
+    @outcomes(pb.DeleteStreamStatus, STREAM_NOT_FOUND=ScopeNotFoundError)
     async def delete_stream(self, request: pb.StreamInfo) -> None:
         await self._controller.delete_stream(stream_name(request))
 
@@ -177,10 +242,6 @@ class Service(Rpcs):
         )
         return await with_all(pb.SegmentsAtTime(), "segments", parts)
 
-    async def get_segments_immediatly_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
-        """The protocol's first spelling, which old clients still use."""
-        return await self.get_segments_immediately_following(request)
-
     async def get_segments_immediately_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         name = stream_name(request.streamInfo)
         found = await self._controller.successors(name, request.segmentId)
@@ -188,6 +249,8 @@ class Service(Rpcs):
         return pb.SuccessorResponse(
             segments=[entry(segment=range_message(name, new), value=before) for new, before in found]
         )
+
+    get_segments_immediatly_following = get_segments_immediately_following  # the first spelling, of old clients
 
     async def get_segments_between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         name = stream_name(request.streamInfo)
@@ -217,7 +280,7 @@ class Service(Rpcs):
             work = await self._controller.scale(name, sealed, ranges, request.scaleTimestamp)
         except PreconditionError:
             return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
-        except (ConflictError, InvalidArgumentError, StreamNotFoundError) as error:
+        except (errors.ConflictError, InvalidArgumentError, StreamNotFoundError) as error:
             log.info("scale of %s refused: %s", name, error)
             return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         return pb.ScaleResponse(
@@ -230,6 +293,231 @@ class Service(Rpcs):
         status = pb.ScaleStatusResponse
         try:
             done = await self._controller.is_scaled(stream_name(request.streamInfo), request.epoch)
-        except NotFoundError:
+        except errors.NotFoundError:
             return status(status=status.INVALID_INPUT)
         return status(status=status.SUCCESS if done else status.IN_PROGRESS)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    @outcomes(pb.CreateReaderGroupResponse)
+    async def create_reader_group(self, request: pb.ReaderGroupConfiguration) -> Fields:
+        """An existing group is returned with its configuration: the client compares it with its own."""
+        name, config = group_name(request), await group_config_of(request)
+        given = uuid_of(request.readerGroupId)
+        group_id = given if given.int else UUID(self._controller.clock.unique(), version=4)
+        group = await self._controller.create_reader_group(name, config, str(group_id))
+        return {"config": await group_message(name, group)}
+
+    @outcomes(pb.ReaderGroupConfigResponse)
+    async def get_reader_group_config(self, request: pb.ReaderGroupInfo) -> Fields:
+        name = GroupName(request.scope, request.readerGroup)
+        return {"config": await group_message(name, await self._controller.reader_group(name))}
+
+    @outcomes(pb.UpdateReaderGroupResponse)
+    async def update_reader_group(self, request: pb.ReaderGroupConfiguration) -> Fields:
+        name, config = group_name(request), await group_config_of(request)
+        group_id = str(uuid_of(request.readerGroupId))
+        generation = await self._controller.update_reader_group(name, config, group_id, request.generation)
+        return {"generation": generation}
+
+    @outcomes(pb.DeleteReaderGroupStatus)
+    async def delete_reader_group(self, request: pb.ReaderGroupInfo) -> None:
+        name = GroupName(request.scope, request.readerGroup)
+        await self._controller.delete_reader_group(name, str(uuid_of(request.readerGroupId)))
+
+    # --- subscribers -----------------------------------------------------------------------------
+
+    @outcomes(pb.SubscribersResponse)
+    async def list_subscribers(self, request: pb.StreamInfo) -> Fields:
+        return {"subscribers": await self._controller.subscribers(stream_name(request))}
+
+    @outcomes(pb.UpdateSubscriberStatus)
+    async def update_subscriber_stream_cut(self, request: pb.SubscriberStreamCut) -> None:
+        name, cut = stream_name(request.streamCut.streamInfo), dict(request.streamCut.cut)
+        group_id = str(uuid_of(request.readerGroupId))
+        await self._controller.publish_cut(name, request.subscriber, group_id, request.generation, cut)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    @outcomes(pb.CreateKeyValueTableStatus)
+    async def create_key_value_table(self, request: pb.KeyValueTableConfig) -> None:
+        config = TableConfig(
+            request.partitionCount, request.primaryKeyLength, request.secondaryKeyLength, request.rolloverSizeBytes
+        )
+        await self._controller.create_table(_table_name(request), config)
+
+    async def get_current_segments_key_value_table(self, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
+        """Its partitions, under the table's own name: clients add the suffix themselves when they ask for a place."""
+        name = _table_name(request)
+        table = await self._controller.table(name)
+        return await ranges_message(StreamName(*name), table.segments)
+
+    async def list_key_value_tables_in_scope(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
+        scope, token = request.scope.scope, request.continuationToken.token
+        status = pb.KVTablesInScopeResponse.SUCCESS
+        names: list[str] = []
+        try:
+            names, token = await self._controller.list_tables(scope, token)
+        except ScopeNotFoundError:
+            status = pb.KVTablesInScopeResponse.SCOPE_NOT_FOUND
+        return pb.KVTablesInScopeResponse(
+            kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in names],
+            continuationToken=pb.ContinuationToken(token=token),
+            status=status,
+        )
+
+    @outcomes(pb.KeyValueTableConfigResponse)
+    async def get_key_value_table_configuration(self, request: pb.KeyValueTableInfo) -> Fields:
+        name = _table_name(request)
+        config = (await self._controller.table(name)).config
+        message = pb.KeyValueTableConfig(
+            scope=name.scope,
+            kvtName=name.table,
+            partitionCount=config.partitions,
+            primaryKeyLength=config.primary_key_bytes,
+            secondaryKeyLength=config.secondary_key_bytes,
+            rolloverSizeBytes=config.rollover_size_bytes,
+        )
+        return {"config": message}
+
+    @outcomes(pb.DeleteKVTableStatus)
+    async def delete_key_value_table(self, request: pb.KeyValueTableInfo) -> None:
+        await self._controller.delete_table(_table_name(request))
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    async def create_transaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
+        name = stream_name(request.streamInfo)
+        try:
+            begun = await self._controller.transactions.create(name, request.lease)
+        except errors.StreamSealedError as error:  # INVALID_ARGUMENT: that is not retried
+            raise InvalidArgumentError(str(error)) from error
+        return pb.CreateTxnResponse(
+            txnId=txn_message(begun.txn_id),
+            activeSegments=[range_message(name, segment) for segment in begun.ranges],
+        )
+
+    @outcomes(pb.TxnStatus)
+    async def commit_transaction(self, request: pb.TxnRequest) -> None:
+        time = request.timestamp if request.timestamp != _NO_TIME else None
+        name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
+        await self._controller.transactions.commit(name, txn_id, request.writerId, time)
+
+    @outcomes(pb.TxnStatus)
+    async def abort_transaction(self, request: pb.TxnRequest) -> None:
+        await self._controller.transactions.abort(stream_name(request.streamInfo), txn_id_of(request.txnId))
+
+    @outcomes(pb.PingTxnStatus)
+    async def ping_transaction(self, request: pb.PingTxnRequest) -> Fields:
+        status = pb.PingTxnStatus
+        statuses = {
+            TxnState.OPEN: status.OK,
+            TxnState.COMMITTING: status.COMMITTED,
+            TxnState.COMMITTED: status.COMMITTED,
+            TxnState.ABORTING: status.ABORTED,
+            TxnState.ABORTED: status.ABORTED,
+        }
+        name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
+        return {"status": statuses[await self._controller.transactions.ping(name, txn_id, request.lease)]}
+
+    async def check_transaction_state(self, request: pb.TxnRequest) -> pb.TxnState:
+        name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
+        try:
+            state = await self._controller.transactions.state(name, txn_id)
+        except errors.TransactionNotFoundError:
+            return pb.TxnState(state=pb.TxnState.UNKNOWN)
+        return pb.TxnState(state=cast("pb.TxnState.State", int(state)))
+
+    async def list_completed_transactions(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
+        found = await self._controller.transactions.completed(stream_name(request.streamInfo))
+        kinds = {TxnState.COMMITTED: pb.TxnResponse.COMMITTED, TxnState.ABORTED: pb.TxnResponse.ABORTED}
+        return pb.ListCompletedTxnResponse(
+            response=[pb.TxnResponse(txnId=txn_message(txn_id), status=kinds[state]) for txn_id, state in found]
+        )
+
+    async def commit_together(self, request: together_pb.CommitTogetherRequest) -> together_pb.CommitTogetherStatus:
+        time = request.timestamp if request.HasField("timestamp") else None
+        name, status = stream_name(request), together_pb.CommitTogetherStatus
+        try:
+            await self._controller.transactions.commit_together(
+                name, _ids(request.transactions), request.writerId, time
+            )
+        except StreamNotFoundError:
+            return status(status=status.STREAM_NOT_FOUND)
+        except _LOST as error:
+            return status(status=status.FAILED, reason=str(error))
+        return status(status=status.SUCCESS)
+
+    async def find_commit(self, request: together_pb.FindCommitRequest) -> together_pb.Commit:
+        try:
+            found = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
+        except StreamNotFoundError:
+            return together_pb.Commit(status=together_pb.Commit.STREAM_NOT_FOUND)
+        except _LOST as error:
+            return together_pb.Commit(status=together_pb.Commit.FAILED, reason=str(error))
+        return together_pb.Commit(
+            status=together_pb.Commit.MERGED if found.is_merged else together_pb.Commit.MERGING, cut=found.cut or {}
+        )
+
+    # --- event time ------------------------------------------------------------------------------
+
+    @outcomes(pb.TimestampResponse, field="result")
+    async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> None:
+        """A missing stream is NOT_FOUND: the reply has no status for it."""
+        name, position = stream_name(request.position.streamInfo), dict(request.position.cut)
+        steps = [(step.timestamp, dict(step.cut)) for step in request.steps]
+        await self._controller.note_time(name, request.writer, request.timestamp, position, steps or None)
+
+    @outcomes(pb.RemoveWriterResponse, field="result")
+    async def remove_writer(self, request: pb.RemoveWriterRequest) -> None:
+        await self._controller.remove_writer(stream_name(request.stream), request.writer)
+
+    # --- reports, and KEDA -----------------------------------------------------------------------
+
+    async def report(self, request: reports_pb.ReportRequest) -> reports_pb.ReportPage:
+        records, token = await self._controller.report(stream_name(request), request.kind, request.token)
+        return reports_pb.ReportPage(records=msgspec.json.encode(records), token=token)
+
+    async def is_active(self, request: scaler_pb.ScaledObjectRef) -> scaler_pb.IsActiveResponse:
+        return scaler_pb.IsActiveResponse(result=await self._controller.demand.is_active(trigger(metadata_of(request))))
+
+    async def stream_is_active(
+        self, request: scaler_pb.ScaledObjectRef
+    ) -> AsyncGenerator[scaler_pb.IsActiveResponse, None]:
+        async with aclosing(self._controller.demand.watch(trigger(metadata_of(request)))) as changes:
+            async for active in changes:
+                yield scaler_pb.IsActiveResponse(result=active)
+
+    async def get_metric_spec(self, request: scaler_pb.ScaledObjectRef) -> scaler_pb.GetMetricSpecResponse:
+        asked = trigger(metadata_of(request))
+        spec = scaler_pb.MetricSpec(
+            metricName=asked.metric_name, targetSize=_whole(asked.target), targetSizeFloat=asked.target
+        )
+        return scaler_pb.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def get_metrics(self, request: scaler_pb.GetMetricsRequest) -> scaler_pb.GetMetricsResponse:
+        asked = trigger(metadata_of(request))
+        if request.metricName != asked.metric_name:
+            raise InvalidArgumentError(
+                f"this trigger has no metric {request.metricName[:40]!r}: ask for {asked.metric_name}"
+            )
+        value = await self._controller.demand.value(asked)
+        found = scaler_pb.MetricValue(metricName=asked.metric_name, metricValue=_whole(value), metricValueFloat=value)
+        return scaler_pb.GetMetricsResponse(metricValues=[found])
+
+
+def _table_name(message: pb.KeyValueTableInfo | pb.KeyValueTableConfig) -> TableName:
+    return TableName(message.scope, message.kvtName)
+
+
+def _ids(found: Sequence[bytes]) -> list[int]:
+    if len(found) > TXN_TOGETHER_MAX:
+        raise InvalidArgumentError(f"{len(found):,} transactions at once: at most {TXN_TOGETHER_MAX:,} are taken")
+    if any(len(one) != 16 for one in found):
+        raise InvalidArgumentError("a transaction's id has 16 bytes")
+    return [int.from_bytes(one) for one in found]
+
+
+def _whole(number: float) -> int:
+    """Rounded up, so that little isn't nothing."""
+    return min(math.ceil(number), _MOST)

@@ -6,20 +6,16 @@ with the field's name. The same structs make the schemas of the OpenAPI descript
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nadi.controller.retention.verdict import Report
-from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
 from nadi.model.event_time import EventTime
-from nadi.model.streamcut import StreamCut
 
 _I32_MAX = (1 << 31) - 1
 _I64_MAX = (1 << 63) - 1
@@ -69,23 +65,9 @@ class ScopesList(ResponseBody, frozen=True):
 # --- streams --------------------------------------------------------------------------------------
 
 
-class ScalingType(Enum):
-    FIXED_NUM_SEGMENTS = "FIXED_NUM_SEGMENTS"
-    BY_RATE_IN_KBYTES_PER_SEC = "BY_RATE_IN_KBYTES_PER_SEC"
-    BY_RATE_IN_EVENTS_PER_SEC = "BY_RATE_IN_EVENTS_PER_SEC"
-
-
-class RetentionKind(Enum):
-    LIMITED_DAYS = "LIMITED_DAYS"
-    LIMITED_SIZE_MB = "LIMITED_SIZE_MB"
-
-
-_SCALE_TYPES = {
-    ScalingType.FIXED_NUM_SEGMENTS: ScaleType.FIXED,
-    ScalingType.BY_RATE_IN_KBYTES_PER_SEC: ScaleType.KIB_PER_SECOND,
-    ScalingType.BY_RATE_IN_EVENTS_PER_SEC: ScaleType.EVENTS_PER_SECOND,
-}
-_SCALING_TYPES = {scale: scaling for scaling, scale in _SCALE_TYPES.items()}
+ScalingType = Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
+_SCALING_TYPES: dict[ScaleType, ScalingType] = dict(zip(ScaleType, get_args(ScalingType), strict=True))
+_SCALE_TYPES = {scaling: scale for scale, scaling in _SCALING_TYPES.items()}
 
 
 class ScalingPolicy(RequestBody, frozen=True):
@@ -110,32 +92,13 @@ class TimeBasedRetention(RequestBody, frozen=True):
 class RetentionPolicy(RequestBody, frozen=True):
     """`timeBasedRetention` applies if `value` is 0; likewise for the two fields of the maximum kept."""
 
-    type: RetentionKind
+    type: Literal["LIMITED_DAYS", "LIMITED_SIZE_MB"]
     value: PolicyValue = 0
     timeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
     maxValue: PolicyValue | UnsetType = UNSET
     maxTimeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
     overBookmarks: bool | UnsetType = UNSET
     byEventTime: bool | UnsetType = UNSET
-
-
-class Holder(ResponseBody, frozen=True):
-    """Who holds the head back: from where on the data is needed, and how much that is."""
-
-    kind: Literal["subscriber", "bookmark", "slice"]
-    name: str
-    streamCut: str
-    bytesAfter: int
-
-
-class Kept(ResponseBody, frozen=True):
-    """`oldestTime` is in milliseconds since 1970, null if nothing is kept."""
-
-    headStreamCut: str
-    keptBytes: int
-    oldestTime: int | None
-    heldBy: list[Holder]
-    moreHolders: int
 
 
 class EventTimeField(RequestBody, frozen=True, kw_only=True):
@@ -176,12 +139,8 @@ class StreamsList(ResponseBody, frozen=True):
     streams: list[StreamProperty]
 
 
-class WantedState(Enum):
-    SEALED = "SEALED"
-
-
 class StreamStateBody(RequestBody, frozen=True):
-    streamState: WantedState
+    streamState: Literal["SEALED"]
 
 
 # --- scaling events -------------------------------------------------------------------------------
@@ -234,18 +193,14 @@ class ReaderGroupProperty(ResponseBody, frozen=True):
 
 
 def config_of(body: UpdateStream) -> Config:
-    """The configuration that a body describes."""
     scaling, retention = body.scalingPolicy, body.retentionPolicy
-    fixed = scaling.type is ScalingType.FIXED_NUM_SEGMENTS
+    fixed = scaling.type == "FIXED_NUM_SEGMENTS"
     rate, factor = scaling.targetRate or 0, scaling.scaleFactor or 0
     if not fixed and (rate < 1 or factor < 1):
         raise InvalidArgumentError(
-            f"scalingPolicy of type {scaling.type.value} needs targetRate and scaleFactor, both over 0"
+            f"scalingPolicy of type {scaling.type} needs targetRate and scaleFactor, both over 0"
         )
-    retention_type, param, most, over_bookmarks, by_event_time = RetentionType.NONE, 0, 0, False, False
-    if retention is not None:
-        retention_type, param, most = _retention(retention)
-        over_bookmarks, by_event_time = retention.overBookmarks is True, retention.byEventTime is True
+    retention_type, param, most = (RetentionType.NONE, 0, 0) if retention is None else _retention(retention)
     return Config(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
@@ -257,14 +212,14 @@ def config_of(body: UpdateStream) -> Config:
         tuple(sorted(set(body.streamTags))),
         body.timestampAggregationTimeout,
         body.rolloverSizeBytes,
-        over_bookmarks,
+        retention is not None and retention.overBookmarks is True,
         "" if (own := body.eventTime) is None else str(EventTime(own.path, own.unit, own.format)),
-        by_event_time,
+        retention is not None and retention.byEventTime is True,
     )
 
 
 def _retention(policy: RetentionPolicy) -> tuple[RetentionType, int, int]:
-    timed = policy.type is RetentionKind.LIMITED_DAYS
+    timed = policy.type == "LIMITED_DAYS"
     unit = _DAY_MS if timed else MIB
 
     def amount(value: int, span: TimeBasedRetention | UnsetType | None) -> int:
@@ -287,6 +242,7 @@ def _retention(policy: RetentionPolicy) -> tuple[RetentionType, int, int]:
 
 def stream_property(name: StreamName, config: Config) -> StreamProperty:
     fixed = config.scale_type is ScaleType.FIXED
+    event_time = EventTime.parse(config.event_time) if config.event_time else None
     return StreamProperty(
         name.scope,
         name.stream,
@@ -300,15 +256,8 @@ def stream_property(name: StreamName, config: Config) -> StreamProperty:
         list(config.tags),
         config.timestamp_aggregation_timeout_ms,
         config.rollover_size_bytes,
-        _event_time(config.event_time),
+        UNSET if event_time is None else msgspec.convert(event_time, EventTimeField, from_attributes=True),
     )
-
-
-def _event_time(text: str) -> EventTimeField | UnsetType:
-    if not text:
-        return UNSET
-    found = EventTime.parse(text)
-    return EventTimeField(path=found.path, unit=found.unit, format=found.format)  # type: ignore[arg-type]
 
 
 def _retention_policy(config: Config) -> RetentionPolicy | None:
@@ -316,21 +265,18 @@ def _retention_policy(config: Config) -> RetentionPolicy | None:
         return None
     has_most = 0 < config.retention_max < _I64_MAX
     over_bookmarks = True if config.retention_over_bookmarks else UNSET
-    by_event_time = True if config.retention_by_event_time else UNSET
     if config.retention_type is RetentionType.SIZE:
         most = config.retention_max // MIB if has_most else UNSET
-        return RetentionPolicy(
-            RetentionKind.LIMITED_SIZE_MB, config.retention_param // MIB, maxValue=most, overBookmarks=over_bookmarks
-        )
+        least = config.retention_param // MIB
+        return RetentionPolicy("LIMITED_SIZE_MB", least, maxValue=most, overBookmarks=over_bookmarks)
     days, span = _span(config.retention_param)
-    longest = _span(config.retention_max)[1] if has_most else UNSET
     return RetentionPolicy(
-        RetentionKind.LIMITED_DAYS,
+        "LIMITED_DAYS",
         days,
         span,
-        maxTimeBasedRetention=longest,
+        maxTimeBasedRetention=_span(config.retention_max)[1] if has_most else UNSET,
         overBookmarks=over_bookmarks,
-        byEventTime=by_event_time,
+        byEventTime=True if config.retention_by_event_time else UNSET,
     )
 
 
@@ -338,11 +284,3 @@ def _span(ms: int) -> tuple[int, TimeBasedRetention]:
     """In whole days, 0 if it isn't that many, and in full."""
     days, rest = divmod(ms, _DAY_MS)
     return 0 if rest else days, TimeBasedRetention(days, rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS)
-
-
-def kept(name: StreamName, report: Report) -> Kept:
-    def text(cut: Cut) -> str:
-        return StreamCut(*name, cut).as_text()
-
-    holders = [Holder(one.kind, one.name, text(one.cut), one.bytes_after) for one in report.holders]
-    return Kept(text(report.head), report.kept_bytes, report.oldest_ms or None, holders, report.more_holders)

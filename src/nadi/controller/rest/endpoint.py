@@ -1,25 +1,26 @@
-"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler.
-
-Access is checked before an endpoint does anything, in the same terms as over gRPC; and what no other site may have a
-browser do is refused.
+"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler; and replies:
+JSON, long lists that go out page by page, and what each error becomes. Access is checked before an endpoint does
+anything.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nadi import errors, limits
 from nadi.access.budget import Budget
 from nadi.access.gate import Gate
 from nadi.access.loop_turns import LoopTurns
@@ -27,21 +28,119 @@ from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, Permissions, reader_group_resource, scope_resource
 from nadi.access.shares import Places
 from nadi.controller.controller import Controller
-from nadi.controller.metrics.scrape import OwnMetrics
-from nadi.controller.rest.intake import Intake
-from nadi.controller.rest.replies import JSON, refusal
-from nadi.controller.state.metadata import StreamName
+from nadi.controller.metrics import OwnMetrics
+from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.intake import Intake, media_type
+from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import (
-    INGEST_LARGE_AT_ONCE,
-    REST_BODY_MAX_BYTES,
-    REST_BODY_TIMEOUT_S,
-    REST_PAGES_AT_ONCE,
-    REST_STEPS_A_TURN,
-)
+from nadi.limits import REST_MESSAGE_MAX_CHARS
 from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
 from nadi.observe.migration import HoldReport
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+JSON = "application/json"
+encode = msgspec.json.Encoder().encode
+
+# A sealed stream can't be updated: Pravega's interface has no word for that but 500.
+_CODES: list[tuple[type[errors.NadiError], int]] = [
+    (errors.NotAuthenticatedError, 401),
+    (errors.PermissionDeniedError, 403),
+    (errors.NotFoundError, 404),
+    (errors.InvalidArgumentError, 400),
+    (errors.NotEmptyError, 412),
+    (errors.StreamNotSealedError, 412),
+    (errors.StreamSealedError, 500),
+    (errors.ConflictError, 409),
+    (errors.UnavailableError, 503),
+]
+_HEADERS = {401: {"WWW-Authenticate": 'Basic realm="nadi"'}, 503: {"Retry-After": "1"}}
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    return Response(encode(value), status, media_type=JSON)
+
+
+def no_content() -> Response:
+    return Response(status_code=204)
+
+
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    if len(message) > REST_MESSAGE_MAX_CHARS:
+        message = f"{message[:REST_MESSAGE_MAX_CHARS]}... ({len(message):,} characters)"
+    return Response(encode(Error(message)), status, headers=headers, media_type=JSON)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    words = {404: "there is nothing at this path", 405: "this path doesn't take that verb"}
+    message = words.get(error.status_code, error.detail)
+    if error.status_code in words:
+        message += ": see /v1/openapi.json for what there is"
+    return refusal(error.status_code, message, dict(error.headers or {}))
+
+
+def failure(request: Request, error: Exception) -> Response:
+    """The answer to an error that came out of a handler."""
+    for kind, status in _CODES:
+        if isinstance(error, kind):
+            return refusal(status, str(error), _HEADERS.get(status))
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return refusal(500, "the server failed to handle this request: see its log")
+
+
+async def stream_list(
+    name: str,
+    fetch: Callable[[str], Awaitable[tuple[Sequence[T], str]]],
+    shown: Callable[[Sequence[T]], Sequence[Any]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
+) -> StreamingResponse:
+    """An object whose field `name` lists what is `shown` of each page; `fetch` gives the page after a token, and the
+    next token; an empty page is the end."""
+
+    async def pages() -> AsyncIterator[Sequence[Any]]:
+        found, token = await fetch("")
+        while found:
+            yield shown(found)
+            found, token = await fetch(token)
+
+    return await stream_array(pages(), place, f'{{"{name}":['.encode(), b"]}")
+
+
+async def stream_array(
+    pages: AsyncIterator[Sequence[Any]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
+    before: bytes = b"[",
+    after: bytes = b"]",
+) -> StreamingResponse:
+    """A JSON array whose items come page by page, so memory holds one page however long it is.
+
+    Each page waits for a `place` in which it is fetched and encoded. The first is fetched before anything is sent, so
+    an error at the start gets its own status.
+    """
+
+    async def following() -> bytes | None:
+        async with place():
+            page = await anext(pages, None)
+            return None if page is None else bytes(memoryview(encode(page))[1:-1])
+
+    first = await following()
+
+    async def body() -> AsyncIterator[bytes]:
+        separator = before
+        items = first
+        while items is not None:
+            if items:
+                yield separator + items
+                separator = b","
+            items = await following()
+        yield (before if separator is before else b"") + after
+
+    return StreamingResponse(body(), media_type=JSON)
+
 
 EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
 
@@ -65,11 +164,8 @@ _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
 def same_site(app: ASGIApp) -> ASGIApp:
-    """`app`, without what a page of another site has a browser send to change something.
-
-    A browser sends that unasked, with the password that it was once given, and to servers that only it reaches. A page
-    of this server itself, and whatever isn't a browser, is let through.
-    """
+    """`app`, without what a page of another site has a browser send to change something: a browser sends that unasked,
+    with the password that it was once given, and to servers that only it reaches."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in _HARMLESS and _is_foreign(Headers(scope=scope)):
@@ -131,8 +227,8 @@ class Site:
 @dataclass(slots=True)
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `own_metrics`
-    are what a server tells of itself. `intake` is None until the server takes data."""
+    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `intake` is None
+    until the server takes data."""
 
     health: Callable[[], Component]
     access: RestAccess
@@ -143,10 +239,10 @@ class Api:
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
     site: Site = field(default_factory=Site)
-    data_places: Places = field(default_factory=lambda: Places(INGEST_LARGE_AT_ONCE))
+    data_places: Places = field(default_factory=lambda: Places(limits.INGEST_LARGE_AT_ONCE))
     budget: Budget = field(default_factory=Budget)
-    pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
-    turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))
+    pages: Places = field(default_factory=lambda: Places(limits.REST_PAGES_AT_ONCE))
+    turns: LoopTurns = field(default_factory=lambda: LoopTurns(limits.REST_STEPS_A_TURN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +269,6 @@ class Call:
             yield
 
     def shows(self, resource: str) -> bool:
-        """Whether the caller may see it in a list."""
         return self.caller.may(resource, Permission.READ)
 
     def part(self, name: str) -> str:
@@ -188,12 +283,11 @@ class Call:
         return StreamName(self.scope, self.part("streamName"))
 
     def asked(self, name: str) -> str | None:
-        """A query parameter."""
         return self.request.query_params.get(name)
 
     @property
-    def group(self) -> str:
-        return self.part("readerGroupName")
+    def group(self) -> GroupName:
+        return GroupName(self.scope, self.part("readerGroupName"))
 
 
 PAGE_FILES = "/page"  # what the page is made of
@@ -249,7 +343,7 @@ def on_stream(act: Act) -> Asked:
 
 
 def on_reader_group(permission: Permission) -> Asked:
-    return lambda call: Need(reader_group_resource(call.scope, call.group), permission)
+    return lambda call: Need(reader_group_resource(*call.group), permission)
 
 
 def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], Endpoint]:
@@ -257,19 +351,24 @@ def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any)
     return lambda handler: Endpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 
 
+def endpoints_of(module: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    """Those that a module makes, in the order in which it does."""
+    return tuple(value for value in module.values() if isinstance(value, Endpoint))
+
+
 async def read_body(request: Request, kind: Any) -> Any:
     """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+    if media_type(request) != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = bytearray()
     try:
-        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
+        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > REST_BODY_MAX_BYTES:
-                    raise HTTPException(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+                if len(data) > limits.REST_BODY_MAX_BYTES:
+                    raise HTTPException(413, f"the body has more than {limits.REST_BODY_MAX_BYTES:,} bytes")
     except TimeoutError as error:
-        raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
+        raise InvalidArgumentError(f"the body did not come within {limits.REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
     try:

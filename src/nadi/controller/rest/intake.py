@@ -1,13 +1,14 @@
-"""Data that comes over REST: its paths, how much of it is taken at a time, and what is to be done with it.
+"""Data that comes over REST, for an `Intake`; the controller never looks at it.
 
-Requests for management are small and held until they are answered. These may be as large as the largest event, so a
-body of any size worth mentioning waits for a place before it is read: what has none stays in the peer's network.
-Whatever is done with events is done by an `Intake`, which the server is given; the controller never looks at them.
+Bodies may be as large as the largest event, so one of any size worth mentioning waits for a place before it is read:
+what has none stays in the peer's network.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import re
 import zlib
 from collections.abc import AsyncIterator, Mapping
@@ -19,20 +20,13 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from nadi import limits
 from nadi.access.shares import Places
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError
-from nadi.limits import (
-    FRAME_LEAST_BYTES_S,
-    INGEST_BODY_MAX_BYTES,
-    INGEST_LITTLE_BYTES,
-    INGEST_PLACE_S,
-    REST_BODY_TIMEOUT_S,
-)
 from nadi.runtime import REAL
 
 LOGS_PATH = "/v1/logs"
-_PIECE_BYTES = 8 * 1024
 _PATHS = re.compile(r"/v1/scopes/[^/?]+/streams/[^/?]+/events|/v1/logs")
 
 
@@ -79,21 +73,22 @@ async def taken(request: Request, places: Places, *, grows: bool = False) -> Asy
     """The whole request, which has its place until it is worked on: before it is read if it is large, and after that if
     it is little but becomes large, for it is packed, or `grows` as it is understood. InvalidArgumentError, or
     HTTPException, where its body isn't what may come."""
-    told = None if "transfer-encoding" in request.headers else request.headers.get("content-length")
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    is_little = told is not None and int(told) <= INGEST_LITTLE_BYTES
+    headers = request.headers
+    length = None if "transfer-encoding" in headers else headers.get("content-length")
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    is_little = length is not None and int(length) <= limits.INGEST_LITTLE_BYTES
     async with AsyncExitStack() as held:
-        if is_little:
-            data = await _body(request)
-            if coding != "identity" or grows:
-                await held.enter_async_context(_place(request, places))
-        else:
+        if not is_little:
             await held.enter_async_context(_place(request, places))
-            data = await _body(request)
+        data = await _body(request)
+        if is_little and (coding != "identity" or grows):
+            await held.enter_async_context(_place(request, places))
         body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        query = _query(request)
-        yield Sent(media, request.headers, query, body, request.headers.get("authorization"))
+        yield Sent(media_type(request), headers, _query(request), body, headers.get("authorization"))
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -110,14 +105,14 @@ def _query(request: Request) -> dict[str, str]:
 
 @asynccontextmanager
 async def _place(request: Request, places: Places) -> AsyncIterator[None]:
+    place = places.of(request.client.host if request.client is not None else "")
     async with AsyncExitStack() as held:
         try:
-            async with asyncio.timeout(INGEST_PLACE_S):
-                await held.enter_async_context(places.of(request.client.host if request.client is not None else ""))
+            async with asyncio.timeout(limits.INGEST_PLACE_S):
+                await held.enter_async_context(place)
         except TimeoutError:
-            raise HTTPException(
-                503, "as much data as may be is on its way: send this again soon", {"Retry-After": "1"}
-            ) from None
+            text = "as much data as may be is on its way: send this again soon"
+            raise HTTPException(503, text, {"Retry-After": "1"}) from None
         yield
 
 
@@ -125,12 +120,12 @@ async def _body(request: Request) -> bytearray:
     """What comes of it has more time for the rest; what stands still has its place for a short while alone."""
     data, start_s = bytearray(), asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(REST_BODY_TIMEOUT_S) as limit:
+        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S) as limit:
             async for chunk in request.stream():
                 data += chunk
-                limit.reschedule(start_s + REST_BODY_TIMEOUT_S + len(data) / FRAME_LEAST_BYTES_S)
+                limit.reschedule(start_s + limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S)
     except TimeoutError as error:
-        allowed_s = REST_BODY_TIMEOUT_S + len(data) / FRAME_LEAST_BYTES_S
+        allowed_s = limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S
         raise InvalidArgumentError(
             f"only {len(data):,} bytes of the body came within {allowed_s:.0f} s: send less at a time"
         ) from error
@@ -142,21 +137,12 @@ async def _body(request: Request) -> bytearray:
 def _unpacked(body: bytearray, coding: str) -> bytes:
     if coding not in ("gzip", "x-gzip"):
         raise HTTPException(415, f"a body may be packed by gzip, not by {coding[:40]}")
-    data, at, is_whole = bytearray(), 0, False
+    if not body:
+        raise InvalidArgumentError("the body is not whole gzip: it is empty")
     try:
-        while at < len(body) and not (is_whole and body[at] == 0 and not body[at:].strip(b"\0")):  # zeros pad it
-            parser = zlib.decompressobj(zlib.MAX_WBITS | 16)  # of the next member (RFC 1952): there may be many
-            while at < len(body) and not parser.eof:
-                piece = body[at : at + _PIECE_BYTES]  # what follows a member is copied with it
-                data += parser.decompress(piece, INGEST_BODY_MAX_BYTES + 1 - len(data))
-                if len(data) > INGEST_BODY_MAX_BYTES:
-                    raise HTTPException(
-                        413, f"the body has more than {INGEST_BODY_MAX_BYTES:,} bytes once it is unpacked"
-                    )
-                at += len(piece) - len(parser.unused_data)
-            is_whole = parser.eof
-    except zlib.error as error:
+        data = gzip.GzipFile(fileobj=io.BytesIO(body)).read(limits.INGEST_BODY_MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidArgumentError(f"the body is not whole gzip: {error}") from error
-    if not is_whole:
-        raise InvalidArgumentError("the body is not whole gzip: it ends within it")
-    return bytes(data)
+    if len(data) > limits.INGEST_BODY_MAX_BYTES:
+        raise HTTPException(413, f"the body has more than {limits.INGEST_BODY_MAX_BYTES:,} bytes once it is unpacked")
+    return data

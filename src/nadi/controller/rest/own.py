@@ -12,9 +12,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
+from nadi import errors
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.metrics.scrape import CONTENT_TYPES, incomplete, nothing
+from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete
 from nadi.controller.rest.endpoint import (
     STREAM,
     Call,
@@ -23,20 +24,14 @@ from nadi.controller.rest.endpoint import (
     Operated,
     Parameter,
     endpoint,
+    endpoints_of,
+    no_content,
     on_cluster,
     on_stream,
+    reply,
 )
 from nadi.controller.rest.intake import LOGS_PATH, Intake, taken
-from nadi.controller.rest.replies import reply
 from nadi.controller.state.metadata import StreamName
-from nadi.errors import (
-    ConflictError,
-    InvalidArgumentError,
-    NadiError,
-    NotFoundError,
-    StreamSealedError,
-    UnavailableError,
-)
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.naming import check_name
@@ -50,7 +45,7 @@ _NONE = {404: "The server is of no cluster."}
 
 def _cluster(call: Call) -> Operated:
     if call.api.cluster is None:
-        raise NotFoundError("this server has a data folder of its own and is of no cluster: see docs/cluster.md")
+        raise errors.NotFoundError("this server has a data folder of its own and is of no cluster: see docs/cluster.md")
     return call.api.cluster
 
 
@@ -85,7 +80,7 @@ def _component(call: Call) -> Component:
     wanted = call.request.path_params.get("id")
     found = root if wanted is None else root.find(str(wanted))
     if found is None:
-        raise NotFoundError(f"there is no component {wanted!r}: see /v1/health for their names")
+        raise errors.NotFoundError(f"there is no component {wanted!r}: see /v1/health for their names")
     return found
 
 
@@ -105,14 +100,16 @@ async def metrics(call: Call) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
     # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
     # count them twice; and each server tells of itself
-    accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
+    accept, own, text = call.request.headers.get("accept", ""), call.api.own_metrics, b""
     try:
-        text, content_type = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
-    except NadiError:
+        if not call.api.stands_by:
+            text = await call.controller.metrics.scrape(accept)
+    except errors.NadiError:
         if own is None:
             raise
-        text, content_type = incomplete(accept)  # its own are needed most while something is wrong
-    return Response(text if own is None else await own.after(text, accept), headers={"Content-Type": content_type})
+        text = incomplete(accept)  # its own are needed most while something is wrong
+    text = text if own is None else await own.after(text, accept)
+    return Response(text, headers={"Content-Type": encoder(accept)[1]})
 
 
 NDJSON = "application/x-ndjson"
@@ -130,7 +127,7 @@ class Written(Struct, frozen=True):
 
 def _intake(call: Call) -> Intake:
     if call.api.intake is None:
-        raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
+        raise errors.UnavailableError("the server is recovering its data: try again, or watch /v1/health")
     return call.api.intake
 
 
@@ -139,8 +136,8 @@ def _sealed_is_a_conflict() -> Iterator[None]:
     """It is a fault of the server's in Pravega's part of this interface alone."""
     try:
         yield
-    except StreamSealedError as error:
-        raise ConflictError(str(error)) from error
+    except errors.StreamSealedError as error:
+        raise errors.ConflictError(str(error)) from error
 
 
 @endpoint(
@@ -169,10 +166,10 @@ async def write_events(call: Call) -> Response:
 
 
 def _stream_of_logs(call: Call) -> StreamName:
-    text = call.request.headers.get(STREAM_HEADER) or call.request.query_params.get("stream", "")
+    text = call.request.headers.get(STREAM_HEADER) or call.asked("stream") or ""
     scope, slash, stream = text.partition("/")
     if not slash:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "logs need a stream: send the header Nadi-Stream: scope/stream, or the query ?stream=scope/stream"
         )
     return StreamName(check_name("scope", scope), check_name("stream", stream))
@@ -235,7 +232,7 @@ class LeaveRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _left(call: Call) -> Left:
     if call.api.left is None:
-        raise NotFoundError("this server is of a cluster, or hasn't recovered yet: see docs/migrate.md")
+        raise errors.NotFoundError("this server is of a cluster, or hasn't recovered yet: see docs/migrate.md")
     return call.api.left
 
 
@@ -256,14 +253,14 @@ async def hold(call: Call) -> Response:
 async def refresh(call: Call) -> Response:
     """Move what is in the log by now to tier 2, with new snapshots of the states; nobody is held."""
     await _left(call).refresh()
-    return Response(status_code=204)
+    return no_content()
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/go-on", _CHANGES, status=204, codes=_NO_FOLDER)
 async def go_on(call: Call) -> Response:
     """Let the writers go on, if they are held."""
     await _left(call).go_on()
-    return Response(status_code=204)
+    return no_content()
 
 
 @endpoint(
@@ -277,23 +274,14 @@ async def go_on(call: Call) -> Response:
 async def leave(call: Call) -> Response:
     """Note that the data is in another store now; writers are held until the server stops, and none starts again."""
     await _left(call).leave(call.body.hold, call.body.to, call.body.migration)
-    return Response(status_code=204)
+    return no_content()
 
 
 ENDPOINTS = (
-    write_events,
-    write_logs,
-    metrics,
+    *endpoints_of(globals()),
     *_endpoints("/v1/health/readiness", "Readiness", attrgetter("readiness"), bool),
     *_endpoints("/v1/health/liveness", "Liveness", attrgetter("liveness"), bool),
     *_endpoints("/v1/health/details", "Details", attrgetter("details"), dict[str, Any]),
     *_endpoints("/v1/health/status", "Status", attrgetter("status"), Status),
     *_endpoints("/v1/health", "Health", lambda found: found, Component),
-    show_cluster,
-    drain,
-    rebalance,
-    refresh,
-    hold,
-    go_on,
-    leave,
 )

@@ -1,13 +1,9 @@
 """One REST connection: uvicorn's, but closed if the peer sends half a request or reads nothing of an answer.
 
-Input is read and handled in portions, each in a turn shared by all connections; nothing more is read until all of it
-is handled. A connection's account holds the input, as bytes or as a request, until it is answered; if there is no
-room, the rest stays in the peer's network.
-
-h11's parser with limits: how much it is given at a time, and how large a head and a body may be.
-
-h11 works through everything it is given, one event for each chunk of a body, and a head's lines all at once. So it
-gets bytes in portions of few bytes and few lines, however they were sent; each portion is little work.
+h11 works through everything it is given, one event for each chunk of a body, and a head's lines all at once. So input
+is read and parsed in portions of few bytes and few lines, each in a turn shared by all connections; nothing more is
+read until all of it is handled. A connection's account holds the input, as bytes or as a request, until it is answered;
+if there is no room, the rest stays in the peer's network.
 """
 
 from __future__ import annotations
@@ -19,29 +15,18 @@ from typing import Any, cast
 
 import h11
 from starlette.types import ASGIApp
+from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from nadi import limits
 from nadi.access.budget import Pool
 from nadi.access.listener import Guest
 from nadi.access.loop_turns import LoopTurns
 from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.endpoint import JSON, encode
 from nadi.controller.rest.intake import takes_data
-from nadi.controller.rest.replies import JSON, encode
-from nadi.limits import (
-    INGEST_BODY_MAX_BYTES,
-    INGEST_FRAMING_PART,
-    PATROL_S,
-    REST_BODY_FRAMING_MAX_BYTES,
-    REST_BODY_MAX_BYTES,
-    REST_HEAD_MAX_BYTES,
-    REST_HEAD_MAX_LINES,
-    REST_HEAD_TIMEOUT_S,
-    REST_PORTION_BYTES,
-    REST_PORTION_LINES,
-    REST_SOCKET_BYTES,
-    SEND_TIMEOUT_S,
-)
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.unsent import Unsent
 
@@ -56,10 +41,10 @@ def cut_portion(received: bytearray) -> bytes:
     (64, 72)
     """
     end = 0
-    for _ in range(REST_PORTION_LINES):
-        end = received.find(b"\n", end, REST_PORTION_BYTES) + 1
+    for _ in range(limits.REST_PORTION_LINES):
+        end = received.find(b"\n", end, limits.REST_PORTION_BYTES) + 1
         if not end:
-            end = REST_PORTION_BYTES
+            end = limits.REST_PORTION_BYTES
             break
     portion = bytes(memoryview(received)[:end])
     del received[:end]
@@ -70,13 +55,13 @@ class Parser(h11.Connection):
     """Of one connection. `refusal` is the status and text to answer with, once `next_event` has raised."""
 
     def __init__(self) -> None:
-        super().__init__(h11.SERVER, REST_HEAD_MAX_BYTES)
+        super().__init__(h11.SERVER, limits.REST_HEAD_MAX_BYTES)
         self.refusal = (400, "this is not HTTP")
         self._came_bytes = 0  # of a request after its head, with the framing of its chunks
         self._payload_bytes = 0
         self.head_bytes = 0  # parsed, of the latest request
         self.has_data = False  # whether its body is data, which is taken as it comes
-        self._body_max_bytes = REST_BODY_MAX_BYTES
+        self._body_max_bytes = limits.REST_BODY_MAX_BYTES
 
     @property
     def request_bytes(self) -> int:
@@ -106,7 +91,7 @@ class Parser(h11.Connection):
             self._came_bytes, self._payload_bytes = self.unparsed_bytes, 0
             self.head_bytes = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
             self.has_data = takes_data(event.target.partition(b"?")[0].decode("latin-1"))
-            self._body_max_bytes = INGEST_BODY_MAX_BYTES if self.has_data else REST_BODY_MAX_BYTES
+            self._body_max_bytes = limits.INGEST_BODY_MAX_BYTES if self.has_data else limits.REST_BODY_MAX_BYTES
             told = next((value for name, value in event.headers if name == b"content-length"), b"0")
             if int(told) > self._body_max_bytes:
                 self._refuse_body()
@@ -117,9 +102,10 @@ class Parser(h11.Connection):
         return event
 
     def _check_incomplete(self) -> None:
-        if self.trailing_data[0].count(b"\n") > REST_HEAD_MAX_LINES:
-            self._refuse(431, f"a head has at most {REST_HEAD_MAX_LINES} lines")
-        allowed = REST_BODY_FRAMING_MAX_BYTES + (self._payload_bytes // INGEST_FRAMING_PART if self.has_data else 0)
+        if self.trailing_data[0].count(b"\n") > limits.REST_HEAD_MAX_LINES:
+            self._refuse(431, f"a head has at most {limits.REST_HEAD_MAX_LINES} lines")
+        of_data = self._payload_bytes // limits.INGEST_FRAMING_PART if self.has_data else 0
+        allowed = limits.REST_BODY_FRAMING_MAX_BYTES + of_data
         if self.their_state is h11.SEND_BODY and self._came_bytes - self._payload_bytes > allowed:
             self._refuse(413, "the body's chunks are too small: send it in larger ones, or with a Content-Length")
 
@@ -149,24 +135,26 @@ class _Flow(FlowControl):
         self._changed()
 
     def resume_reading(self) -> None:
-        """What was read is taken: there is more room for it, too."""
         self.read_paused = False
         self._changed()
 
 
 class RestProtocol(H11Protocol):
-    """A guest is loose unless a whole request of its is being answered."""
+    """A guest is loose unless a whole request of its is being answered. short: what guests above the limit are served.
+    pool: of what is received."""
 
-    guest: Guest
-    short: ASGIApp  # what guests above the limit are served
-    turns: LoopTurns
-    pool: Pool  # of what is received
     conn: Parser
+
+    def __init__(
+        self, config: Config, server_state: ServerState, *, guest: Guest, short: ASGIApp, turns: LoopTurns, pool: Pool
+    ) -> None:
+        super().__init__(config, server_state, {})
+        self.guest, self.short, self.turns, self.pool = guest, short, turns, pool
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
-            cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
+            cast("Any", transport).set_read_buffer_limits(high=limits.REST_SOCKET_BYTES)
         self.logger = _of_uvicorn
         self.conn = Parser()
         self.flow = _Flow(self.transport, self._steer)
@@ -176,7 +164,7 @@ class RestProtocol(H11Protocol):
         self._is_queued = False
         self._unsent = Unsent(self.transport)
         self._waits_since = self.loop.time()
-        self._watch = self.loop.call_later(PATROL_S, self._look)
+        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
         if self.guest.is_extra:
             self.app = self.short
 
@@ -188,7 +176,7 @@ class RestProtocol(H11Protocol):
         self.guest.leave()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         self._unset_keepalive_if_required()
         self._received += data
         self._steer()
@@ -265,7 +253,6 @@ class RestProtocol(H11Protocol):
         self._steer()
 
     def abort(self) -> None:
-        """End it now."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -275,11 +262,11 @@ class RestProtocol(H11Protocol):
 
     def _look(self) -> None:
         now = self.loop.time()
-        self._watch = self.loop.call_later(PATROL_S, self._look)
-        if self._unsent.stalled_s(now) > SEND_TIMEOUT_S:
-            self._end(f"it took nothing of an answer for {SEND_TIMEOUT_S:.0f} s")
-        elif not self._is_answering and now - self._waits_since > REST_HEAD_TIMEOUT_S:
-            self._end(f"no whole request came in {REST_HEAD_TIMEOUT_S:.0f} s")
+        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
+        if self._unsent.stalled_s(now) > limits.SEND_TIMEOUT_S:
+            self._end(f"it took nothing of an answer for {limits.SEND_TIMEOUT_S:.0f} s")
+        elif not self._is_answering and now - self._waits_since > limits.REST_HEAD_TIMEOUT_S:
+            self._end(f"no whole request came in {limits.REST_HEAD_TIMEOUT_S:.0f} s")
 
     def _end(self, reason: str) -> None:
         _report(self.client, reason)
@@ -300,11 +287,11 @@ class RestConnection(asyncio.BufferedProtocol):
         self._protocol.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._buffer = memoryview(bytearray(REST_PORTION_BYTES))
+        self._buffer = memoryview(bytearray(limits.REST_PORTION_BYTES))
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data, self._buffer = bytes(self._buffer[:nbytes]), memoryview(b"")
+        data, self._buffer = self._buffer[:nbytes], memoryview(b"")
         self._protocol.data_received(data)
 
     def eof_received(self) -> None:
@@ -317,5 +304,4 @@ class RestConnection(asyncio.BufferedProtocol):
         self._protocol.resume_writing()
 
     def abort(self) -> None:
-        """End it now."""
         self._protocol.abort()

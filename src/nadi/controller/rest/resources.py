@@ -1,8 +1,6 @@
 """Scopes, streams, their scaling, and reader groups over REST.
 
-Which readers are online is written in the group's state stream, in the Java client's own serialisation,
-which nadi does not read: `onlineReaderIds` is always empty. How far groups are behind is reported as far as that is
-known.
+`onlineReaderIds` is always empty: they are in the group's state stream, in the Java client's own serialisation.
 """
 
 from __future__ import annotations
@@ -10,46 +8,32 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from starlette.responses import Response
 
 from nadi.access.names import Act
 from nadi.access.permissions import Permission, reader_group_resource, scope_resource
 from nadi.controller.access import shows
-from nadi.controller.rest.bodies import (
-    CreateScope,
-    CreateStream,
-    Kept,
-    ListedSegment,
-    ReaderGroupName,
-    ReaderGroupProperty,
-    ReaderGroupsList,
-    ScaledSegment,
-    ScaleMetadata,
-    ScopeProperty,
-    ScopesList,
-    StreamProperty,
-    StreamsList,
-    StreamStateBody,
-    UpdateStream,
-    config_of,
-    kept,
-    stream_property,
-)
+from nadi.controller.rest import bodies
 from nadi.controller.rest.endpoint import (
     SCOPE,
     STREAM,
     Call,
     Parameter,
     endpoint,
+    endpoints_of,
+    no_content,
     on_cluster,
     on_reader_group,
     on_scope,
     on_stream,
+    reply,
+    stream_array,
+    stream_list,
 )
-from nadi.controller.rest.replies import no_content, reply, stream_array, stream_list
 from nadi.controller.state.history import History
-from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
@@ -60,6 +44,7 @@ from nadi.model.reports import (
     STREAM_LAG,
     GroupLagReport,
     LoadReport,
+    RetentionReport,
     ScalingReport,
     StreamLagReport,
 )
@@ -67,12 +52,12 @@ from nadi.model.segments import share_keys
 from nadi.naming import check_name, segment_epoch, segment_number
 
 
-@endpoint("GET", "/v1/scopes", on_cluster(Permission.READ), ScopesList)
+@endpoint("GET", "/v1/scopes", on_cluster(Permission.READ), bodies.ScopesList)
 async def list_scopes(call: Call) -> Response:
     """List the scopes."""
 
-    def shown(names: Sequence[str]) -> list[ScopeProperty]:
-        return [ScopeProperty(name) for name in names if call.shows(scope_resource(name))]
+    def shown(names: Sequence[str]) -> list[bodies.ScopeProperty]:
+        return [bodies.ScopeProperty(name) for name in names if call.shows(scope_resource(name))]
 
     return await stream_list("scopes", call.controller.list_scopes, shown, call.page)
 
@@ -81,9 +66,9 @@ async def list_scopes(call: Call) -> Response:
     "POST",
     "/v1/scopes",
     on_cluster(Permission.READ_UPDATE),
-    ScopeProperty,
+    bodies.ScopeProperty,
     status=201,
-    body=CreateScope,
+    body=bodies.CreateScope,
     codes={409: "The scope exists already."},
 )
 async def create_scope(call: Call) -> Response:
@@ -91,15 +76,15 @@ async def create_scope(call: Call) -> Response:
     name = call.body.scopeName
     check_name("scope", name)
     await call.controller.create_scope(name)
-    return reply(ScopeProperty(name), 201)
+    return reply(bodies.ScopeProperty(name), 201)
 
 
-@endpoint("GET", SCOPE, on_scope(Permission.READ), ScopeProperty)
+@endpoint("GET", SCOPE, on_scope(Permission.READ), bodies.ScopeProperty)
 async def show_scope(call: Call) -> Response:
     """Show a scope."""
     if not await call.controller.scope_exists(call.scope):
         raise ScopeNotFoundError(call.scope)
-    return reply(ScopeProperty(call.scope))
+    return reply(bodies.ScopeProperty(call.scope))
 
 
 @endpoint(
@@ -123,7 +108,7 @@ BY_TAG = "tag"
     "GET",
     SCOPE + "/streams",
     on_scope(Permission.READ),
-    StreamsList,
+    bodies.StreamsList,
     codes={400: "The filter is not one of these."},
     query=(
         Parameter("filter_type", "Which streams.", {"type": "string", "enum": [SHOW_INTERNAL, BY_TAG]}),
@@ -134,9 +119,9 @@ async def list_streams(call: Call) -> Response:
     """List a scope's streams: those of users, the internal ones, or those with a tag."""
     wanted = _filter(call)
 
-    def shown(found: Sequence[tuple[str, Stream]]) -> list[StreamProperty]:
+    def shown(found: Sequence[tuple[str, Stream]]) -> list[bodies.StreamProperty]:
         return [
-            stream_property(StreamName(call.scope, name), stream.config)
+            bodies.stream_property(StreamName(call.scope, name), stream.config)
             for name, stream in found
             if wanted(name, stream) and shows(call.caller, call.scope, name)
         ]
@@ -147,8 +132,7 @@ async def list_streams(call: Call) -> Response:
 
 def _filter(call: Call) -> Callable[[str, Stream], bool]:
     """Which streams the query selects; by default those that users created."""
-    kind = call.request.query_params.get("filter_type")
-    value = call.request.query_params.get("filter_value")
+    kind, value = call.asked("filter_type"), call.asked("filter_value")
     if kind is None:
         return lambda name, stream: not name.startswith("_")
     if kind == SHOW_INTERNAL:
@@ -164,45 +148,45 @@ def _filter(call: Call) -> Callable[[str, Stream], bool]:
     "POST",
     SCOPE + "/streams",
     on_scope(Permission.READ_UPDATE),
-    StreamProperty,
+    bodies.StreamProperty,
     status=201,
-    body=CreateStream,
+    body=bodies.CreateStream,
     codes={409: "The stream exists already."},
 )
 async def create_stream(call: Call) -> Response:
     """Create a stream."""
     name = StreamName(call.scope, call.body.streamName)
     check_name("stream", name.stream)
-    config = config_of(call.body)
+    config = bodies.config_of(call.body)
     await call.controller.create_stream(name, config)
-    return reply(stream_property(name, config), 201)
+    return reply(bodies.stream_property(name, config), 201)
 
 
-@endpoint("GET", STREAM, on_stream(Act.LOOK), StreamProperty)
+@endpoint("GET", STREAM, on_stream(Act.LOOK), bodies.StreamProperty)
 async def show_stream(call: Call) -> Response:
     """Show a stream's configuration."""
-    return reply(stream_property(call.stream, (await call.controller.stream(call.stream)).config))
+    return reply(bodies.stream_property(call.stream, (await call.controller.stream(call.stream)).config))
 
 
 @endpoint(
     "PUT",
     STREAM,
     on_stream(Act.CHANGE),
-    StreamProperty,
-    body=UpdateStream,
+    bodies.StreamProperty,
+    body=bodies.UpdateStream,
     codes={409: "Another change of the stream goes on.", 500: "The stream is sealed."},
 )
 async def update_stream(call: Call) -> Response:
     """Replace a stream's whole configuration."""
-    config = config_of(call.body)
+    config = bodies.config_of(call.body)
     await call.controller.update_stream(call.stream, config)
-    return reply(stream_property(call.stream, config))
+    return reply(bodies.stream_property(call.stream, config))
 
 
-@endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), Kept)
+@endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), RetentionReport)
 async def show_kept(call: Call) -> Response:
     """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
-    return reply(kept(call.stream, await call.controller.retention.describe(call.stream)))
+    return reply(await call.controller.retention.describe(call.stream))
 
 
 @endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})
@@ -212,11 +196,24 @@ async def delete_stream(call: Call) -> Response:
     return no_content()
 
 
-@endpoint("PUT", STREAM + "/state", on_stream(Act.END), StreamStateBody, body=StreamStateBody)
+@endpoint("PUT", STREAM + "/state", on_stream(Act.END), bodies.StreamStateBody, body=bodies.StreamStateBody)
 async def change_state(call: Call) -> Response:
     """Seal a stream."""  # the only state that can be requested
     await call.controller.seal_stream(call.stream)
     return reply(call.body)
+
+
+async def reports(call: Call, kind: str) -> Response:
+    """All pages of the stream's report of that kind."""
+
+    async def pages() -> AsyncIterator[Sequence[Any]]:
+        token: str | None = None
+        while token != "":
+            page, token = await call.controller.report(call.stream, kind, token or "")
+            yield page
+
+    await call.controller.stream(call.stream)
+    return await stream_array(pages(), call.page)
 
 
 _TIME_MAX_MS = (1 << 63) - 1
@@ -229,7 +226,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
     "GET",
     STREAM + "/scaling-events",
     on_stream(Act.LOOK),
-    list[ScaleMetadata],
+    list[bodies.ScaleMetadata],
     codes={400: "The time is missing, or no time."},
     query=(
         Parameter("from", "Milliseconds since 1970.", _TIME, required=True),
@@ -243,7 +240,7 @@ async def scaling_events(call: Call) -> Response:
         raise InvalidArgumentError("from lies after to: swap them")
     history = await call.controller.history(call.stream)
 
-    async def pages() -> AsyncIterator[list[ScaleMetadata]]:
+    async def pages() -> AsyncIterator[list[bodies.ScaleMetadata]]:
         epochs = epochs_within(history, start_ms, end_ms)
         for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
             yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
@@ -254,17 +251,7 @@ async def scaling_events(call: Call) -> Response:
 @endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
 async def scaling_log(call: Call) -> Response:
     """List what was decided about a stream's segments by its policy and load, and why."""
-
-    async def pages() -> AsyncIterator[list[ScalingReport]]:
-        token = ""
-        while True:
-            page, token = await call.controller.report(call.stream, SCALING, token)
-            yield list(page)
-            if not token:
-                return
-
-    await call.controller.stream(call.stream)
-    return await stream_array(pages(), call.page)
+    return await reports(call, SCALING)
 
 
 @endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
@@ -275,7 +262,7 @@ async def load(call: Call) -> Response:
 
 
 def _time(call: Call, name: str) -> int:
-    text = call.request.query_params.get(name)
+    text = call.asked(name)
     if text is None:
         raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
     if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
@@ -290,19 +277,19 @@ def epochs_within(history: History, start_ms: int, end_ms: int) -> range:
     return range(at_start, at_end + (history.change(at_end).created_ms <= end_ms))
 
 
-def _metadata(history: History, epoch: int) -> ScaleMetadata:
+def _metadata(history: History, epoch: int) -> bodies.ScaleMetadata:
     change, segments = history.change(epoch), history.epoch(epoch)
     removed = [history.segments[segment] for segment in change.removed]
     splits = sum(sum(share_keys(old, new) for new in change.added) > 1 for old in removed)
     merges = sum(sum(share_keys(old, new) for old in removed) > 1 for new in change.added)
 
-    return ScaleMetadata(
+    return bodies.ScaleMetadata(
         change.created_ms,
         [
-            ScaledSegment(segment_number(s.id), segment_epoch(s.id), history.began_ms(s.id), s.low, s.high)
+            bodies.ScaledSegment(segment_number(s.id), segment_epoch(s.id), history.began_ms(s.id), s.low, s.high)
             for s in segments
         ],
-        [ListedSegment(segment_number(s.id), history.began_ms(s.id), s.low, s.high) for s in segments],
+        [bodies.ListedSegment(segment_number(s.id), history.began_ms(s.id), s.low, s.high) for s in segments],
         splits,
         merges,
     )
@@ -311,32 +298,32 @@ def _metadata(history: History, epoch: int) -> ScaleMetadata:
 _GROUP = SCOPE + "/readergroups/{readerGroupName}"
 
 
-@endpoint("GET", SCOPE + "/readergroups", on_scope(Permission.READ), ReaderGroupsList)
+@endpoint("GET", SCOPE + "/readergroups", on_scope(Permission.READ), bodies.ReaderGroupsList)
 async def list_reader_groups(call: Call) -> Response:
     """List a scope's reader groups."""
 
-    def shown(found: Sequence[str]) -> list[ReaderGroupName]:
-        return [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
+    def shown(found: Sequence[str]) -> list[bodies.ReaderGroupName]:
+        return [
+            bodies.ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))
+        ]
 
     fetch = partial(call.controller.list_reader_groups, call.scope, count=REST_LIST_PAGE)
     return await stream_list("readerGroups", fetch, shown, call.page)
 
 
-@endpoint("GET", _GROUP, on_reader_group(Permission.READ), ReaderGroupProperty)
+@endpoint("GET", _GROUP, on_reader_group(Permission.READ), bodies.ReaderGroupProperty)
 async def show_reader_group(call: Call) -> Response:
     """Show a reader group."""
-    name = GroupName(call.scope, call.group)
-    config = (await call.controller.reader_group(name)).config
+    config = (await call.controller.reader_group(call.group)).config
     streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
-    return reply(ReaderGroupProperty(*name, streams, []))
+    return reply(bodies.ReaderGroupProperty(*call.group, streams, []))
 
 
 @endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
 async def show_lag(call: Call) -> Response:
     """Show how far a reader group is behind the tail of each of its streams."""
-    name = GroupName(call.scope, call.group)
-    await call.controller.reader_group(name)
-    records, _ = await call.controller.report(name.stream, GROUP_LAG)
+    await call.controller.reader_group(call.group)
+    records, _ = await call.controller.report(call.group.stream, GROUP_LAG)
     return reply(list(records))
 
 
@@ -353,30 +340,9 @@ async def show_stream_lag(call: Call) -> Response:
 @endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
 async def delete_reader_group(call: Call) -> Response:
     """Delete a reader group and its state."""
-    name = GroupName(call.scope, call.group)
-    found = await call.controller.reader_group(name)
-    await call.controller.delete_reader_group(name, found.group_id)
+    found = await call.controller.reader_group(call.group)
+    await call.controller.delete_reader_group(call.group, found.group_id)
     return no_content()
 
 
-ENDPOINTS = (
-    list_scopes,
-    create_scope,
-    show_scope,
-    delete_scope,
-    list_streams,
-    create_stream,
-    show_stream,
-    show_kept,
-    update_stream,
-    delete_stream,
-    change_state,
-    scaling_events,
-    scaling_log,
-    load,
-    show_stream_lag,
-    list_reader_groups,
-    show_reader_group,
-    show_lag,
-    delete_reader_group,
-)
+ENDPOINTS = endpoints_of(globals())

@@ -1,67 +1,186 @@
-"""The REST port: uvicorn in the server's own event loop, started and stopped with the rest of it.
-
-Its connections come through a Listener, which closes silent ones when others arrive. So health requests are answered
+"""The REST port: the application that serves and describes all endpoints, in uvicorn on the server's own event loop.
+Its connections come through a Listener, which closes silent ones when others arrive, so health requests are answered
 even when all places are taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import re
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any, cast
 
+import msgspec
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
-from nadi.controller.rest.app import rest_app
-from nadi.controller.rest.endpoint import Api, same_site
+from nadi.controller.rest import own, resources
+from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.endpoint import (
+    JSON,
+    Api,
+    Call,
+    Endpoint,
+    encode,
+    failure,
+    read_body,
+    refusal,
+    refused,
+    same_site,
+)
 from nadi.controller.rest.protocol import RestConnection, RestProtocol
-from nadi.controller.rest.replies import refusal
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
 
+_REF = "#/components/schemas/{name}"
+_PART = re.compile(r"\{(\w+)\}")
+_THINGS = {
+    "scopeName": "scope",
+    "streamName": "stream",
+    "readerGroupName": "reader group",
+    "bookmarkName": "bookmark",
+    "sliceName": "slice",
+    "id": "component",
+}
+_ANYWHERE = {
+    400: "The request can't be right as it stands; the message names what is wrong.",
+    401: "Credentials are missing or not valid.",
+    403: "The credentials are insufficient for this.",
+    500: "The server failed to handle this request.",
+    503: "The server can't do it now, or still recovers: try again.",
+}
+
+
+def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    kinds = [kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None]
+    schemas, components = msgspec.json.schema_components([Error, *kinds], ref_template=_REF)
+    following = iter(schemas)
+    error = next(following)
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        gives = next(following) if endpoint.gives is not None else None
+        body = next(following) if endpoint.body is not None else None
+        paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = _operation(endpoint, gives, body, error)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nadi controller",
+            "version": version("nadi"),
+            "description": "Scopes, streams, reader groups and health, at Pravega's paths.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
+    parts = [part.strip("{}") for part in endpoint.path.split("/") if part and part != "v1"]
+    success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
+    if gives is not None:
+        success["content"] = {media: {"schema": gives} for media in endpoint.media}
+    responses: dict[str, Any] = {str(endpoint.status): success}
+    for code, meaning in _codes(endpoint).items():
+        responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}
+    operation: dict[str, Any] = {
+        "operationId": "-".join([endpoint.verb.lower(), *parts]),
+        "summary": endpoint.summary,
+        "responses": responses,
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PART.findall(endpoint.path)
+    ]
+    parameters += [{"in": "query", **asdict(parameter)} for parameter in endpoint.query]
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    elif endpoint.takes:
+        operation["requestBody"] = {"required": True, "content": {media: {} for media in endpoint.takes}}
+    return operation
+
+
+def _codes(endpoint: Endpoint) -> dict[int, str]:
+    own = dict(endpoint.codes or {})
+    if parts := _PART.findall(endpoint.path):
+        own[404] = f"There is no such {_THINGS[parts[-1]]}."
+    codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
+    if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
+        del codes[400]
+    if endpoint.body is not None:
+        own[413] = "The body is too large, or its chunks are too small; the connection ends."
+        own[415] = "The body is not said to be application/json."
+    return dict(sorted((codes | own).items()))
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (*resources.ENDPOINTS, *own.ENDPOINTS)
+
+
+def rest_app(api: Api) -> Starlette:
+    served = (*ENDPOINTS, *api.site.endpoints)
+    description = encode(describe(served))
+
+    async def openapi(request: Request) -> Response:
+        return Response(description, media_type=JSON)
+
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in served:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+    app = Starlette(
+        routes=[
+            *api.site.pages,
+            Route("/ping", _ping),
+            Route("/v1/openapi.json", openapi),
+            *(_route(path, endpoints, api) for path, endpoints in by_path.items()),
+        ],
+        exception_handlers={HTTPException: refused},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _ping(request: Request) -> Response:
+    return PlainTextResponse("pong\n")
+
+
+def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
+    """One route for all verbs of a path, so that what it says of them is whole."""
+    verbs: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        endpoint.verb: _answering(endpoint, api) for endpoint in endpoints
+    }
+
+    async def dispatch(request: Request) -> Response:
+        return await verbs["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, dispatch, methods=list(verbs))
+
+
+def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            needed = endpoint.needs(Call(request, api))
+            caller = await api.access.authorized(request, needed.resource, needed.permission)
+            body = await read_body(request, endpoint.body) if endpoint.body is not None else None
+            return await endpoint.handler(Call(request, api, body, caller))
+        except HTTPException:
+            raise
+        except Exception as error:
+            return failure(request, error)
+
+    return answer
+
+
 STOP_GRACE_S = 1
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn that leaves signals to whoever runs the loop, takes what a Listener lets in, and says when it serves."""
-
-    def __init__(self, config: uvicorn.Config, api: Api) -> None:
-        super().__init__(config)
-        self._api = api
-        self.serving = asyncio.Event()
-        self.listener = Listener(
-            self._protocol,
-            _abort,
-            most=files_left(REST_CONNECTIONS_MAX),
-            most_of_address=REST_CONNECTIONS_OF_ADDRESS,
-            extra=REST_CONNECTIONS_EXTRA,
-            name="REST",
-        )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self.lifespan.startup()
-        self.servers = []  # uvicorn has none of its own to close
-        self.listener.listen(sockets or [], self.config.ssl)
-        self.started = True
-        self.serving.set()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.listener.close()
-        await super().shutdown(None)
-
-    def _protocol(self, guest: Guest) -> RestConnection:
-        protocol = RestProtocol(self.config, self.server_state, self.lifespan.state)
-        protocol.guest, protocol.short = guest, _short(cast("ASGIApp", self.config.loaded_app))
-        protocol.turns, protocol.pool = self._api.turns, self._api.budget.receiving
-        return RestConnection(protocol)
 
 
 def _short(app: ASGIApp) -> ASGIApp:
@@ -104,10 +223,8 @@ def _stoppable(app: ASGIApp) -> ASGIApp:
 
 
 class RestServer:
-    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address.
-
-    around: what is put around the application. shares_port: other processes may listen at its port, too.
-    """
+    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address. around: what is put around
+    the application. shares_port: other processes may listen at its port, too."""
 
     def __init__(
         self,
@@ -119,9 +236,9 @@ class RestServer:
         *,
         shares_port: bool = False,
     ) -> None:
-        self._host, self._port, self._tls, self._shares_port = host, port, tls, shares_port
+        self._api, self._host, self._port, self._tls, self._shares_port = api, host, port, tls, shares_port
         self._task: asyncio.Task[None] | None = None
-        config = uvicorn.Config(
+        self._config = uvicorn.Config(
             _stoppable(same_site(around(rest_app(api)))),
             http="h11",
             ws="none",
@@ -132,41 +249,46 @@ class RestServer:
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
-        config.load()
-        config.ssl = tls  # made by the certificate's owner, as for the other doors
-        self._uvicorn = _Uvicorn(config, api)
+        self._config.load()
+        self._uvicorn = uvicorn.Server(self._config)  # without its ways to listen, and to take signals
+        self._uvicorn.servers, self._uvicorn.lifespan = [], self._config.lifespan_class(self._config)
+        self.listener = Listener(
+            self._protocol,
+            _abort,
+            most=files_left(REST_CONNECTIONS_MAX),
+            most_of_address=REST_CONNECTIONS_OF_ADDRESS,
+            extra=REST_CONNECTIONS_EXTRA,
+            name="REST",
+        )
         self.uri = ""
+
+    def _protocol(self, guest: Guest) -> RestConnection:
+        short, pool = _short(cast("ASGIApp", self._config.loaded_app)), self._api.budget.receiving
+        state, turns = self._uvicorn.server_state, self._api.turns
+        return RestConnection(RestProtocol(self._config, state, guest=guest, short=short, turns=turns, pool=pool))
 
     async def start(self) -> None:
         """Listen; OSError if the port is unavailable."""
-        found = await bound_sockets(self._host, self._port, shared=self._shares_port)
-        for one in found:  # connections have what their listener has
+        sockets = await bound_sockets(self._host, self._port, shared=self._shares_port)
+        for one in sockets:  # connections have what their listener has
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
-        host, port = found[0].getsockname()[:2]
-        self._task = asyncio.create_task(self._uvicorn.serve(found), name="rest")
-        serving = asyncio.create_task(self._uvicorn.serving.wait())
-        await asyncio.wait([self._task, serving], return_when=asyncio.FIRST_COMPLETED)
-        if self._task.done():
-            serving.cancel()
-            self._task.result()
+        host, port = sockets[0].getsockname()[:2]
+        self.listener.listen(sockets, self._tls)
+        self._task = asyncio.create_task(self._uvicorn.main_loop(), name="rest")
         scheme = "http" if self._tls is None else "https"
         self.uri = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @property
     def running(self) -> bool:
-        return self._task is not None and not self._task.done() and self._uvicorn.serving.is_set()
+        return self._task is not None and not self._task.done()
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
         return len(self.listener.guests)
-
-    @property
-    def listener(self) -> Listener:
-        """Who lets connections in."""
-        return self._uvicorn.listener
 
     async def stop(self) -> None:
         if self._task is not None:
+            self.listener.close()
             self._uvicorn.should_exit = True
             await self._task
+            await self._uvicorn.shutdown()

@@ -1,9 +1,8 @@
-"""A stream's past as retention sees it: how much lies after a cut, and which of two cuts is the earlier.
+"""A stream's past as retention sees it: how much lies after a cut, which of two cuts is the earlier, and the cut with
+so many bytes after it.
 
-How much of a stream lies after a stream cut: the sum over the cut's own segments and all that follow them.
-
-Sealed segments' lengths are recorded with the epoch that replaced them; only those that may still grow are asked for
-at the store. So an answer costs as many questions as the stream has current segments, however often it was scaled.
+Sealed segments' lengths are recorded with the epoch that replaced them; only those that may still grow are asked for at
+the store, however often the stream was scaled.
 
 >>> from nadi.controller.state.history import History, first_epoch
 >>> history = History([first_epoch(1, 0)])
@@ -14,18 +13,9 @@ at the store. So an answer costs as many questions as the stream has current seg
 >>> past.bytes_after({0: 70}), past.bytes_after({left: 20, right: 1}), past.bytes_after({0: 100, left: -1, right: 0})
 (53, 2, 23)
 
-The order of one stream's cuts, for the rules of retention: the earliest and latest of two, in one form.
-
 A place between a segment and its successors has two names: the segment's end, and its successors' starts. Comparisons
 are of *settled* cuts, moved past segments that were read to their ends, for which each place has one name. The earliest
 of cuts is that of any; of two names for a place it gives the older, so the segments that both name stay.
-
-The newest cut of a stream with at least so many bytes after it, or the oldest with at most so many.
-
-All keys should go back equally far, so the cut lies between two cuts of moments, at most a second apart, which are
-found by halving the time between them. Between those two, segments are passed one after another, and one of them in
-part, up to a boundary between its events. The questions to the store are limited: `MOMENTS_TRIED` cuts of moments and
-`BOUNDARIES_TRIED` looks for a boundary, however much the stream has.
 """
 
 from __future__ import annotations
@@ -37,17 +27,14 @@ from functools import cached_property
 from itertools import accumulate
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment
 from nadi.controller.state.segments import together
 from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentNotFoundError
 from nadi.limits import TIME_INDEX_MS
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder
 from nadi.model.frontier import Frontier
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_id
 
@@ -62,10 +49,7 @@ class Past:
     ends: Mapping[int, int]
 
     def bytes_after(self, cut: Cut) -> int:
-        """Bytes after a stream cut; of what was truncated, none counts.
-
-        InvalidStreamCutError if the cut names a segment that the history doesn't have.
-        """
+        """Bytes after a stream cut, without what was truncated; InvalidStreamCutError for segments that never were."""
         if any(segment not in self.history.segments for segment in cut):
             raise InvalidStreamCutError("the stream cut names a segment that this stream never had")
         ids, sums = self.sums
@@ -96,7 +80,6 @@ class Past:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes from head to tail."""
         return self.bytes_after({})
 
 
@@ -109,7 +92,7 @@ async def look(flow: Workflows, name: StreamName) -> Past:
     async def measure(segment: int) -> None:
         try:
             ends[segment] = await flow.segments.length(name.segment(segment))
-        except SegmentNotFoundError:  # truncated away meanwhile; a barrier; or the stream is being deleted
+        except SegmentNotFoundError:  # truncated away meanwhile, or the stream is being deleted
             ends[segment] = 0
 
     await together(measure(segment) for segment in grow)
@@ -136,19 +119,8 @@ def _ends(history: History, head: Cut) -> tuple[dict[int, int], list[int]]:
     return ends, grow
 
 
-async def bytes_after(flow: Workflows, name: StreamName, cut: Cut) -> int:
-    """How many bytes of the stream lie after the cut now, in its segments and all that follow them. What was truncated
-    doesn't count, and an empty cut stands for the head.
-
-    Raises StreamNotFoundError, and InvalidStreamCutError for a cut of another stream.
-    """
-    return (await look(flow, name)).bytes_after(cut)
-
-
 @dataclass(frozen=True)
 class Cuts:
-    """The cuts of the stream that `past` looked at."""
-
     past: Past
 
     @property
@@ -184,23 +156,21 @@ class Cuts:
         """The segments that the settled cut stands in, and how far it has read them. InvalidStreamCutError if it isn't
         legal."""
         history = self.past.history
-        segments = [_range_of(history.segments[segment]) for segment in cut]
+        segments = [history.segments[segment].as_range for segment in cut]
         frontier = Frontier(segments, [segment for segment, offset in cut.items() if offset < 0])
         offsets = {segment: max(cut[segment], 0) for segment in frontier.active}
         self.pass_finished(frontier, offsets)
         return frontier, offsets
 
     def pass_finished(self, frontier: Frontier, offsets: dict[int, int]) -> list[int]:
-        """Lead a frontier over segments that are sealed and read to their ends; the segments that it begins thereby.
-
-        A length is recorded once its segment is sealed: one without is passed later.
-        """
+        """Lead a frontier over segments that are sealed (so their lengths are known) and read to their ends; the
+        segments that it begins thereby."""
         sizes, look, begun = self.past.history.sizes, list(frontier.active), list[int]()
         while look:
             segment = look.pop()
             if offsets[segment] < sizes.get(segment, offsets[segment] + 1):
                 continue
-            following = [_range_of(new) for new, _ in self.past.history.successors(segment)]
+            following = [new.as_range for new, _ in self.past.history.successors(segment)]
             if following:  # else the stream was sealed with it
                 del offsets[segment]
                 for piece in frontier.complete(segment, following):
@@ -237,10 +207,6 @@ def _cut(cut: Cut) -> StreamCut:
     return StreamCut("", "", cut)
 
 
-def _range_of(segment: EpochSegment) -> SegmentRange:
-    return SegmentRange(segment.id, segment.low, segment.high)
-
-
 MOMENTS_TRIED = 60
 BOUNDARIES_TRIED = 40
 CutAt = Callable[[int], Awaitable[Cut]]  # the cut of a moment, in ms since 1970
@@ -257,8 +223,13 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search needs of the stream. since_ms: the cut of that moment leaves enough, as far as known; the head is
-    taken instead if it doesn't."""
+    """The newest cut of a stream with at least so many bytes after it, or the oldest with at most so many.
+
+    All keys should go back equally far, so the cut lies between two cuts of moments, at most a second apart, which are
+    found by halving the time between them. Between those two, segments are passed one after another, and one of them in
+    part, up to a boundary between its events. The questions to the store are limited. since_ms: the cut of that moment
+    leaves enough, as far as known; the head is taken instead if it doesn't.
+    """
 
     cuts: Cuts
     cut_at: CutAt

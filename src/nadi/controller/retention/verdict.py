@@ -1,24 +1,18 @@
 """What a stream must keep now, and why: its policy's wish, and who holds the head back from it.
 
-`Judge` asks for what the rules (`policy`) need: the cuts of moments or sizes, what subscribers have published, and the
-names in the scope. It changes nothing.
+The rules are Pravega's. What is within `least` is kept. Without subscribers, everything else goes; with them, what not
+all of them have consumed stays too, unless there is a maximum and it is older, or more, than `most`. There is a cut for
+every moment here, so the rules are kept key by key: `earliest` and `latest`. Bookmarks and slices hold back whatever
+the policy says, its maximum too, unless it says `over_bookmarks`.
 
-What the wall clock showed how long ago: retention by time is about ages, and clocks are set.
+Retention by time is about ages, and clocks are set. A segment's time index dates bytes by the wall clock, never less
+than what it showed when they came. So ages are measured by the monotonic clock: data is older than an age if its date
+lies before everything that the wall clock has shown since then. Over a restart the wall clock is believed; but not at
+once, as some machines start with a wrong one and correct it then.
 
-A segment's time index dates bytes by the wall clock. If the clock is set forward, everything looks old at once, and
-what was written a minute ago must not be taken for yesterday's. So ages are measured by the monotonic clock: data is
-older than an age if its date lies before everything that the wall clock has shown since then.
-
-The date of bytes is never less than what the clock showed when they came (`segmentstore.state.time_index`). So if a
-clock jumps forward, and back again or not, nothing is truncated early. What was dated while it was fast is kept until
-the clock has really shown that date. How it went before this process started isn't known: over a restart the clock is
-believed; but not at once, as some machines start with a wrong one and correct it then.
-
-Bookmarks and slices as retention sees them: places that have a name, behind which nothing is truncated.
-
-Clients keep them in a table of their scope, and anybody who may write that may write nonsense: what can't be read, or
-names no place of the stream, protects nothing, and is logged once. What lies before the head is gone: a bookmark there
-protects nothing either, while a slice does as long as some of it is left.
+Clients keep bookmarks and slices in a table of their scope, and anybody who may write that may write nonsense: what
+can't be read, or names no place of the stream, protects nothing, and is logged once. What lies before the head is gone:
+a bookmark there protects nothing either, while a slice does as long as some of it is left.
 """
 
 from __future__ import annotations
@@ -26,43 +20,104 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, cast
 
 import msgspec
 from cachetools import LRUCache
 
+from nadi import limits
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.event_time import cut_at
 from nadi.controller.retention.past import Cuts, Past, Search, look
-from nadi.controller.retention.policy import Policy, consumed_by_all, cut_by_size, cut_by_time
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import RetentionType, Stream, StreamState
+from nadi.controller.state.records import Config, RetentionType, Stream, StreamState
 from nadi.controller.state.segments import Segments
-from nadi.controller.time.marks import cut_at
-from nadi.errors import DamagedDataError, InvalidArgumentError, InvalidStreamCutError, SegmentNotFoundError
-from nadi.limits import (
-    EVENT_TIME_MIN,
-    RETENTION_CLOCK_PIECES,
-    RETENTION_HOLDERS_TOLD,
-    RETENTION_NAMES_A_TURN,
-    RETENTION_NAMES_MAX,
-    TABLE_PAGE_MAX_ENTRIES,
-    TIME_INDEX_MS,
-)
+from nadi.errors import DamagedDataError, InvalidArgumentError, InvalidStreamCutError
 from nadi.model.place import Stored
+from nadi.model.reports import HolderReport, RetentionReport
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX, segment_name
 from nadi.runtime import Runtime
 from nadi.throttled_log import Complaints
-from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
 from nadi.wire.moments import ARRIVAL, clock_of
 
+_I64_MAX = (1 << 63) - 1
 _SLACK_MS = 200  # by which two clocks may differ before it is taken for a change
+NameKind = Literal["bookmark", "slice"]
+HolderKind = Literal["subscriber"] | NameKind
+_CUTS = {"bookmark": 1, "slice": 2}
+_REMEMBERED = 10_000  # streams
+_TRIES = 5  # to describe a stream while truncations move its head
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """least, most: milliseconds or bytes, by `kind`; most is None if there is no maximum."""
+
+    kind: RetentionType
+    least: int
+    most: int | None
+    over_bookmarks: bool
+    by_event_time: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Policy | None:
+        if config.retention_type is RetentionType.NONE:
+            return None
+        most = None if config.retention_max in (0, _I64_MAX) else config.retention_max
+        return cls(
+            config.retention_type,
+            config.retention_param,
+            most,
+            config.retention_over_bookmarks,
+            config.retention_by_event_time,
+        )
+
+
+def check_policy(config: Config) -> None:
+    """InvalidArgumentError for a policy that can't be meant, saying what to do."""
+    unit = "milliseconds" if config.retention_type is RetentionType.TIME else "bytes"
+    least, most = config.retention_param, config.retention_max
+    if config.retention_type is RetentionType.NONE:
+        if least or most or config.retention_over_bookmarks or config.retention_by_event_time:
+            raise InvalidArgumentError("a retention policy says what to keep by time or by size: set its type")
+        return
+    if config.retention_by_event_time and config.retention_type is not RetentionType.TIME:
+        raise InvalidArgumentError("retention by event time is by age: give an age to keep, not a size")
+    if config.retention_by_event_time and not config.event_time:
+        raise InvalidArgumentError(
+            "retention by event time needs the field that has an event's time: set the stream's event time"
+        )
+    if least < 0 or most < 0:
+        raise InvalidArgumentError(f"a retention policy keeps no negative {unit}: {min(least, most):,}")
+    if least == 0:
+        raise InvalidArgumentError(
+            f"a retention policy that keeps 0 {unit} keeps nothing: give it more, or leave it out to keep everything"
+        )
+    if 0 < most < least:
+        raise InvalidArgumentError(
+            f"a retention policy can't keep at least {least:,} {unit} and at most {most:,}: raise the maximum"
+        )
+
+
+def _allowed(policy: Policy, cuts: Cuts, bounds: Bounds, published: Collection[Cut]) -> Cut:
+    """The cut that the policy and its subscribers allow; those who never published one don't count."""
+    if not published:
+        return bounds.least
+    consumed = reduce(cuts.earliest, published)
+    if policy.kind is RetentionType.TIME:
+        return cuts.earliest(bounds.least, consumed if bounds.most is None else cuts.latest(consumed, bounds.most))
+    needed = cuts.past.bytes_after(consumed)
+    if needed < policy.least:
+        return cuts.earliest(bounds.least, consumed)
+    if policy.most is None or bounds.most is None or needed < policy.most:
+        return consumed
+    return bounds.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +138,6 @@ class Ages:
 
     @property
     def known_ms(self) -> int:
-        """For how long the clocks have been compared."""
         return self._clock.monotonic_ms() - self._started_ms
 
     def note(self) -> None:
@@ -92,7 +146,7 @@ class Ages:
         ahead_ms, last = self._clock.now_ms() - now_ms, self._pieces[-1]
         if abs(ahead_ms - last.ahead_ms) > _SLACK_MS:  # set back, it may have been so since the last note
             self._pieces.append(_Piece(self._noted_ms if ahead_ms < last.ahead_ms else now_ms, ahead_ms))
-            if len(self._pieces) > RETENTION_CLOCK_PIECES:
+            if len(self._pieces) > limits.RETENTION_CLOCK_PIECES:
                 first, second = self._pieces.popleft(), self._pieces.popleft()
                 self._pieces.appendleft(_Piece(first.since_ms, min(first.ahead_ms, second.ahead_ms)))
         self._noted_ms = now_ms
@@ -112,12 +166,6 @@ class Ages:
         return max(0, min(shown) - _SLACK_MS)
 
 
-log = logging.getLogger(__name__)
-
-NameKind = Literal["bookmark", "slice"]
-_CUTS = {"bookmark": 1, "slice": 2}
-
-
 @dataclass(frozen=True, slots=True)
 class Named:
     """A bookmark, or a slice that ends at `end`."""
@@ -134,44 +182,28 @@ class Names:
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._known: LRUCache[tuple[str, bytes], tuple[int, Named | None]] = LRUCache(RETENTION_NAMES_MAX)
+        self._known: LRUCache[tuple[str, bytes], tuple[int, Named | None]] = LRUCache(limits.RETENTION_NAMES_MAX)
         self._complaints = Complaints(log, "%s protects nothing from retention")
 
     async def of_scope(self, scope: str) -> dict[str, list[Named]]:
         """By stream; InvalidArgumentError if there are too many."""
         found: dict[str, list[Named]] = {}
         count = 0
-        async for entry in self._entries(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)):
+        async for entry in self._segments.table_entries(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)):
             count += 1
-            if count > RETENTION_NAMES_MAX:
+            if count > limits.RETENTION_NAMES_MAX:
                 raise InvalidArgumentError(
-                    f"scope {scope} has more than {RETENTION_NAMES_MAX:,} bookmarks and slices: delete some"
+                    f"scope {scope} has more than {limits.RETENTION_NAMES_MAX:,} bookmarks and slices: delete some"
                 )
             key = scope, bytes(entry.key)
             known = self._known.get(key)
             if known is None or known[0] != entry.version:
-                if count % RETENTION_NAMES_A_TURN == 0:
+                if count % limits.RETENTION_NAMES_A_TURN == 0:
                     await asyncio.sleep(0)
                 known = self._known[key] = entry.version, self._decoded(scope, key[1], bytes(entry.value))
             if known[1] is not None:
                 found.setdefault(known[1].stream, []).append(known[1])
         return found
-
-    async def _entries(self, table: str) -> AsyncIterator[TableEntry]:
-        token = b""
-        while True:
-            command = wire.ReadTableEntries(
-                self._segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b"")
-            )
-            try:
-                page = await self._segments.ask(command, wire.TableEntriesRead)
-            except SegmentNotFoundError:
-                return  # none was ever made
-            if not page.entries:
-                return
-            for entry in page.entries:
-                yield entry
-            token = page.continuation_token
 
     def _decoded(self, scope: str, key: bytes, value: bytes) -> Named | None:
         kind, _, name = key.decode(errors="replace").partition("/")
@@ -200,11 +232,6 @@ def protected(cuts: Cuts, named: Named) -> Cut | None:
     return head if start is None else cuts.latest(start, head)
 
 
-_REMEMBERED = 10_000  # streams
-_TRIES = 5  # to describe a stream while truncations move its head
-HolderKind = Literal["subscriber"] | NameKind
-
-
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Who needs more than the policy would keep: from `cut` on, so many bytes. name: a subscriber's as
@@ -223,27 +250,15 @@ class Verdict:
 
     stream: Stream
     past: Past
-    policy: Policy | None
     cut: Cut | None = None
     holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What people are told. oldest_ms: when the oldest event that is kept came, to about ten seconds, in ms since 1970;
-    0 if there is none. more_holders: how many there are besides those listed."""
-
-    policy: Policy | None
-    head: Cut
-    kept_bytes: int
-    oldest_ms: int
-    holders: tuple[Holder, ...]
-    more_holders: int
-
-
-@dataclass(frozen=True, slots=True)
 class Bounds:
-    """The cuts that the policy speaks of; none for the most if nobody needs more, or there is no maximum."""
+    """The cuts that the policy speaks of: by time, those of the moments that long ago; by size, the newest cut after
+    which there are at least that many bytes, and the oldest with at most that many. most: None if nobody needs more, or
+    there is no maximum."""
 
     least: Cut
     most: Cut | None
@@ -265,15 +280,13 @@ class Judge:
     _sized: LRUCache[str, _Sized] = field(default_factory=lambda: LRUCache(_REMEMBERED))
 
     async def judge(self, name: StreamName, named: Sequence[Named]) -> Verdict:
-        """The verdict on a stream. named: what has a name in it, for policies that heed that.
-
-        A sealed stream stays as it is: as with Pravega, nothing of it is truncated any more.
-        """
+        """The verdict on a stream; as with Pravega, nothing of a sealed one is truncated. named: what has a name in
+        it."""
         found = await self.flow.metadata.stream(name)
         stream, policy = found.value, Policy.of(found.value.config)
         past = await look(self.flow, name)
         if policy is None or stream.state is not StreamState.ACTIVE:
-            return Verdict(stream, past, policy)
+            return Verdict(stream, past)
         cuts = Cuts(past)
         published = {
             key: record.value.cut
@@ -285,27 +298,33 @@ class Judge:
             named = ()
         deciding = partial(decide, past=past, policy=policy, bounds=bounds, published=published, named=named)
         cut, holders = await ask(self.flow.clock, past.history, deciding, cuts=1 + len(published) + len(named))
-        return Verdict(stream, past, policy, cut, holders)
+        return Verdict(stream, past, cut, holders)
 
-    async def report(self, name: StreamName, named: Sequence[Named]) -> Report:
-        """The verdict as people are told it."""
+    async def report(self, name: StreamName, named: Sequence[Named]) -> RetentionReport:
+
+        def text(cut: Cut) -> str:
+            return StreamCut(*name, cut).as_text()
+
         for _ in range(_TRIES):
             verdict = await self.judge(name, named)
             if (await self.flow.metadata.stream(name)).value.head == verdict.stream.head:
                 break
-        past = verdict.past
+        past, holders = verdict.past, verdict.holders
         kept = past.kept_bytes
         oldest_ms = await self._oldest_ms(name, verdict) if kept else 0
-        shown = verdict.holders[:RETENTION_HOLDERS_TOLD]
-        head = past.head or past.history.head_of_time()
-        return Report(verdict.policy, head, kept, oldest_ms, shown, len(verdict.holders) - len(shown))
+        shown = [
+            HolderReport(one.kind, one.name, text(one.cut), one.bytes_after)
+            for one in holders[: limits.RETENTION_HOLDERS_TOLD]
+        ]
+        head = text(past.head or past.history.head_of_time())
+        return RetentionReport(head, kept, oldest_ms, shown, len(holders) - len(shown))
 
     async def _oldest_ms(self, name: StreamName, verdict: Verdict) -> int:
         """The first moment whose cut has something of what is kept before it: nothing can be older than that."""
         cuts = Cuts(verdict.past)
         head = cuts.head
         low_ms, high_ms = verdict.stream.created_ms, max(verdict.stream.created_ms, self.flow.clock.now_ms()) + 1
-        while high_ms - low_ms > TIME_INDEX_MS:
+        while high_ms - low_ms > limits.TIME_INDEX_MS:
             middle_ms = (low_ms + high_ms) // 2
             if cuts.is_same(cuts.settled(await cut_at(self.flow, name, middle_ms)), head):
                 low_ms = middle_ms
@@ -321,7 +340,7 @@ class Judge:
         async def younger(age_ms: int) -> Cut:
             moment, clock = self.ages.moment(age_ms), ARRIVAL
             if policy.by_event_time:
-                moment, clock = moment * 1000 or EVENT_TIME_MIN, clock_of(stream.config.event_time)
+                moment, clock = moment * 1000 or limits.EVENT_TIME_MIN, clock_of(stream.config.event_time)
             return cuts.settled(await cut_at(self.flow, name, moment, clock))
 
         return Bounds(await younger(policy.least), None if most is None else await younger(most))
@@ -363,11 +382,7 @@ def decide(
     cuts = Cuts(past.over(history))
     head = cuts.head
     known = {name: cut if cuts.is_of_stream(cut) else head for name, cut in published.items()}
-    consumed = consumed_by_all(cuts, known.values())
-    if policy.kind is RetentionType.TIME:
-        cut = cut_by_time(cuts, bounds.least, consumed, bounds.most)
-    else:
-        cut = cut_by_size(policy, cuts, bounds.least, consumed, bounds.most)
+    cut = _allowed(policy, cuts, bounds, known.values())
     needs: list[tuple[HolderKind, str, Cut]] = [("subscriber", name, place) for name, place in known.items()]
     for one in named:
         place = protected(cuts, one)

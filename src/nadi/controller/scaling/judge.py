@@ -1,14 +1,12 @@
 """What to do about a stream: which of its segments to split and where, which to merge, and why.
 
 `Judge.look` gets the stream as it is, the loads of its segments and the time, and returns what should change, as one
-change of the stream (an epoch) with a `Step` for each split and merge. It remembers what it needs from one look to the
-next: when a segment was first seen, since when it is quiet, which keys were found hot. Nothing else is kept, so a
-restart sees everything anew, and never acts sooner because of it.
+change of the stream (an epoch) with a `Step` for each split and merge. What it remembers from one look to the next
+isn't kept: a restart never acts sooner because of that.
 
-Where a hot segment's key range is cut, from a sample of the keys that pass: so that each piece gets as much.
-
-A key can't be divided. One that has more than its piece's share gets a piece of its own where that leaves the others
-something to divide; one that alone is over what a segment may have is a hot key, and no splitting helps it.
+A hot segment's key range is cut by a sample of the keys that pass, so that each piece gets as much. A key can't be
+divided: one that has more than its piece's share gets a piece of its own where that leaves the others something to
+divide; one that alone is over what a segment may have is a hot key, and no splitting helps it.
 """
 
 from __future__ import annotations
@@ -40,8 +38,6 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The distinct positions of a sample within one range, ascending, and each one's share of the load."""
-
     low: float
     high: float
     positions: tuple[float, ...]
@@ -219,7 +215,9 @@ class Judge:
             return Decision()
         stream = _Stream(segments, config, loads, all_measured, self.profile)
         splits = self._splits(stream, now_s)
-        return Decision(tuple(_by_key([*splits, *self._merges(stream, splits, now_s)], segments)))
+        order = {segment.id: index for index, segment in enumerate(segments)}
+        steps = [*splits, *self._merges(stream, splits, now_s)]
+        return Decision(tuple(sorted(steps, key=lambda step: order[step.segments[0]])))
 
     def _meet(self, segments: Sequence[EpochSegment], loads: Mapping[int, SegmentLoad], now_s: float) -> None:
         current = {segment.id for segment in segments}
@@ -449,7 +447,6 @@ class _Stream:
         return self.rate(self.loads.get(segment.id), self.profile.cold[-1].window_s)
 
     def hot_by(self, load: SegmentLoad | None) -> Rule | None:
-        """The rule by which the segment is too hot, if any."""
         if load is None or load.age_s < self.profile.fresh_s:
             return None
         still = self.profile.still
@@ -473,8 +470,3 @@ class _Stream:
         self, kind: str, segments: Sequence[EpochSegment], into: Sequence[KeyRange], rate: float, why: str
     ) -> Step:
         return Step(kind, tuple(s.id for s in segments), tuple(into), rate, self.target, self.unit, why)
-
-
-def _by_key(steps: Sequence[Step], segments: Sequence[EpochSegment]) -> Iterator[Step]:
-    order = {segment.id: index for index, segment in enumerate(segments)}
-    yield from sorted(steps, key=lambda step: order[step.segments[0]])

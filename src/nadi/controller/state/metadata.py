@@ -28,44 +28,17 @@ A start reads only `work` and `transactions`, so its cost depends on what is unf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from nadi.controller.state.histories import Histories
-from nadi.controller.state.history import History
-from nadi.controller.state.records import (
-    AnyWork,
-    CompletedTransaction,
-    Config,
-    EpochChange,
-    HistoryRecord,
-    KeyValueTable,
-    LimitedStream,
-    Number,
-    ReaderGroup,
-    RetentionType,
-    ScalingEntry,
-    Scope,
-    ScopeState,
-    Stream,
-    StreamState,
-    Subscriber,
-    Tagged,
-    TimedStream,
-    Transaction,
-    WriterMark,
-)
-from nadi.controller.state.store import ANY_VERSION, RecordTable, Store, V, Versioned
-from nadi.errors import (
-    KeyValueTableNotFoundError,
-    NotFoundError,
-    PermissionDeniedError,
-    ReaderGroupNotFoundError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
-    StreamSealedError,
-)
-from nadi.limits import NAME_MAX_CHARS
+from cachetools import LRUCache
+from msgspec.structs import replace
+
+from nadi import errors
+from nadi.controller.state import records
+from nadi.controller.state.history import History, base_of, first_change, history_of
+from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Store, V, Versioned
+from nadi.limits import CONTROLLER_HISTORY_SEGMENTS, EPOCHS_FORGOTTEN_AT_ONCE, NAME_MAX_CHARS
 from nadi.naming import (
     CLIENT_TABLES,
     INTERNAL_SCOPE,
@@ -76,6 +49,9 @@ from nadi.naming import (
 )
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
+BASE = "base"
+_OWN_WEIGHT = 20  # what a history takes besides, in segments
+_TRIES = 5  # while epochs are forgotten or published
 
 
 class StreamName(NamedTuple):
@@ -90,7 +66,7 @@ class StreamName(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.scope}/{self.stream}"
+        return "/".join(self)
 
     @property
     def mark(self) -> StreamName:
@@ -105,42 +81,44 @@ class StreamName(NamedTuple):
 
 
 class GroupName(NamedTuple):
+    """stream: the one that holds the group's state, under whose name its workflows run."""
+
     scope: str
     group: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.scope}/{self.group}"
-
-    @property
-    def stream(self) -> StreamName:
-        """The stream that holds the group's state, under whose name its workflows run."""
-        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
 
     @classmethod
     def of(cls, stream: StreamName) -> GroupName:
         return cls(stream.scope, stream.stream.removeprefix(READER_GROUP_PREFIX))
+
+    @property
+    def key(self) -> str:
+        return "/".join(self)
+
+    @property
+    def stream(self) -> StreamName:
+        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
 
     def __str__(self) -> str:
         return self.key
 
 
 class TableName(NamedTuple):
+    """stream: the name that its segments have instead of a stream's, under which its workflows run."""
+
     scope: str
     table: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.scope}/{self.table}"
-
-    @property
-    def stream(self) -> StreamName:
-        """The name that its segments have instead of a stream's, under which its workflows run."""
-        return StreamName(self.scope, self.table + TABLE_SUFFIX)
 
     @classmethod
     def of(cls, stream: StreamName) -> TableName:
         return cls(stream.scope, stream.stream.removesuffix(TABLE_SUFFIX))
+
+    @property
+    def key(self) -> str:
+        return "/".join(self)
+
+    @property
+    def stream(self) -> StreamName:
+        return StreamName(self.scope, self.table + TABLE_SUFFIX)
 
     def __str__(self) -> str:
         return self.key
@@ -149,22 +127,28 @@ class TableName(NamedTuple):
 class Metadata:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.scopes: RecordTable[Scope] = store.table(f"{_PREFIX}/scopes", Scope)
-        self.work: RecordTable[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
-        self.transactions: RecordTable[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
-        self.numbers: RecordTable[Number] = store.table(f"{_PREFIX}/numbers", Number)
-        self.timed: RecordTable[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
-        self.limited: RecordTable[LimitedStream] = store.table(f"{_PREFIX}/limited", LimitedStream, made_late=True)
-        self._histories = Histories()
+        self.scopes: RecordTable[records.Scope] = self._table("scopes", records.Scope)
+        self.work: RecordTable[records.AnyWork] = self._table("work", records.AnyWork)
+        self.transactions: RecordTable[records.Transaction] = self._table("transactions", records.Transaction)
+        self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
+        self.timed: RecordTable[records.TimedStream] = self._made_late("timed", records.TimedStream)
+        self.limited: RecordTable[records.LimitedStream] = self._made_late("limited", records.LimitedStream)
+        self._histories: LRUCache[str, History] = LRUCache(CONTROLLER_HISTORY_SEGMENTS, _weight)
 
-    def streams(self, scope: str) -> RecordTable[Stream]:
-        return self._store.table(f"{_PREFIX}/scope/{scope}", Stream, made_late=True)
+    def _table(self, name: str, kind: Any) -> RecordTable[Any]:
+        return self._store.table(f"{_PREFIX}/{name}", kind)
 
-    def epochs(self, name: StreamName) -> RecordTable[HistoryRecord]:
-        return self._store.table(f"{_PREFIX}/stream/{name.key}", HistoryRecord)
+    def _made_late(self, name: str, kind: Any) -> RecordTable[Any]:
+        return self._store.table(f"{_PREFIX}/{name}", kind, made_late=True)
 
-    def tags(self, scope: str) -> RecordTable[Tagged]:
-        return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
+    def streams(self, scope: str) -> RecordTable[records.Stream]:
+        return self._made_late(f"scope/{scope}", records.Stream)
+
+    def epochs(self, name: StreamName) -> RecordTable[records.HistoryRecord]:
+        return self._table(f"stream/{name}", records.HistoryRecord)
+
+    def tags(self, scope: str) -> RecordTable[records.Tagged]:
+        return self._made_late(f"tags/{scope}", records.Tagged)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
         """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
@@ -174,112 +158,183 @@ class Metadata:
         """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""
         return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
-    def groups(self, scope: str) -> RecordTable[ReaderGroup]:
-        return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
+    def groups(self, scope: str) -> RecordTable[records.ReaderGroup]:
+        return self._made_late(f"groups/{scope}", records.ReaderGroup)
 
-    def subscribers(self, name: StreamName) -> RecordTable[Subscriber]:
-        return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
+    def subscribers(self, name: StreamName) -> RecordTable[records.Subscriber]:
+        return self._made_late(f"subscribers/{name}", records.Subscriber)
 
-    def marks(self, name: StreamName) -> RecordTable[WriterMark]:
-        return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
+    def marks(self, name: StreamName) -> RecordTable[records.WriterMark]:
+        return self._made_late(f"marks/{name}", records.WriterMark)
 
-    def scalings(self, name: StreamName) -> RecordTable[ScalingEntry]:
+    def scalings(self, name: StreamName) -> RecordTable[records.ScalingEntry]:
         """The stream's scaling log: a ring of its latest entries."""
-        return self._store.table(f"{_PREFIX}/scaling/{name.key}", ScalingEntry, made_late=True)
+        return self._made_late(f"scaling/{name}", records.ScalingEntry)
 
-    def tables(self, scope: str) -> RecordTable[KeyValueTable]:
-        return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
+    def tables(self, scope: str) -> RecordTable[records.KeyValueTable]:
+        return self._made_late(f"kvtables/{scope}", records.KeyValueTable)
 
-    def completed(self, number: int) -> RecordTable[CompletedTransaction]:
-        return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
+    def completed(self, number: int) -> RecordTable[records.CompletedTransaction]:
+        return self._table(f"completed/{number}", records.CompletedTransaction)
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    async def find_scope(self, scope: str) -> Versioned[Scope] | None:
+    async def find_scope(self, scope: str) -> Versioned[records.Scope] | None:
         return await self.scopes.get(scope) if _may_exist(scope) else None
 
-    async def scope(self, scope: str) -> Versioned[Scope]:
-        return _there(await self.find_scope(scope), ScopeNotFoundError, (scope,))
+    async def scope(self, scope: str) -> Versioned[records.Scope]:
+        return _there(await self.find_scope(scope), errors.ScopeNotFoundError, (scope,))
 
     async def open_scope(self, scope: str) -> None:
         """Check that something can be created in the scope; PermissionDeniedError for the controller's own."""
         if scope == INTERNAL_SCOPE:
-            raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
-        if (await self.scope(scope)).value.state is ScopeState.DELETING:
-            raise ScopeNotFoundError(scope)
+            raise errors.PermissionDeniedError(
+                f"the scope {scope} is the server's own: make a scope of yours, and this in it"
+            )
+        if (await self.scope(scope)).value.state is records.ScopeState.DELETING:
+            raise errors.ScopeNotFoundError(scope)
 
     # --- streams ---------------------------------------------------------------------------------
 
-    async def find_stream(self, name: StreamName) -> Versioned[Stream] | None:
+    async def find_stream(self, name: StreamName) -> Versioned[records.Stream] | None:
         return await _find(self.streams, *name)
 
-    async def stream(self, name: StreamName) -> Versioned[Stream]:
-        return _there(await self.find_stream(name), StreamNotFoundError, name)
+    async def stream(self, name: StreamName) -> Versioned[records.Stream]:
+        return _there(await self.find_stream(name), errors.StreamNotFoundError, name)
 
-    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> Stream:
+    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> records.Stream:
         """The stream; StreamSealedError if it is sealed or being sealed."""
         if fresh:
             self._store.forget(self.streams(name.scope).name, [name.stream])
         stream = (await self.stream(name)).value
-        if stream.state is not StreamState.ACTIVE:
-            raise StreamSealedError(name.key)
+        if stream.state is not records.StreamState.ACTIVE:
+            raise errors.StreamSealedError(name.key)
         return stream
 
-    async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
+    async def put_stream(self, name: StreamName, stream: records.Stream, version: int) -> Versioned[records.Stream]:
         return await self.streams(name.scope).put(name.stream, stream, version)
 
-    async def keep_limited(self, name: StreamName, config: Config) -> None:
+    async def keep_limited(self, name: StreamName, config: records.Config) -> None:
         """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
         the stream off, and then looks again."""
-        if config.retention_type is not RetentionType.NONE:
-            await self.limited.put(name.key, LimitedStream(), ANY_VERSION)
+        if config.retention_type is not records.RetentionType.NONE:
+            await self.limited.put(name.key, records.LimitedStream(), ANY_VERSION)
+
+    async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.Stream]]:
+        """All streams but internal ones, so many in a turn of the loop."""
+        async for scope, _ in self.scopes.scan():
+            if scope == INTERNAL_SCOPE:
+                continue
+            async for stream, record in self.streams(scope).scan(page=page):
+                if not stream.startswith("_"):
+                    yield StreamName(scope, stream), record.value
 
     # --- reader groups ---------------------------------------------------------------------------
 
-    async def find_group(self, name: GroupName) -> Versioned[ReaderGroup] | None:
+    async def find_group(self, name: GroupName) -> Versioned[records.ReaderGroup] | None:
         return await _find(self.groups, *name)
 
-    async def group(self, name: GroupName) -> Versioned[ReaderGroup]:
-        return _there(await self.find_group(name), ReaderGroupNotFoundError, name)
+    async def group(self, name: GroupName) -> Versioned[records.ReaderGroup]:
+        return _there(await self.find_group(name), errors.ReaderGroupNotFoundError, name)
 
-    async def put_group(self, name: GroupName, group: ReaderGroup) -> None:
+    async def put_group(self, name: GroupName, group: records.ReaderGroup) -> None:
         """Only workflows of the group call this, one at a time."""
         await self.groups(name.scope).put(name.group, group, ANY_VERSION)
 
     # --- key-value tables ------------------------------------------------------------------------
 
-    async def find_table(self, name: TableName) -> Versioned[KeyValueTable] | None:
+    async def find_table(self, name: TableName) -> Versioned[records.KeyValueTable] | None:
         return await _find(self.tables, *name)
 
-    async def table(self, name: TableName) -> Versioned[KeyValueTable]:
-        return _there(await self.find_table(name), KeyValueTableNotFoundError, name)
+    async def table(self, name: TableName) -> Versioned[records.KeyValueTable]:
+        return _there(await self.find_table(name), errors.KeyValueTableNotFoundError, name)
 
     # --- history ---------------------------------------------------------------------------------
 
     async def history(self, name: StreamName) -> History:
-        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it."""
+        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it. It is read
+        whole, once."""
         held = self._store.recall(self.streams(name.scope).name, name.stream)
-        found = self._histories.kept(name.key, None if held is None else held.value)
-        if found is None:
-            stream = (await self.stream(name)).value
-            found = await self._histories.read(name.key, self.epochs(name), stream)
-        return found
+        known = self._known_history(name, None if held is None else held.value)
+        return known if known is not None else await self._read_history(name, (await self.stream(name)).value)
 
-    async def publish(self, name: StreamName, changes: Sequence[EpochChange]) -> None:
+    def _known_history(self, name: StreamName, stream: records.Stream | None) -> History | None:
+        """What is in memory of a stream, if that reaches its epoch, or if its record isn't known. Another of the same
+        name, whose segments have new numbers, may have been made since."""
+        found = self._histories.get(name.key)
+        if found is None or stream is None:
+            return found
+        return found if stream.epoch <= found.newest and stream.segments[0].id in found.segments else None
+
+    async def _read_history(self, name: StreamName, stream: records.Stream) -> History:
+        for _ in range(_TRIES):
+            history = await _read(self.epochs(name), stream)
+            if history is None:
+                continue
+            known = self._known_history(name, stream)
+            if known is not None and known.newest >= history.newest:
+                return known  # another reader was faster, or an epoch was published meanwhile
+            self._histories[name.key] = history
+            return history
+        raise errors.UnavailableError(f"the epochs of {name} can't be read whole while they change: try again")
+
+    async def publish(self, name: StreamName, changes: Sequence[records.EpochChange]) -> None:
         """Record new epochs; from now on they determine the successors of what they replace."""
-        await self._histories.publish(name.key, self.epochs(name), await self.history(name), changes)
+        table, history = self.epochs(name), await self.history(name)
+        first: list[records.EpochChange] = []
+        if history.newest == 0:
+            first = [history.change(0)]
+            await table.create()
+        self.forget_history(name)
+        await table.put_all(
+            [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)], cached=False
+        )
+        known = self._histories.pop(name.key, history)  # read meanwhile: with these epochs, or without
+        for change in changes:
+            known.add(change)
+        self._histories[name.key] = known
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
         """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
-        if sizes:
-            await self._histories.put_sizes(self.epochs(name), await self.history(name), label, sizes)
+        if not sizes:
+            return
+        table, history = self.epochs(name), await self.history(name)
+        record: tuple[str, records.HistoryRecord, int] = (f"sizes/{label}", records.SealedSizes(sizes), ANY_VERSION)
+        try:
+            await table.put_all([record], cached=False)
+        except errors.SegmentNotFoundError:  # sealed before it was ever scaled
+            await table.create()
+            await table.put_all([("epoch/0", history.change(0), ANY_VERSION), record])
+        history.sizes.update(sizes)
 
     async def forget_epochs(self, name: StreamName, first: int) -> None:
-        """Forget what lies before the epoch `first`: nothing may need it any more."""
-        await self._histories.forget(name.key, self.epochs(name), await self.history(name), first)
+        """Forget what lies before the epoch `first`, unless that is little; finish forgetting what a crash has left.
+        The caller holds the stream's lock.
+
+        A record of the oldest epoch that stays, `base`, makes all records of older ones count for nothing. They are
+        removed after it, some at a time, and `base` says how far that has got. Who reads while records are removed, and
+        finds one missing, finds the new `base` when it reads again.
+        """
+        table, history = self.epochs(name), await self.history(name)
+        found = await table.get(BASE, fresh=True)
+        base, version = (found.value, found.version) if found is not None else (None, ABSENT)
+        assert base is None or isinstance(base, records.EpochBase)
+        known = 0 if base is None else base.epoch
+        if first - known >= EPOCHS_FORGOTTEN_AT_ONCE:
+            history = history.forgetting(first)
+            base = base_of(history, cleared=0 if base is None else base.cleared)
+            version = (await table.put(BASE, base, version)).version
+            self._histories[name.key] = history
+        if base is None or base.cleared == base.epoch:
+            return
+        for begin in range(base.cleared, base.epoch + 1, EPOCHS_FORGOTTEN_AT_ONCE):
+            epochs = range(begin, min(begin + EPOCHS_FORGOTTEN_AT_ONCE, base.epoch + 1))
+            await table.remove([f"{kind}/{epoch}" for epoch in epochs for kind in ("epoch", "sizes")])
+        await table.put(BASE, replace(base, cleared=base.epoch), version)
 
     def forget_history(self, name: StreamName) -> None:
-        self._histories.drop(name.key)
+        """Read it anew when it is next needed."""
+        self._histories.pop(name.key, None)
 
     # --- numbers ---------------------------------------------------------------------------------
 
@@ -289,7 +344,7 @@ class Metadata:
         return [record.value.value + 1 if record else 0 for record in found]
 
     async def keep_last_numbers(self, numbers: Iterable[tuple[StreamName, int]]) -> None:
-        await self.numbers.put_all([(f"last/{n.key}", Number(i), ANY_VERSION) for n, i in numbers])
+        await self.numbers.put_all([(f"last/{n.key}", records.Number(i), ANY_VERSION) for n, i in numbers])
 
 
 def _may_exist(name: str) -> bool:
@@ -301,7 +356,30 @@ async def _find(table: Callable[[str], RecordTable[V]], scope: str, name: str) -
     return await table(scope).get(name) if _may_exist(scope) and _may_exist(name) else None
 
 
-def _there(found: Versioned[V] | None, absent: Callable[..., NotFoundError], name: Sequence[str]) -> Versioned[V]:
+def _there(found: Versioned[V] | None, absent: Callable[..., Exception], name: Sequence[str]) -> Versioned[V]:
     if found is None:
         raise absent(*name)
     return found
+
+
+async def _read(table: RecordTable[records.HistoryRecord], stream: records.Stream) -> History | None:
+    """None if something else is there as soon as it is read again."""
+    base: records.EpochBase | None = None
+    changes: list[records.EpochChange] = []
+    sizes: list[records.SealedSizes] = []
+    async for _, record in table.scan():
+        if isinstance(record.value, records.EpochChange):
+            changes.append(record.value)
+        elif isinstance(record.value, records.SealedSizes):
+            sizes.append(record.value)
+        else:
+            base = record.value
+    if not changes and base is None:
+        changes = [first_change(stream)]
+    history = history_of(base, changes, sizes)
+    newest = max((change.epoch for change in changes), default=0)
+    return history if history is not None and history.newest >= max(newest, stream.epoch) else None
+
+
+def _weight(history: History) -> int:
+    return min(_OWN_WEIGHT + len(history.segments), CONTROLLER_HISTORY_SEGMENTS)

@@ -10,6 +10,8 @@ from enum import IntEnum
 
 import msgspec
 
+from nadi.model.segments import SegmentRange
+
 
 class ScaleType(IntEnum):
     FIXED = 0
@@ -84,23 +86,21 @@ class EpochSegment(Record, frozen=True):
 
     @property
     def segment_id(self) -> int:
-        """The id, as `nadi.model.segments` calls it."""
         return self.id
+
+    @property
+    def as_range(self) -> SegmentRange:
+        return SegmentRange(self.id, self.low, self.high)
 
 
 class EpochChange(Record, frozen=True, tag="epoch"):
-    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats.
-
-    barrier: in a rebuilt history, a sealed segment over all keys that follows every removed segment and precedes
-    every added one. Which segment followed which is lost, so all removed ones are read before any added one.
-    """
+    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats."""
 
     epoch: int
     reference: int
     created_ms: int
     removed: tuple[int, ...]
     added: tuple[EpochSegment, ...]
-    barrier: int = -1
 
 
 class EpochBase(Record, frozen=True, tag="base"):
@@ -138,17 +138,13 @@ class Stream(Record, frozen=True):
     epoch_created_ms: int
     segments: tuple[EpochSegment, ...]
     head: dict[int, int] = {}
-    truncated_bytes: int = 0
     internal: bool = False  # a mark stream, made and removed with its stream
 
 
 class Transaction(Record, frozen=True):
-    """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to.
-
-    expires_ms, max_ms: the ends of its lease and of its maximum lifetime, by the wall clock when it was created or
-    last pinged. Nobody compares them with a clock: only the distance between them counts. group: the commit number of
-    the first of those that were committed together, if it was one of several.
-    """
+    """A transaction that is not finished. epoch: the (reference) one its segments belong to. expires_ms, max_ms: the
+    ends of its lease and of its maximum lifetime when it was created or last pinged; only the distance between them
+    counts. group: the commit number of the first of those that were committed together, if it was one of several."""
 
     state: TxnState
     epoch: int
@@ -173,10 +169,8 @@ class CompletedTransaction(Record, frozen=True):
 
 
 class GroupConfig(Record, frozen=True):
-    """A reader group's configuration, kept and echoed as the client gave it.
-
-    starts, ends: a stream cut for each stream, by "scope/stream"; an empty one is unbounded.
-    """
+    """A reader group's configuration, kept and echoed as the client gave it. starts, ends: a stream cut for each
+    stream, by "scope/stream"; an empty one is unbounded."""
 
     refresh_ms: int
     checkpoint_interval_ms: int
@@ -216,10 +210,9 @@ Step = tuple[int, dict[int, int]]  # a time and a position, which has an offset 
 
 class WriterMark(Record, frozen=True):
     """What a writer last noted: all its events up to `time` lie before `position`, which has an offset per segment.
-
     time: in the writer's own unit, usually milliseconds. alive: False once the writer is removed. steps: earlier times,
-    each with a position that all events from after it lie behind as well; those that the next watermarks are made of.
-    """
+    each with a position that all events from after it lie behind as well; those that the next watermarks are made
+    of."""
 
     time: int
     position: dict[int, int]
@@ -236,11 +229,9 @@ class LimitedStream(Record, frozen=True):
 
 
 class ScalingEntry(Record, frozen=True):
-    """Something that was decided about a stream's segments, and why.
-
-    number: counts the stream's entries. kind: split, merge or hot-key. epoch: the one that it was to begin; -1 if none.
-    into: key ranges. rate, target: of what it was about, in `unit`. profile: whose rules decided.
-    """
+    """Something that was decided about a stream's segments, and why. number: counts the stream's entries. kind: split,
+    merge or hot-key. epoch: the one that it was to begin; -1 if none. into: key ranges. rate, target: of what it was
+    about, in `unit`. profile: whose rules decided."""
 
     number: int
     at_ms: int
@@ -307,7 +298,6 @@ class ScaleWork(Work, frozen=True, tag="scale"):
 class TruncateWork(Work, frozen=True, tag="truncate"):
     cut: dict[int, int]
     delete: tuple[int, ...]
-    truncated_bytes: int
 
 
 class SealWork(Work, frozen=True, tag="seal"):
@@ -355,14 +345,14 @@ class DeleteTableWork(Work, frozen=True, tag="delete_table"):
     pass
 
 
-AnyWork = (
-    CreateWork
-    | UpdateWork
+AnyWork = (  # in the order in which they are resumed: inner ones, which others start as part of themselves, come first
+    RollWork
     | ScaleWork
+    | UpdateWork
     | TruncateWork
     | SealWork
+    | CreateWork
     | DeleteWork
-    | RollWork
     | CreateGroupWork
     | UpdateGroupWork
     | DeleteGroupWork

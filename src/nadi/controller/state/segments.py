@@ -1,18 +1,16 @@
 """The controller's only way to segments: wire commands through one `exchange`, wrapped in typed calls.
 
-`exchange` takes a command and returns the store's reply, which may be an error command; it raises
-UnavailableError when the store can't be reached. Each call here is idempotent: what is already done
-counts as done, so a workflow can be run again from its start. Only unavailability is retried, a few
-times; workflows deal with longer outages. A controller that may have been replaced gives no command at all.
-
-Calls to each store wait in a lane of its own, so one that doesn't answer holds up nobody who asks another.
+`exchange` takes a command and returns the store's reply, which may be an error command; it raises UnavailableError when
+the store can't be reached. Each call here is idempotent: what is already done counts as done. Only unavailability is
+retried, a few times; workflows deal with longer outages. Calls to each store wait in a lane of its own, so one that
+doesn't answer holds up nobody who asks another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -26,13 +24,14 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
-from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE
+from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
 from nadi.model.load import SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.errors import error_of, is_whole
+from nadi.wire.fields import TableEntry
 from nadi.wire.loads import unpacked_loads
 from nadi.wire.moments import ARRIVAL
 
@@ -52,7 +51,6 @@ def always() -> bool:
 
 
 def one_place(command: Command) -> str:
-    """Where there is one store only."""
     return ""
 
 
@@ -147,7 +145,6 @@ class Segments:
         await self.ask(wire.DeleteSegment(self.request_id(), name, ""), wire.SegmentDeleted, wire.NoSuchSegment)
 
     async def create_table(self, name: str, key_bytes: int, rollover_size_bytes: int) -> None:
-        """Create a table segment whose keys have `key_bytes` bytes each."""
         await self.ask(
             wire.CreateTableSegment(self.request_id(), name, "", False, key_bytes, rollover_size_bytes),
             wire.SegmentCreated,
@@ -158,6 +155,21 @@ class Segments:
         await self.ask(
             wire.DeleteTableSegment(self.request_id(), name, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
         )
+
+    async def table_entries(self, name: str) -> AsyncIterator[TableEntry]:
+        """All entries of a table that clients write; none if there is no such table."""
+        token = b""
+        while True:
+            command = wire.ReadTableEntries(self.request_id(), name, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b""))
+            try:
+                page = await self.ask(command, wire.TableEntriesRead)
+            except SegmentNotFoundError:
+                return
+            if not page.entries:
+                return
+            for entry in page.entries:
+                yield entry
+            token = page.continuation_token
 
     async def length(self, name: str) -> int:
         """The offset at which the next byte goes into the segment."""

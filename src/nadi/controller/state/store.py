@@ -50,8 +50,6 @@ class Versioned(NamedTuple, Generic[V]):
 
 
 class Store:
-    """The tables, and the cache they share."""
-
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self._cache: OrderedDict[tuple[str, str], Versioned[Any]] = OrderedDict()
@@ -127,7 +125,6 @@ class RecordTable(Generic[T]):
         return not isinstance(reply, wire.TableSegmentNotEmpty)
 
     async def get(self, key: str, *, fresh: bool = False) -> Versioned[T] | None:
-        """The record at `key`, None if there is none."""
         found = None if fresh else self._store.recall(self.name, key)
         return found if found is not None else (await self.get_all([key]))[0]
 
@@ -237,10 +234,8 @@ class RecordTable(Generic[T]):
         self._store.forget(self.name, gone)
 
     async def remove_if(self, *records: tuple[str, int]) -> bool:
-        """Remove records, each by its key and version; if one has changed since, remove none and return False.
-
-        Return True also if they are already gone.
-        """
+        """Remove records, each by its key and version, or none if one has changed since; return whether they are
+        gone."""
         keys = [key for key, _ in records]
         self._store.forget(self.name, keys)
         wanted = tuple(TableKey(key.encode(), version) for key, version in records)
@@ -270,15 +265,16 @@ class RecordTable(Generic[T]):
         found = [(e.key.decode(), Versioned(decode(e.value), e.version)) for e in mine]
         return found, reply.continuation_token
 
-    async def scan(self, prefix: str = "") -> AsyncIterator[tuple[str, Versioned[T]]]:
-        """All records whose keys begin with `prefix`; none if the table doesn't exist."""
-        token = b""
-        while True:
+    async def scan(
+        self, prefix: str = "", *, page: int = TABLE_PAGE_MAX_ENTRIES
+    ) -> AsyncIterator[tuple[str, Versioned[T]]]:
+        """All records whose keys begin with `prefix`, read and decoded `page` at a time; none if the table doesn't
+        exist."""
+        token, found = b"", None
+        while found is None or found:
             try:
-                found, token = await self.page(token, prefix=prefix)
+                found, token = await self.page(token, page, prefix=prefix)
             except SegmentNotFoundError:
-                return
-            if not found:
                 return
             for item in found:
                 yield item

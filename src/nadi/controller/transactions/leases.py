@@ -1,54 +1,38 @@
 """Transactions, unfinished and finished: leases in memory, and outcomes in tables.
 
-The unfinished transactions in memory, and when their leases end.
+Leases run on the monotonic clock, so setting the wall clock neither ends one nor keeps one alive. A start gives each
+open transaction its full lease again, up to what was left of its maximum lifetime at its last ping.
 
-Leases run on the monotonic clock, so setting the wall clock neither ends one nor keeps one alive. That clock means
-nothing to the next process. So a start gives each open transaction its full lease again, since its client couldn't
-ping meanwhile, up to what was left of its maximum lifetime at its last ping.
-
-Outcomes of finished transactions, kept for at least a day for clients that ask again or commit again.
-
-Each table holds what finishes in one day; only the newest few tables are kept. Days are measured by the monotonic
-clock, so setting the wall clock neither drops an outcome early nor hides one. When a server starts, only the wall
-clock can say how old the newest table is, so it is trusted within bounds: it may close one table, which drops
-nothing less than two tables old.
+Outcomes are kept for at least a day for clients that ask or commit again: each table holds what finishes in one day, by
+the monotonic clock, and only the newest few tables are kept. At a start only the wall clock can say how old the newest
+table is; it may close one table, which drops nothing less than two tables old.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nadi import limits
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import CompletedTransaction, Number, Stream, Transaction, TxnState
 from nadi.controller.state.store import ANY_VERSION, Versioned
 from nadi.errors import SegmentNotFoundError
-from nadi.limits import (
-    TXN_COMPLETED_KEEP_MS,
-    TXN_COMPLETED_LIST,
-    TXN_COMPLETED_TABLES,
-    TXN_GRACE_MS,
-    TXN_MAX_EXECUTION_MS,
-)
 from nadi.runtime import Runtime
 
 # The lease that the Rust and Python clients always request. Their pinger handles one transaction per
 # round, so with k open ones the last is pinged only after k leases.
 _RUST_LEASE_MS = 90_000
-_DEADLINES_MORE = 1_000  # than twice the open transactions, before those of others are dropped
 
 
 @dataclass(slots=True)
 class Live:
-    """An unfinished transaction. The ends of its lease and of its maximum lifetime are on the monotonic clock.
-    queued: it has its one entry among the deadlines."""
+    """An unfinished transaction. The ends of its lease and of its maximum lifetime are on the monotonic clock."""
 
     record: Versioned[Transaction]
     lease_ends_ms: int
     life_ends_ms: int
-    queued: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -56,13 +40,12 @@ class Live:
 
 
 class Leases:
-    """`len` is how many transactions are unfinished."""
+    """`len` is how many transactions are unfinished. due_ms: no lease expires before that."""
 
     def __init__(self, clock: Runtime) -> None:
         self._clock = clock
         self._live: dict[str, dict[str, Live]] = {}
-        self._deadlines: list[tuple[int, str, str]] = []  # (monotonic time, stream key, id), a heap
-        self._deadlines_most = _DEADLINES_MORE
+        self.due_ms = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._live.values()))
@@ -86,60 +69,41 @@ class Leases:
         elif held.record.version > record.version:
             return  # another change was faster
         held.record = record
-        if not held.is_open:
-            return
-        held.lease_ends_ms = min(now + max(stored.lease_ms, 0), held.life_ends_ms)
-        if not held.queued:
-            held.queued = True
-            self.put(held.lease_ends_ms, name, text)
-            if len(self._deadlines) > self._deadlines_most:
-                self._forget_deadlines()
+        if held.is_open:
+            held.lease_ends_ms = min(now + max(stored.lease_ms, 0), held.life_ends_ms)
+            self.due_ms = min(self.due_ms, held.lease_ends_ms + limits.TXN_GRACE_MS)
 
     def end(self, name: StreamName, texts: Iterable[str]) -> None:
-        """They are finished."""
         mine = self._live.get(name.key, {})
         for text in texts:
             mine.pop(text, None)
         if not mine:
             self._live.pop(name.key, None)
 
-    def put(self, at_ms: int, name: StreamName, text: str) -> None:
-        """Look at the transaction's lease then."""
-        heapq.heappush(self._deadlines, (at_ms, name.key, text))
-
-    def take_due(self, now_ms: int) -> tuple[StreamName, str, Live] | None:
-        """The next open transaction whose lease has expired, to be `put` again if it stays open; None if none has."""
-        while self._deadlines and self._deadlines[0][0] + TXN_GRACE_MS <= now_ms:
-            _, owner, text = heapq.heappop(self._deadlines)
-            name = StreamName.of(owner)
-            held = self.find(name, text)
-            if held is None or not held.is_open:
-                continue
-            allowed_ms = held.lease_ends_ms + self._grace_ms(name, held.record.value)
-            if now_ms >= allowed_ms:
-                return name, text, held
-            self.put(max(allowed_ms - TXN_GRACE_MS, now_ms + 1), name, text)
-        return None
-
-    def _forget_deadlines(self) -> None:
-        """Drop the deadlines of transactions that have ended: a lease may last a week."""
-        self._deadlines = [(held.lease_ends_ms, name.key, text) for name, text, held in self.all() if held.is_open]
-        heapq.heapify(self._deadlines)
-        self._deadlines_most = _DEADLINES_MORE + 2 * len(self._deadlines)
-
-    def _grace_ms(self, name: StreamName, held: Transaction) -> int:
-        if held.lease_ms != _RUST_LEASE_MS:
-            return TXN_GRACE_MS
-        mine = self.of(name).values()
-        others = sum(live.is_open and live.record.value.lease_ms == _RUST_LEASE_MS for live in mine)
-        return max(others - 1, 0) * _RUST_LEASE_MS + TXN_GRACE_MS
+    def take_due(self, now_ms: int) -> list[tuple[StreamName, str, Live]]:
+        """The open transactions whose leases have expired; the caller sets `due_ms` back if it fails to end one."""
+        due: list[tuple[StreamName, str, Live]] = []
+        if now_ms < self.due_ms:
+            return due
+        self.due_ms = now_ms + limits.TXN_MAX_EXECUTION_MS
+        for owner, mine in self._live.items():
+            live = {text: held for text, held in mine.items() if held.is_open}
+            rust = {text for text, held in live.items() if held.record.value.lease_ms == _RUST_LEASE_MS}
+            for text, held in live.items():
+                others = len(rust) - 1 if text in rust else 0
+                allowed_ms = held.lease_ends_ms + others * _RUST_LEASE_MS + limits.TXN_GRACE_MS
+                if allowed_ms <= now_ms:
+                    due.append((StreamName.of(owner), text, held))
+                else:
+                    self.due_ms = min(self.due_ms, allowed_ms)
+        return due
 
 
 def _life_left_ms(stored: Transaction) -> int:
     """How much longer it could have stayed open when it was created or last pinged: at least its lease at that time."""
     lease_ms = max(stored.lease_ms, 0)
     pinged_ms = stored.expires_ms - lease_ms
-    return min(max(stored.max_ms - pinged_ms, lease_ms), TXN_MAX_EXECUTION_MS)
+    return min(max(stored.max_ms - pinged_ms, lease_ms), limits.TXN_MAX_EXECUTION_MS)
 
 
 _OLDEST, _NEWEST, _OPENED = "completed", "completed/newest", "completed/opened"  # table numbers, and a time
@@ -183,36 +147,31 @@ class Finished:
         return None
 
     async def newest(self, name: StreamName, stream: Stream) -> list[tuple[str, TxnState]]:
-        """The stream's most recently finished transactions, newest first."""
         found: list[tuple[str, TxnState]] = []
         for number in await self._kept():
-            mine = [item async for item in self._of(number, name, stream)]
+            mine = [
+                (key.rpartition("/")[2], record)
+                async for key, record in self._metadata.completed(number).scan(f"{name.key}/")
+                if record.value.stream_created_ms in (0, stream.created_ms)
+            ]
             mine.sort(key=lambda item: item[1].version, reverse=True)  # versions grow with each change of a table
             found += [(text, record.value.state) for text, record in mine]
-            if len(found) >= TXN_COMPLETED_LIST:
+            if len(found) >= limits.TXN_COMPLETED_LIST:
                 break
-        return found[:TXN_COMPLETED_LIST]
-
-    async def _of(
-        self, number: int, name: StreamName, stream: Stream
-    ) -> AsyncIterator[tuple[str, Versioned[CompletedTransaction]]]:
-        async for key, record in self._metadata.completed(number).scan(f"{name.key}/"):
-            if record.value.stream_created_ms in (0, stream.created_ms):
-                yield key.rpartition("/")[2], record
+        return found[: limits.TXN_COMPLETED_LIST]
 
     async def _kept(self) -> range:
-        """The tables' numbers, newest first."""
         async with self._changing:
             newest = await self._load()
-        return range(newest, max(newest - TXN_COMPLETED_TABLES, 0), -1)
+        return range(newest, max(newest - limits.TXN_COMPLETED_TABLES, 0), -1)
 
     async def _load(self) -> int:
         if self._newest is None:
             numbers = await self._metadata.numbers.get_all([_OLDEST, _NEWEST, _OPENED])
             oldest, newest, opened = (found.value.value if found is not None else None for found in numbers)
-            age_ms = TXN_COMPLETED_KEEP_MS  # where there is none, a new one is due
+            age_ms = limits.TXN_COMPLETED_KEEP_MS  # where there is none, a new one is due
             if opened is not None:
-                age_ms = min(max(self._clock.now_ms() - opened, 0), TXN_COMPLETED_KEEP_MS)
+                age_ms = min(max(self._clock.now_ms() - opened, 0), limits.TXN_COMPLETED_KEEP_MS)
             self._opened_ms = self._clock.monotonic_ms() - age_ms
             self._newest = newest if newest is not None else oldest or 0
         return self._newest
@@ -222,7 +181,7 @@ class Finished:
         async with self._changing:
             newest = await self._load()
             now = self._clock.monotonic_ms()
-            if now - self._opened_ms < TXN_COMPLETED_KEEP_MS:
+            if now - self._opened_ms < limits.TXN_COMPLETED_KEEP_MS:
                 return newest
             numbers, opened = self._metadata.numbers, newest + 1
             await self._metadata.completed(opened).create()
@@ -231,7 +190,7 @@ class Finished:
             )
             self._newest, self._opened_ms = opened, now
             oldest = await numbers.get(_OLDEST, fresh=True)
-            first, kept = oldest.value.value if oldest is not None else opened, opened - TXN_COMPLETED_TABLES + 1
+            first, kept = oldest.value.value if oldest is not None else opened, opened - limits.TXN_COMPLETED_TABLES + 1
             for number in range(first, kept):
                 await self._metadata.completed(number).drop()
             if oldest is None or first < kept:

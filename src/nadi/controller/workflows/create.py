@@ -7,8 +7,7 @@ no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.steps import check_scope, index_tags
-from nadi.controller.engine.workflows import Refused, Workflows
+from nadi.controller.engine.workflows import Refused, Workflows, check_scope, index_tags
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
@@ -63,4 +62,4 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
 
 def _new_stream(config: Config, created_ms: int, first_number: int, *, internal: bool = False) -> Stream:
     segments: tuple[EpochSegment, ...] = first_epoch(config.min_segments, created_ms, first_number).added
-    return Stream(config, created_ms, StreamState.ACTIVE, 0, 0, created_ms, segments, {}, 0, internal)
+    return Stream(config, created_ms, StreamState.ACTIVE, 0, 0, created_ms, segments, {}, internal)

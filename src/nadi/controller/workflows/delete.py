@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-from nadi.controller.engine.steps import index_tags
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import Versioned
-from nadi.errors import ConditionFailedError, SegmentNotFoundError, StreamNotSealedError
-from nadi.limits import TABLE_PAGE_MAX_ENTRIES
+from nadi.errors import ConditionFailedError, StreamNotSealedError
 from nadi.model.place import OfStream
 from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name, segment_number
 from nadi.wire import commands as wire
@@ -73,23 +71,13 @@ async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
     if name.stream.startswith("_"):
         return
     table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
-    token = b""
-    while True:
-        command = wire.ReadTableEntries(segments.request_id(), table, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b""))
-        try:
-            page = await segments.ask(command, wire.TableEntriesRead)
-        except SegmentNotFoundError:
-            return  # none was ever defined
-        if not page.entries:
-            return
-        token = page.continuation_token
-        for entry in page.entries:
-            if _stream_of(bytes(entry.value)) == name.stream:
-                removal = wire.RemoveTableKeys(
-                    segments.request_id(), table, "", (TableKey(bytes(entry.key), entry.version),)
-                )
-                # changed meanwhile: whoever did looks for the stream now
-                await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)
+    async for entry in segments.table_entries(table):
+        if _stream_of(bytes(entry.value)) == name.stream:
+            removal = wire.RemoveTableKeys(
+                segments.request_id(), table, "", (TableKey(bytes(entry.key), entry.version),)
+            )
+            # changed meanwhile: whoever did looks for the stream now
+            await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)
 
 
 def _stream_of(value: bytes) -> str | None:

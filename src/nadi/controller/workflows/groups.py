@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from nadi.controller.engine.steps import check_all
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Workflows, check_all
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import (
     Config,

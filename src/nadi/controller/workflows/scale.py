@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nadi.controller.engine.steps import seal_and_measure, switch
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Workflows, seal_and_measure, switch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import ScaleWork
 from nadi.controller.state.segments import together

@@ -1,7 +1,7 @@
 """Scopes: the flat namespaces that hold streams, reader groups and key-value tables.
 
-A scope under deletion is marked DELETING in its record, where creations see it (`engine.steps`). Then unfinished work
-is finished and the contents are deleted; the record goes last. If the deletion isn't recursive and the scope holds
+A scope under deletion is marked DELETING in its record, where creations see it (`engine.workflows`). Then unfinished
+work is finished and the contents are deleted; the record goes last. If the deletion isn't recursive and the scope holds
 something, it becomes ACTIVE again.
 """
 

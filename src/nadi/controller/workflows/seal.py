@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.steps import seal_and_measure
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Workflows, seal_and_measure
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import SealWork, StreamState
 from nadi.controller.transactions.decisions import Transactions

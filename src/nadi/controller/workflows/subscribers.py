@@ -12,8 +12,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup, Subscriber
 from nadi.errors import EpochGoneError, GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError

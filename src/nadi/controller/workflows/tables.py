@@ -7,8 +7,7 @@ same name, so no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.steps import check_all, check_scope
-from nadi.controller.engine.workflows import Refused, Workflows
+from nadi.controller.engine.workflows import Refused, Workflows, check_all, check_scope
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig

@@ -10,8 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TruncateWork
 from nadi.controller.state.segments import together
@@ -22,13 +21,13 @@ from nadi.limits import EPOCHS_FORGOTTEN_AT_ONCE, EPOCHS_KEPT
 async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
     stream = await flow.metadata.open_stream(name)
     history = await flow.metadata.history(name)
-    delete, truncated_bytes = await ask(flow.clock, history, lambda known: _passed(known, name, stream.head, cut))
+    delete = await ask(flow.clock, history, lambda known: _passed(known, name, stream.head, cut))
     await _check_ends(flow, name, cut)
-    return TruncateWork(dict(cut), delete, stream.truncated_bytes + truncated_bytes)
+    return TruncateWork(dict(cut), delete)
 
 
-def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tuple[int, ...], int]:
-    """The segments that lie before the cut, and how many bytes do; InvalidStreamCutError if it isn't a valid cut."""
+def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[int, ...]:
+    """The segments that lie before the cut; InvalidStreamCutError if it isn't a valid one."""
     head = head or history.head_of_time()
     try:
         is_valid = history.is_valid_cut(cut)
@@ -39,8 +38,7 @@ def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tu
         raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
     if not is_after:
         raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
-    delete = tuple(segment for segment in history.between(head, cut) if segment not in cut)
-    return delete, history.size_between(head, cut)
+    return tuple(segment for segment in history.between(head, cut) if segment not in cut)
 
 
 async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:
@@ -57,7 +55,7 @@ async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:
 async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
     stream, version = await flow.metadata.stream(name)
     if stream.head != work.cut:
-        stream = replace(stream, head=work.cut, truncated_bytes=work.truncated_bytes)
+        stream = replace(stream, head=work.cut)
         await flow.metadata.put_stream(name, stream, version)
     await together(
         [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nadi.controller.engine.steps import index_tags
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, UpdateWork
 from nadi.controller.state.segments import together

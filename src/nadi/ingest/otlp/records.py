@@ -21,9 +21,9 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 from starlette.exceptions import HTTPException
 
+from nadi.controller.rest.endpoint import JSON
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.rest.own import PROTOBUF
-from nadi.controller.rest.replies import JSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.ingest.http.batch import Batch
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES, OTLP_DEPTH_MAX, OTLP_EVENTS_MAX_BYTES

@@ -1,10 +1,8 @@
 """The lag of reader groups: where each stands, how much lies after that, and for how long.
 
-Where a group stands is known as far as anybody but its readers can know. A nadi group's readers record their positions
-in a table, in a form that nadi knows. Of other clients' groups only those that subscribe to a stream say anything: what
-they have published, before which they need nothing any more.
-
-Bytes are counted without reading any event. Seconds are found in the segments' time indexes.
+A nadi group's readers record their positions in a table, in a form that nadi knows. Of other clients' groups only the
+cuts are known that those which subscribe to a stream publish. Bytes are counted without reading any event; seconds are
+found in the segments' time indexes.
 """
 
 from __future__ import annotations
@@ -15,16 +13,15 @@ from dataclasses import dataclass
 import msgspec
 
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.rates import event_size, loads_of
 from nadi.controller.retention import past
 from nadi.controller.retention.past import Cuts, Past
-from nadi.controller.state.histories import ask
-from nadi.controller.state.history import Cut
+from nadi.controller.state.history import Cut, ask
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
 from nadi.controller.state.segments import together
 from nadi.errors import InvalidArgumentError, ReaderGroupNotFoundError, SegmentNotFoundError, StreamNotFoundError
 from nadi.limits import LAG_GROUPS, LAG_QUESTIONS, LIST_PAGE, TIME_INDEX_MOST_MS, TIME_INDEX_MS
-from nadi.model.load import SegmentLoad
 from nadi.model.readergroup import NOBODY, STATE_KEY, WITH_OUTPUTS, GroupRecord, is_nadis
 from nadi.model.reports import GroupLagReport
 from nadi.naming import READER_GROUP_PREFIX, TABLE_SUFFIX, parse_segment_name, segment_name
@@ -112,21 +109,6 @@ async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int,
     return max(0, now_ms - late_ms) / 1000
 
 
-def event_sizes(loads: Iterable[SegmentLoad]) -> dict[str, float]:
-    """The mean size of each stream's events in the last 20 minutes, headers included, by "scope/stream"."""
-    events: dict[str, float] = {}
-    sizes: dict[str, float] = {}
-    for load in loads:
-        try:
-            scope, stream, _ = parse_segment_name(load.segment)
-        except InvalidArgumentError:
-            continue  # a part of a transaction, say
-        key = f"{scope}/{stream}"
-        events[key] = events.get(key, 0.0) + load.events_per_s[-1]
-        sizes[key] = sizes.get(key, 0.0) + load.bytes_per_s[-1]
-    return {key: sizes[key] / count for key, count in events.items() if count > 0 and sizes[key] > 0}
-
-
 BY_READERS, BY_SUBSCRIBER = "readers", "subscriber"
 _LAYOUTS = (1, WITH_OUTPUTS)
 _decoder = msgspec.msgpack.Decoder(GroupRecord)
@@ -158,7 +140,6 @@ class Group:
 
 
 async def look(flow: Workflows, name: GroupName) -> Group:
-    """The group as it is now; ReaderGroupNotFoundError if there is none."""
     return await standing(flow, name, (await flow.metadata.group(name)).value)
 
 
@@ -179,17 +160,10 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Grou
     standings = []
     for key in state.streams:
         mine = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
-        standings.append(
-            Standing(
-                StreamName.of(key),
-                cuts.get(key),
-                ends.get(key),
-                BY_READERS if key in cuts else "",
-                "" if key in cuts else "it has no position in this stream",
-                len(mine),
-                sum(segment.owner == NOBODY for segment in mine),
-            )
-        )
+        source, why = (BY_READERS, "") if key in cuts else ("", "it has no position in this stream")
+        unassigned = sum(segment.owner == NOBODY for segment in mine)
+        place = cuts.get(key), ends.get(key), source, why
+        standings.append(Standing(StreamName.of(key), *place, len(mine), unassigned))
     return Group(name, len(state.readers), state.recorded_every_s, tuple(standings))
 
 
@@ -211,7 +185,6 @@ async def _state(flow: Workflows, name: GroupName) -> tuple[GroupRecord | None, 
 
 
 async def _published(flow: Workflows, name: GroupName, group: ReaderGroup, why: str) -> Group:
-    """What the group has published, stream by stream."""
     standings = []
     for key in sorted(group.config.starts):
         stream = StreamName.of(key)
@@ -238,18 +211,26 @@ async def of_group(flow: Workflows, name: StreamName, _: str) -> tuple[list[Grou
     if not name.stream.startswith(READER_GROUP_PREFIX):
         raise InvalidArgumentError(f"{name} is not the state of a reader group: ask for the report of {name}'s groups")
     group = await look(flow, GroupName.of(name))
-    sizes: dict[str, float] = {}
+    reports = []
     for one in group.standings:
-        sizes |= event_sizes(await flow.segments.loads(f"{one.stream.key}/"))
-    return [await measured(flow, group, one, sizes) for one in group.standings], ""
+        mean = event_size((await loads_of(flow, one.stream)).values())
+        reports.append(await measured(flow, group, one, mean))
+    return reports, ""
 
 
 async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[GroupLagReport], str]:
     """The lag of each group that reads the stream, the farthest behind first: groups of the stream's own scope, and
     those of others that subscribe to it. InvalidArgumentError if there are more than LAG_GROUPS groups to look at."""
-    names = {GroupName(name.scope, group) for group in await _readers(flow, name)}
-    async for key, _record in flow.metadata.subscribers(name).scan():
-        names.add(GroupName(*key.split("/")))
+    names = {GroupName(*key.split("/")) async for key, _ in flow.metadata.subscribers(name).scan()}
+    looked_at = 0
+    async for key, record in flow.metadata.groups(name.scope).scan(page=LIST_PAGE):
+        looked_at += 1
+        if looked_at > LAG_GROUPS:
+            raise InvalidArgumentError(
+                f"scope {name.scope} has more than {LAG_GROUPS:,} reader groups: ask for the lag of one of them"
+            )
+        if name.key in record.value.config.starts:
+            names.add(GroupName(name.scope, key))
     found: list[tuple[Group, Standing]] = []
     for one in sorted(names):
         try:
@@ -259,45 +240,22 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
         found += [(group, standing) for standing in group.standings if standing.stream == name]
     if not found:
         return [], ""
-    sizes = event_sizes(await flow.segments.loads(f"{name.key}/"))
+    mean = event_size((await loads_of(flow, name)).values())
     stream = await past.look(flow, name)
-    lags = [await measured(flow, group, standing, sizes, stream) for group, standing in found]
+    lags = [await measured(flow, group, standing, mean, stream) for group, standing in found]
     lags.sort(key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group))
     return lags, ""
 
 
-async def _readers(flow: Workflows, name: StreamName) -> list[str]:
-    """The groups of the stream's scope whose configuration names it."""
-    found: list[str] = []
-    looked_at = 0
-    position = b""
-    while True:
-        page, position = await flow.metadata.groups(name.scope).page(position, LIST_PAGE)
-        if not page:
-            return found
-        looked_at += len(page)
-        if looked_at > LAG_GROUPS:
-            raise InvalidArgumentError(
-                f"scope {name.scope} has more than {LAG_GROUPS:,} reader groups: ask for the lag of one of them"
-            )
-        found += [group for group, record in page if name.key in record.value.config.starts]
-
-
 async def measured(
-    flow: Workflows,
-    group: Group,
-    standing: Standing,
-    sizes: Mapping[str, float],
-    stream: Past | None = None,
+    flow: Workflows, group: Group, standing: Standing, mean: float | None, stream: Past | None = None
 ) -> GroupLagReport:
-    """The group's lag in one stream. sizes: `event_sizes`; stream: as it was looked at after the group."""
+    """The group's lag in one stream. mean: the size of its events; stream: as it was looked at after the group."""
 
     def report(why: str, size: int | None = None, seconds: float | None = None) -> GroupLagReport:
-        mean = sizes.get(standing.stream.key)
         events = 0 if size == 0 else round(size / mean) if size is not None and mean else None
         return GroupLagReport(
-            group.name.scope,
-            group.name.group,
+            *group.name,
             standing.stream.key,
             size,
             events,

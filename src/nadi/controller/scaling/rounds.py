@@ -2,10 +2,7 @@
 than they need now.
 
 What should change is for `scaling.judge`; it is carried out by the workflow of any scaling, if the stream still is as
-it was judged. So a round cut short leaves the rest to the next, a scaling that has begun is finished whatever happens,
-and of two decisions about a segment, by two controllers or by a person meanwhile, only the first is carried out.
-
-What the judges remember is kept in memory, by the monotonic clock: after a restart they wait as long again.
+it was judged. What the judges remember is kept in memory: after a restart they wait as long again.
 """
 
 from __future__ import annotations
@@ -13,31 +10,74 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
+from msgspec.structs import replace
+
+from nadi import limits
 from nadi.controller.engine.tasks import Schedule
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.rates import by_stream
 from nadi.controller.scaling.judge import Decision, HotKey, Judge, Step
-from nadi.controller.scaling.log import ScalingLog
 from nadi.controller.scaling.profile import Profile
-from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.history import History
+from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stream, StreamState
+from nadi.controller.state.store import ABSENT
 from nadi.controller.workflows import scale
-from nadi.errors import InvalidArgumentError, NotFoundError, StreamSealedError
-from nadi.limits import (
-    LOAD_SEGMENTS,
-    SCALING_AT_ONCE,
-    SCALING_MEASURING_SHARE,
-    SCALING_SCAN_PAGE,
-    SCALING_SCAN_S,
-    SCALING_SCAN_STREAMS,
-    SCALING_SEGMENTS_A_TURN,
-    SCALING_STREAMS_A_ROUND,
-    SCALING_WATCHED,
-)
+from nadi.errors import ConditionFailedError, ContentionError, NotFoundError, StreamSealedError
+from nadi.limits import SCALING_LOG_ENTRIES
 from nadi.model.load import SegmentLoad
-from nadi.naming import INTERNAL_SCOPE, parse_segment_name
+from nadi.naming import INTERNAL_SCOPE
 from nadi.throttled_log import Complaints
+
+_TRIES = 5  # after one that got no answer
+
+
+class ScalingLog:
+    """Of the latest decisions about streams. An entry is written before what it says is begun: so one may tell of a
+    change that never came, which `is_done` finds out, and no change is without its entry."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    async def add(self, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
+        """Add entries, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get their numbers here."""
+        table = self._metadata.scalings(name)
+        for _ in range(_TRIES):
+            ring = {_slot(held.value): held async for _, held in table.scan()}
+            first = 1 + max((held.value.number for held in ring.values()), default=0)
+            numbered = [replace(entry, number=first + i) for i, entry in enumerate(entries)][-SCALING_LOG_ENTRIES:]
+            versions = [ring[slot].version if (slot := _slot(entry)) in ring else ABSENT for entry in numbered]
+            changes = [(f"{_slot(entry)}", entry, version) for entry, version in zip(numbered, versions, strict=True)]
+            with suppress(ConditionFailedError):
+                await table.put_all(changes, cached=False)
+                return
+        raise ContentionError(f"the scaling log of {name}", _TRIES)
+
+    async def entries(self, name: StreamName) -> list[ScalingEntry]:
+        """The stream's entries, oldest first. One that was written again, after a try without answer, is there
+        once."""
+        found = [record.value async for _, record in self._metadata.scalings(name).scan()]
+        told = {
+            (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry
+            for entry in sorted(found, key=attrgetter("number"))
+        }
+        return sorted(told.values(), key=attrgetter("number"))
+
+
+def is_done(entry: ScalingEntry, history: History) -> bool:
+    """Whether what the entry says has happened."""
+    if entry.epoch < 0 or 0 < entry.epoch <= history.first:  # nothing was to change, or what did is forgotten
+        return True
+    return entry.epoch <= history.newest and {*entry.segments} <= {*history.change(entry.epoch).removed}
+
+
+def _slot(entry: ScalingEntry) -> int:
+    return entry.number % SCALING_LOG_ENTRIES
+
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +108,7 @@ class ScalingRounds:
 
     def start(self, schedule: Schedule) -> None:
         schedule.start("scalings", self.profile.period_s, self.round)
-        schedule.start("looks for streams to merge", SCALING_SCAN_S, self.find_idle)
+        schedule.start("looks for streams to merge", limits.SCALING_SCAN_S, self.find_idle)
 
     def hot_keys(self, name: StreamName) -> Mapping[int, HotKey | None]:
         """The segments of the stream with a key that alone is too hot; None where it isn't known which key."""
@@ -76,28 +116,29 @@ class ScalingRounds:
         return judge.hot_keys if judge is not None else {}
 
     async def round(self) -> None:
-        """Look at the next streams, at most SCALING_STREAMS_A_ROUND of them."""
         clock = self._flow.clock
         began_s = clock.monotonic()
         if began_s < self._loads_due_s:
             return
         measured = await self._flow.segments.loads()
-        all_measured = len(measured) < LOAD_SEGMENTS  # as many as one container measures, so it may leave some out
-        loads = _by_stream(measured)
+        all_measured = (
+            len(measured) < limits.LOAD_SEGMENTS
+        )  # as many as one container measures, so it may leave some out
+        loads = {name.key: its for name, its in by_stream(measured).items() if _is_peoples(name)}
         now_s = clock.monotonic()
-        self._loads_due_s = began_s + (now_s - began_s) / SCALING_MEASURING_SHARE
+        self._loads_due_s = began_s + (now_s - began_s) / limits.SCALING_MEASURING_SHARE
         keys = sorted({*loads, *self._watched})
         self._judges = {key: judge for key, judge in self._judges.items() if key in loads or key in self._watched}
-        if len(keys) > SCALING_STREAMS_A_ROUND:
+        if len(keys) > limits.SCALING_STREAMS_A_ROUND:
             later = [key for key in keys if key > self._continue_after]
-            keys = [*later, *keys][:SCALING_STREAMS_A_ROUND]
+            keys = [*later, *keys][: limits.SCALING_STREAMS_A_ROUND]
             self._continue_after = keys[-1]
         looked = 0  # in this turn
         for key in keys:
             if key in self._changing:
                 continue
             looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s, all_measured)
-            if looked >= SCALING_SEGMENTS_A_TURN:
+            if looked >= limits.SCALING_SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
                 looked = 0
 
@@ -117,7 +158,7 @@ class ScalingRounds:
         try:
             decision = judge.look(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
             self._watch(name, stream)
-            if decision.steps and len(self._changing) < SCALING_AT_ONCE:
+            if decision.steps and len(self._changing) < limits.SCALING_AT_ONCE:
                 self._changing.add(name.key)
                 self._flow.tasks.spawn(self._carry_out(name, stream, judge, decision))
         except Exception as error:
@@ -128,7 +169,7 @@ class ScalingRounds:
         """Remember whether the stream could do with fewer segments, for when it has no load any more."""
         if len(stream.segments) <= stream.config.min_segments:
             self._watched.discard(name.key)
-        elif len(self._watched) < SCALING_WATCHED:
+        elif len(self._watched) < limits.SCALING_WATCHED:
             self._watched.add(name.key)
 
     async def _carry_out(self, name: StreamName, stream: Stream, judge: Judge, decision: Decision) -> None:
@@ -189,9 +230,9 @@ class ScalingRounds:
 
     async def find_idle(self) -> None:
         """Look at the next streams for more segments than they need, though nothing is written to them."""
-        for _ in range(SCALING_SCAN_STREAMS):
+        for _ in range(limits.SCALING_SCAN_STREAMS):
             if self._all is None:
-                self._all = self._streams()
+                self._all = self._flow.metadata.people_streams(limits.SCALING_SCAN_PAGE)
             try:
                 found = await anext(self._all, None)
             except BaseException:
@@ -204,33 +245,10 @@ class ScalingRounds:
             if stream.state is StreamState.ACTIVE and _is_elastic(stream):
                 self._watch(name, stream)
 
-    async def _streams(self) -> AsyncIterator[tuple[StreamName, Stream]]:
-        metadata = self._flow.metadata
-        async for scope, _ in metadata.scopes.scan():
-            if scope == INTERNAL_SCOPE:
-                continue
-            table, token = metadata.streams(scope), b""
-            while True:
-                page, token = await table.page(token, SCALING_SCAN_PAGE)
-                if not page:
-                    break
-                for stream, record in page:
-                    if not stream.startswith("_"):
-                        yield StreamName(scope, stream), record.value
+
+def _is_peoples(name: StreamName) -> bool:
+    return name.scope != INTERNAL_SCOPE and not name.stream.startswith("_")
 
 
 def _is_elastic(stream: Stream) -> bool:
     return stream.config.scale_type is not ScaleType.FIXED and stream.config.target_rate > 0
-
-
-def _by_stream(loads: list[SegmentLoad]) -> dict[str, dict[int, SegmentLoad]]:
-    """The loads of people's streams, by stream and segment."""
-    found: dict[str, dict[int, SegmentLoad]] = {}
-    for load in loads:
-        try:
-            scope, stream, segment = parse_segment_name(load.segment)
-        except InvalidArgumentError:
-            continue  # a part of a transaction, say
-        if scope != INTERNAL_SCOPE and not stream.startswith("_"):
-            found.setdefault(f"{scope}/{stream}", {})[segment] = load
-    return found

@@ -1,46 +1,35 @@
 """The rounds in which retention moves the heads of streams: every few seconds, for those that have a policy.
 
 Those streams are kept in a table, so a restart continues with them; a stream whose policy has ended is struck off. What
-is kept and why is for `retention.verdict`; it is carried out by the truncation that anybody can ask for, if stream and
-policy still are what they were then. So a round cut short leaves the rest to the next, and a truncation that has
-begun is finished whatever happens.
-
-Streams are looked at a few at a time, each for a limited time: what holds one up is waited for by nobody else.
+is kept and why is for `verdict`; it is carried out by the truncation that anybody can ask for, if stream and policy
+still are what they were then. Streams are looked at a few at a time, each for a limited time: what holds one up is
+waited for by nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nadi.controller.engine.tasks import Schedule
+from nadi import limits
+from nadi.controller.engine.tasks import Schedule, Shared
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.retention.past import Past, look
-from nadi.controller.retention.policy import Policy
-from nadi.controller.retention.verdict import Ages, Judge, Named, Names, Report
-from nadi.controller.state.history import Cut
+from nadi.controller.retention.past import look
+from nadi.controller.retention.verdict import Ages, Judge, Named, Names, Policy
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import AnyWork, RetentionType, StreamState
 from nadi.controller.workflows import truncate
 from nadi.errors import NotFoundError, StreamSealedError
-from nadi.limits import (
-    RETENTION_AT_ONCE,
-    RETENTION_CLOCK_S,
-    RETENTION_PERIOD_S,
-    RETENTION_SETTLE_S,
-    RETENTION_STREAMS_A_ROUND,
-    RETENTION_WAIT_S,
-)
-from nadi.model.reports import HolderReport, RetentionReport
-from nadi.model.streamcut import StreamCut
+from nadi.model.reports import RetentionReport
 from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
 IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
-_Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
+NamesOfScope = dict[str, list[Named]]  # by stream
 
 
 @dataclass(slots=True)
@@ -66,39 +55,31 @@ class RetentionRounds:
         self._complaints = Complaints(log, "retention of %s waits for the next round")
 
     def start(self, schedule: Schedule) -> None:
-        schedule.start("retention", RETENTION_PERIOD_S, self.round)
-        schedule.start("the clocks", RETENTION_CLOCK_S, self._note_clocks)
+        schedule.start("retention", limits.RETENTION_PERIOD_S, self.round)
+        schedule.start("the clocks", limits.RETENTION_CLOCK_S, self._note_clocks)
 
     async def _note_clocks(self) -> None:
         self._ages.note()
 
-    async def describe(self, name: StreamName) -> Report:
+    async def describe(self, name: StreamName) -> RetentionReport:
         """What the stream keeps now, and why; StreamNotFoundError if there is none."""
         stream = (await self._flow.metadata.stream(name)).value
         names = await self._names.of_scope(name.scope) if Policy.of(stream.config) is not None else {}
         return await self._judge.report(name, names.get(name.stream, ()))
 
     async def report(self, _: Workflows, name: StreamName, token: str) -> tuple[list[RetentionReport], str]:
-        """`describe` as it travels: one record."""
-
-        def text(cut: Cut) -> str:
-            return StreamCut(*name, cut).as_text()
-
-        found = await self.describe(name)
-        holders = [HolderReport(one.kind, one.name, text(one.cut), one.bytes_after) for one in found.holders]
-        record = RetentionReport(text(found.head), found.kept_bytes, found.oldest_ms, holders, found.more_holders)
-        return [record], ""
+        return [await self.describe(name)], ""
 
     async def round(self) -> None:
-        """Look at the next streams, at most RETENTION_STREAMS_A_ROUND of them."""
-        names: dict[str, _Reading] = {}  # of scopes, each read once a round
-        permits = asyncio.Semaphore(RETENTION_AT_ONCE)
+        # of scopes, each read once a round
+        names = Shared(self._flow.clock, self._names.of_scope, age_s=math.inf, most=limits.RETENTION_STREAMS_A_ROUND)
+        permits = asyncio.Semaphore(limits.RETENTION_AT_ONCE)
 
         async def one(name: StreamName) -> None:
             async with permits:
                 await self._attend(name, names)
 
-        left = RETENTION_STREAMS_A_ROUND
+        left = limits.RETENTION_STREAMS_A_ROUND
         while left > 0:
             found, self._token = await self._table.page(self._token, left)
             if not found:
@@ -107,36 +88,26 @@ class RetentionRounds:
             left -= len(found)
             await asyncio.gather(*(one(StreamName.of(key)) for key, _ in found))
 
-    async def _attend(self, name: StreamName, names: dict[str, _Reading]) -> None:
+    async def _attend(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
         """Look at a stream, for no longer than RETENTION_WAIT_S; what takes longer goes on by itself."""
         if name.key in self._going_on:
             return
-        if name.scope not in names:
-            names[name.scope] = self._flow.tasks.spawn(self._read(name.scope))
-        task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names[name.scope]))
+        task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names))
         task.add_done_callback(lambda _: self._going_on.pop(name.key, None))
-        await asyncio.wait([task], timeout=RETENTION_WAIT_S)
+        await asyncio.wait([task], timeout=limits.RETENTION_WAIT_S)
 
-    async def _read(self, scope: str) -> dict[str, list[Named]] | Exception:
-        try:
-            return await self._names.of_scope(scope)
-        except Exception as error:
-            return error
-
-    async def _look_at(self, name: StreamName, reading: _Reading) -> None:
+    async def _look_at(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
         try:
             found = await self._flow.metadata.find_stream(name)
             if found is None or found.value.config.retention_type is RetentionType.NONE:
                 await self._strike_off(name)
                 return
             if found.value.state is StreamState.ACTIVE and not self._is_too_early(found.value.config.retention_type):
-                names = await asyncio.shield(reading)
-                if isinstance(names, Exception):
-                    raise names
+                named = (await names.get(name.scope)).get(name.stream, ())
                 if found.value.config.retention_by_event_time and self.index_times is not None:
                     segments = (await look(self._flow, name)).ends
                     await self.index_times(name, found.value.config.event_time, segments)
-                await self._truncate(name, names.get(name.stream, ()))
+                await self._truncate(name, named)
             self._complaints.settled(name.key)
         except (StreamSealedError, NotFoundError) as error:
             if await self._flow.metadata.find_stream(name) is not None and not isinstance(error, StreamSealedError):
@@ -145,7 +116,7 @@ class RetentionRounds:
             self._complaints.tell(name.key, error)
 
     def _is_too_early(self, kind: RetentionType) -> bool:
-        return kind is RetentionType.TIME and self._ages.known_ms < RETENTION_SETTLE_S * 1000
+        return kind is RetentionType.TIME and self._ages.known_ms < limits.RETENTION_SETTLE_S * 1000
 
     async def _truncate(self, name: StreamName, named: Sequence[Named]) -> None:
         verdict = await self._judge.judge(name, named)
@@ -160,13 +131,9 @@ class RetentionRounds:
             return await truncate.begin(self._flow, name, cut)
 
         if await self._flow.run(name, begin) is not None:
-            self._count(verdict.past, cut)
-
-    def _count(self, past: Past, cut: Cut) -> None:
-        released = self.released
-        released.truncations += 1
-        released.size_bytes += past.kept_bytes - past.bytes_after(cut)
-        released.at_s = self._flow.clock.monotonic()
+            self.released.truncations += 1
+            self.released.size_bytes += verdict.past.kept_bytes - verdict.past.bytes_after(cut)
+            self.released.at_s = self._flow.clock.monotonic()
 
     # --- which streams there are -----------------------------------------------------------------
 

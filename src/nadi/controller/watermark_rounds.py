@@ -1,13 +1,10 @@
 """The rounds in which watermarks are made: every few seconds, for the streams whose writers note times.
 
-Those streams are kept in a table, so a restart continues with them. A stream is struck off once none of its writers
-counts any more, until one notes a time again. What a round decides (`watermarks`) is carried out by changes that are
-conditional on what was read: a writer that notes a time meanwhile is not dropped, and no watermark is stored twice.
-So a round cut short, because the controller ends or the store is away, leaves the rest to the next one. A store that
-doesn't answer, of several, holds up those streams whose marks it has, and costs a round one wait.
-
-How long a stalled writer has been waited for is kept in memory, by the monotonic clock, since the wall clock may be
-set; a restart gives it the stream's full timeout again.
+Those streams are kept in a table, so a restart continues with them; a stream is struck off once none of its writers
+counts any more. What a round decides is carried out by changes that are conditional on what was read: a writer that
+notes a time meanwhile is not dropped, and no watermark is stored twice. A store that doesn't answer, of several, holds
+up those streams whose marks it has, and costs a round one wait. How long a stalled writer has been waited for is kept
+in memory; a restart gives it the stream's full timeout again.
 """
 
 from __future__ import annotations
@@ -18,11 +15,11 @@ from contextlib import aclosing, suppress
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.event_time import Extent, MarkStream, judge
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Stream, TimedStream, WriterMark
 from nadi.controller.state.store import ANY_VERSION, RecordTable, Versioned
-from nadi.controller.time.watermarks import Extent, MarkStream, judge
 from nadi.controller.workflows import truncate
 from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamNotFoundError, UnavailableError
 from nadi.limits import WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
@@ -42,7 +39,6 @@ class WatermarkRounds:
         self._complaints = Complaints(log, "no watermarks are made for %s")
 
     async def round(self) -> None:
-        """Look at the next streams, at most WATERMARK_STREAMS_A_ROUND of them."""
         left = WATERMARK_STREAMS_A_ROUND
         away: dict[str, UnavailableError] = {}  # by store: what came of asking it in this round
         while left > 0:

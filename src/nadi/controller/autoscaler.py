@@ -1,36 +1,16 @@
-"""How much work a stream has for those who take it in, for KEDA, which makes them more and fewer by it.
+"""How much work a stream has for its consumers: for KEDA, which scales them by it.
 
-What a trigger of a ScaledObject asks for, from its metadata: names and texts, as KEDA passes them on.
-
-KEDA passes on what is written in the trigger itself, never what a TriggerAuthentication adds. A key that ends in
-`FromEnv` comes with the value that this environment variable has in the container that is scaled, or not at all if it
-has none there; so every key may be given like this, and secrets should be.
+A trigger's metadata comes as KEDA passes it on: what is written in the trigger itself, never what a
+TriggerAuthentication adds. A key that ends in `FromEnv` comes with the value that this environment variable has in the
+container that is scaled, or not at all if it has none there.
 
 >>> found = trigger({"scalerAddress": "nadi:9090", "scope": "home", "streamFromEnv": "meters", "metric": "rate"})
 >>> str(found.stream), found.metric.value, found.unit, found.target, found.metric_name
 ('home/meters', 'rate', 'events', 1000.0, 'nadi-rate-home-meters')
 
-What a trigger's metric is now, and whether its stream is active: by polls, and watched.
-
 A stream is active while events come into it: one came in the last ten seconds, or for the metric rate, more a second
 than the trigger says. With a reader group it is active also while the group has not read all; for the metric lag that
-alone counts. A watch of an idle stream looks at the ends of its segments too, where an event shows at once; in the
-loads it does within a second.
-
-What passes into a stream, from the loads of its segments.
-
-A segment's mean is weighted over its own age, so right after a scaling those of the old segments still have all of the
-load and those of the new ones have it as well. Here each counts for as much of the window as it has been measured,
-and the sum for as much as the oldest has: so a constant rate stays what it is while the stream is scaled.
-
->>> old = SegmentLoad("home/meters/0.#epoch.0", 100.0, (0.0, 50.0), (0.0, 0.0))
->>> rate([old], events=True)
-50.0
-
-The latest answers to questions that many ask at the same time: each is asked once, and again once it is too old.
-
-A pace keeps all of them within a fifth of the time: they are put one after the other, each followed by a pause of
-four times what it took. With more questions than that leaves room for, answers come later, and are older.
+alone counts.
 """
 
 from __future__ import annotations
@@ -39,23 +19,21 @@ import asyncio
 import base64
 import enum
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from cachetools import LRUCache
-
+from nadi.controller.consumer_lag import bytes_behind, standing
+from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.lag import bytes_behind, standing
+from nadi.controller.rates import Rates, is_flowing, rate
 from nadi.controller.retention.past import look
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import GroupRetention, Stream, StreamState
-from nadi.controller.state.segments import together
-from nadi.errors import ConflictError, InvalidArgumentError, SegmentNotFoundError
-from nadi.limits import SCALER_ENDS_SEGMENTS, SCALER_KEPT, SCALER_LOOK_S, SCALER_METADATA_MAX_CHARS
-from nadi.model.load import WINDOWS_S, SegmentLoad
+from nadi.controller.state.records import GroupRetention, StreamState
+from nadi.errors import ConflictError, InvalidArgumentError
+from nadi.limits import SCALER_KEPT, SCALER_LOOK_S, SCALER_METADATA_MAX_CHARS
+from nadi.model.load import SegmentLoad
 from nadi.naming import check_name
 from nadi.runtime import Runtime
 
@@ -68,14 +46,13 @@ _LEAST_TARGET = 0.001  # KEDA rounds to thousandths
 _MOST = 1e15
 
 
-class Metric(enum.Enum):
+class Metric(enum.StrEnum):
     SEGMENTS = "segments"
     LAG = "lag"
     RATE = "rate"
 
 
-_UNITS = {Metric.SEGMENTS: (), Metric.LAG: ("bytes",), Metric.RATE: ("events", "bytes")}  # the first is the default
-_TARGETS = {
+_TARGETS = {  # by metric and unit, of which the first of a metric is the default
     (Metric.SEGMENTS, ""): 1.0,
     (Metric.LAG, "bytes"): float(1 << 20),
     (Metric.RATE, "events"): 1000.0,
@@ -98,29 +75,22 @@ class Trigger:
     @property
     def metric_name(self) -> str:
         """As Kubernetes may name a metric in an address: KEDA puts the trigger's number before it."""
-        name = f"nadi-{self.metric.value}-{self.stream.scope}-{self.stream.stream}"
+        name = f"nadi-{self.metric}-{self.stream.scope}-{self.stream.stream}"
         return name.replace(".", "-")[:_METRIC_NAME_MAX_CHARS]
 
 
 def trigger(metadata: Mapping[str, str]) -> Trigger:
     """Read it; InvalidArgumentError for the first thing in it that can't be, with what to write instead."""
     given = _known(metadata)
-    metric = _choice("metric", given.get("metric", Metric.SEGMENTS.value), tuple(one.value for one in Metric))
-    kind = Metric(metric)
+    metric = Metric(_choice("metric", given.get("metric", Metric.SEGMENTS), tuple(Metric)))
     group = _group(given)
-    if kind is Metric.LAG and group is None:
+    if metric is Metric.LAG and group is None:
         raise _wrong("the metric lag needs a readerGroup, whose unread events it counts")
-    unit = _unit(kind, given)
-    if kind is Metric.SEGMENTS and "activationTarget" in given:
+    unit = _unit(metric, given)
+    if metric is Metric.SEGMENTS and "activationTarget" in given:
         raise _wrong("activationTarget means nothing to the metric segments: a stream always has some; leave it out")
-    return Trigger(
-        _stream(given),
-        kind,
-        unit,
-        _number(given, "target", _TARGETS[kind, unit], _LEAST_TARGET),
-        _number(given, "activationTarget", 0.0, 0.0),
-        group,
-    )
+    target = _number(given, "target", _TARGETS[metric, unit], _LEAST_TARGET)
+    return Trigger(_stream(given), metric, unit, target, _number(given, "activationTarget", 0.0, 0.0), group)
 
 
 def authorization(metadata: Mapping[str, str]) -> str | None:
@@ -145,7 +115,6 @@ def authorization(metadata: Mapping[str, str]) -> str | None:
 
 
 def metadata_of(request: Any) -> Mapping[str, str]:
-    """Of a request of any of KEDA's RPCs."""
     ref = getattr(request, "scaledObjectRef", request)
     found: Mapping[str, str] = ref.scalerMetadata
     return found
@@ -156,7 +125,6 @@ def _wrong(text: str) -> InvalidArgumentError:
 
 
 def _known(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Our keys, without their suffix."""
     if sum(len(key) + len(value) for key, value in metadata.items()) > SCALER_METADATA_MAX_CHARS:
         raise _wrong(f"it has more than {SCALER_METADATA_MAX_CHARS:,} characters")
     given: dict[str, str] = {}
@@ -204,12 +172,10 @@ def _group(given: Mapping[str, str]) -> GroupName | None:
 
 
 def _unit(metric: Metric, given: Mapping[str, str]) -> str:
-    units = _UNITS[metric]
-    if not units:
-        if "unit" in given:
-            raise _wrong(f"unit means nothing to the metric {metric.value}: leave it out")
-        return ""
-    return _choice(f"the unit of {metric.value}", given.get("unit", units[0]), units)
+    units = tuple(unit for known, unit in _TARGETS if known is metric)
+    if not units[0] and "unit" in given:
+        raise _wrong(f"unit means nothing to the metric {metric}: leave it out")
+    return _choice(f"the unit of {metric}", given.get("unit", units[0]), units)
 
 
 def _number(given: Mapping[str, str], key: str, default: float, least: float) -> float:
@@ -225,46 +191,19 @@ def _number(given: Mapping[str, str], key: str, default: float, least: float) ->
     return number
 
 
-_SHORT, _WINDOW = 0, 1  # of WINDOWS_S: 2 and 10 s
-RATE_S = WINDOWS_S[_WINDOW]
-# Of a load that was even, the mean over 2 s is this part of that over 10 s once it has been over for 10 s; of a single
-# event once it has been over for 14 s, however much it was.
-_LEFT = math.exp(-RATE_S / WINDOWS_S[_SHORT] + 1)
-
-
-def rate(loads: Sequence[SegmentLoad], *, events: bool) -> float:
-    """Events, or bytes, a second into the stream, over the last ten seconds, or since it has been measured."""
-    rates = [(load.events_per_s if events else load.bytes_per_s)[_WINDOW] for load in loads]
-    oldest = max((load.age_s for load in loads), default=0.0)
-    if oldest <= 0:
-        return 0.0
-    return sum(one * _share(load.age_s) for one, load in zip(rates, loads, strict=True)) / _share(oldest)
-
-
-def _share(age_s: float) -> float:
-    """Of the window, how much was measured."""
-    return -math.expm1(-max(age_s, 0.0) / RATE_S)
-
-
-def is_flowing(loads: Iterable[SegmentLoad]) -> bool:
-    """Whether an event came in the last ten seconds, or a little before."""
-    return any(load.events_per_s[_SHORT] > _LEFT * load.events_per_s[_WINDOW] for load in loads)
-
-
-K = TypeVar("K")
 V = TypeVar("V")
 _LONGEST_S = 1.0  # for which the others wait for a question: a store that is slow may answer some and not others
 
 
 class Pace:
-    """pause: after a question, as a multiple of what it took."""
+    """Puts questions one after the other, each followed by a pause of so many times what it took: with more of them
+    than that leaves room for, answers come later."""
 
     def __init__(self, clock: Runtime, pause: float = 4.0) -> None:
         self._clock, self._pause = clock, pause
         self._turn = asyncio.Lock()
 
     async def put(self, ask: Callable[[], Awaitable[V]]) -> V:
-        """The answer, once it was this question's turn."""
         await self._turn.acquire()
         began_s = self._clock.monotonic()
         task = asyncio.ensure_future(ask())
@@ -274,37 +213,6 @@ class Pace:
             took_s = min(self._clock.monotonic() - began_s, _LONGEST_S)
             asyncio.get_running_loop().call_later(self._pause * took_s, self._turn.release)
         return await task
-
-
-class Shared(Generic[K, V]):
-    """most: answers kept, each for `age_s` after it came. An error is for those who waited for it."""
-
-    def __init__(
-        self, clock: Runtime, pace: Pace, ask: Callable[[K], Awaitable[V]], *, age_s: float, most: int
-    ) -> None:
-        self._clock, self._pace, self._ask, self._age_s = clock, pace, ask, age_s
-        self._answers: LRUCache[K, _Answer[V]] = LRUCache(most)
-
-    async def get(self, key: K) -> V:
-        answer = self._answers.get(key)
-        if answer is None or answer.until_s <= self._clock.monotonic():
-            asking = self._pace.put(lambda: self._ask(key))
-            answer = self._answers[key] = _Answer(self._clock, asking, self._age_s)
-        return await asyncio.shield(answer.task)
-
-
-class _Answer(Generic[V]):
-    """until_s: when it is too old; never before it came."""
-
-    def __init__(self, clock: Runtime, asking: Awaitable[V], age_s: float) -> None:
-        self.until_s = float("inf")
-
-        def came(task: asyncio.Future[V]) -> None:
-            failed = task.cancelled() or task.exception() is not None
-            self.until_s = clock.monotonic() + (0.0 if failed else age_s)
-
-        self.task = asyncio.ensure_future(asking)
-        self.task.add_done_callback(came)
 
 
 async def unread(flow: Workflows, name: GroupName, stream: StreamName) -> int:
@@ -334,94 +242,43 @@ async def unread(flow: Workflows, name: GroupName, stream: StreamName) -> int:
     )
 
 
-_SHOWN_S = 2.0  # after which an event has come into the loads, at the latest
-Ends = Mapping[int, int]  # of segments, by id
-
-
 class Demand:
-    def __init__(self, flow: Workflows, pace: Pace | None = None) -> None:
-        self._flow = flow
-        clock = flow.clock
-        pace = pace or Pace(clock)
-        self._loads = Shared(clock, pace, self._all_loads, age_s=SCALER_LOOK_S, most=1)
-        self._lags = Shared(clock, pace, self._bytes_behind, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
-        self._ends = Shared(clock, pace, self._all_ends, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
+    def __init__(self, flow: Workflows, rates: Rates, pace: Pace | None = None) -> None:
+        self._flow, self._rates, self._pace = flow, rates, pace or Pace(flow.clock)
+        self._lags = Shared(flow.clock, self._unread, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
 
     async def value(self, trigger: Trigger) -> float:
         """The metric, in its unit: StreamNotFoundError, and for a lag what `unread` raises."""
-        stream = await self._stream(trigger.stream)
+        stream = (await self._flow.metadata.stream(trigger.stream)).value
         if trigger.metric is Metric.SEGMENTS:
             return 0.0 if stream.state is StreamState.SEALED else float(len(stream.segments))
         if trigger.metric is Metric.RATE:
-            return rate(await self._loads_of(trigger.stream), events=trigger.unit == "events")
+            return rate(await self._loads(trigger.stream), events=trigger.unit == "events")
         assert trigger.group is not None
         return float(await self._lags.get((trigger.group, trigger.stream)))
 
     async def is_active(self, trigger: Trigger) -> bool:
         """Whether there is anything to do; raises what `value` does."""
+        value = await self.value(trigger)
         if trigger.metric is Metric.LAG:
-            return await self.value(trigger) > trigger.activation
-        await self._stream(trigger.stream)
-        flowing = is_flowing(await self._loads_of(trigger.stream))
-        if flowing and (trigger.metric is Metric.SEGMENTS or await self.value(trigger) > trigger.activation):
+            return value > trigger.activation
+        flowing = is_flowing(await self._loads(trigger.stream))
+        if flowing and (trigger.metric is Metric.SEGMENTS or value > trigger.activation):
             return True
         return trigger.group is not None and await self._lags.get((trigger.group, trigger.stream)) > 0
 
     async def watch(self, trigger: Trigger) -> AsyncGenerator[bool, None]:
         """Whether it is active now, and then each change, without end; raises what `value` does."""
         was: bool | None = None
-        async with aclosing(self._looks(trigger)) as looks:
-            async for active in looks:
-                if active is not was:
-                    yield active
-                was = active
-
-    async def _looks(self, trigger: Trigger) -> AsyncGenerator[bool, None]:
-        clock, grown_s = self._flow.clock, float("-inf")
-        ends: Ends | None = None
-        sees_growth = trigger.metric is not Metric.LAG and trigger.activation == 0
         while True:
             active = await self.is_active(trigger)
-            if sees_growth:
-                before, ends = ends, None if active else await self._ends.get(trigger.stream)
-                if before is not None and ends is not None and _grew(before, ends):
-                    grown_s = clock.monotonic()
-            yield active or clock.monotonic() < grown_s + _SHOWN_S
-            await clock.sleep(SCALER_LOOK_S)
+            if active is not was:
+                yield active
+            was = active
+            await self._flow.clock.sleep(SCALER_LOOK_S)
 
-    # --- questions, each asked for all who want to know --------------------------------------------
+    async def _loads(self, name: StreamName) -> Collection[SegmentLoad]:
+        return (await self._rates.loads()).get(name, {}).values()
 
-    async def _stream(self, name: StreamName) -> Stream:
-        return (await self._flow.metadata.stream(name)).value
-
-    async def _loads_of(self, name: StreamName) -> list[SegmentLoad]:
-        return (await self._loads.get(None)).get(name.key, [])
-
-    async def _all_loads(self, _: None) -> dict[str, list[SegmentLoad]]:
-        found: dict[str, list[SegmentLoad]] = {}
-        for load in await self._flow.segments.loads():
-            found.setdefault(load.segment.rpartition("/")[0], []).append(load)
-        return found
-
-    async def _bytes_behind(self, asked: tuple[GroupName, StreamName]) -> int:
-        return await unread(self._flow, *asked)
-
-    async def _all_ends(self, name: StreamName) -> Ends | None:
-        """Of the current segments; None if they are too many to ask."""
-        segments = (await self._stream(name)).segments
-        if len(segments) > SCALER_ENDS_SEGMENTS:
-            return None
-        ends: dict[int, int] = {}
-
-        async def end(segment: int) -> None:
-            try:
-                ends[segment] = await self._flow.segments.length(name.segment(segment))
-            except SegmentNotFoundError:  # the stream is being deleted
-                ends[segment] = 0
-
-        await together(end(segment.id) for segment in segments)
-        return ends
-
-
-def _grew(before: Ends, now: Ends) -> bool:
-    return any(end > before.get(segment, 0) for segment, end in now.items())
+    async def _unread(self, asked: tuple[GroupName, StreamName]) -> int:
+        return await self._pace.put(lambda: unread(self._flow, *asked))

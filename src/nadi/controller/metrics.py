@@ -1,0 +1,380 @@
+"""The answer to a scrape: what the controller knows of streams and groups, and what each server tells of itself.
+
+Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same figures. They are
+gathered within limits: of streams and groups looked at, of those with a name (the rest counts as `(others)`), and of
+time. Lags come first, since somebody may scale by them, then what the busiest streams keep. What isn't there in time is
+left out, and the figures say that they aren't complete. Text is made of them in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from nadi import limits
+from nadi.controller import consumer_lag
+from nadi.controller.consumer_lag import Group, Standing
+from nadi.controller.engine.tasks import Shared
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.rates import Loads, Rates, event_size
+from nadi.controller.retention import past
+from nadi.controller.retention.rounds import Released
+from nadi.controller.scaling.judge import HotKey
+from nadi.controller.scaling.rounds import Counts
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.records import ReaderGroup
+from nadi.controller.state.segments import together
+from nadi.errors import NadiError, NotFoundError
+from nadi.model.reports import GroupLagReport
+from nadi.naming import INTERNAL_SCOPE
+from nadi.observe import metrics
+from nadi.observe.metrics import Meaning, Sample, by_name, family
+from nadi.runtime import Runtime
+from nadi.throttled_log import Complaints
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+log = logging.getLogger(__name__)
+OTHERS = "(others)"  # no name of a stream or group
+_STREAM = ("scope", "stream")
+_GROUP = ("scope", "reader_group", "stream")
+_OF_STREAMS = {  # by the attribute of StreamFigures
+    "segments": Meaning("nadi_stream_segments", "Current segments of a stream; 0 if it is sealed.", _STREAM),
+    "events_per_s": Meaning(
+        "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds.", _STREAM
+    ),
+    "bytes_per_s": Meaning(
+        "nadi_stream_bytes_per_second",
+        "Bytes written to a stream, event headers included, mean of ten seconds.",
+        _STREAM,
+    ),
+    "hot_keys": Meaning(
+        "nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much.", _STREAM
+    ),
+    "kept_bytes": Meaning("nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail.", _STREAM),
+}
+_OF_GROUPS = {  # by the attribute of GroupLagReport
+    "bytes_behind": Meaning(
+        "nadi_reader_group_lag_bytes",
+        "Bytes of a stream after a reader group's recorded positions, event headers included.",
+        _GROUP,
+    ),
+    "events_behind": Meaning(
+        "nadi_reader_group_lag_events",
+        "The same in events: an estimate from their mean size in the last 20 minutes.",
+        _GROUP,
+    ),
+    "seconds_behind": Meaning(
+        "nadi_reader_group_lag_seconds",
+        "For how long the oldest event that a reader group has not read has waited, to about ten seconds.",
+        _GROUP,
+    ),
+    "segments": Meaning("nadi_reader_group_segments", "Segments of a stream that a reader group reads now.", _GROUP),
+    "unassigned": Meaning("nadi_reader_group_unassigned_segments", "Those of them that no reader has.", _GROUP),
+}
+MEANINGS = by_name(
+    (
+        Meaning("nadi_streams", "Streams, without internal ones."),
+        Meaning("nadi_reader_groups", "Reader groups."),
+        *_OF_STREAMS.values(),
+        *_OF_GROUPS.values(),
+        Meaning(
+            "nadi_reader_group_readers",
+            "Readers of a reader group, with dead ones that the others haven't noticed.",
+            ("scope", "reader_group"),
+        ),
+        Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
+        Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
+        Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),
+        Meaning("nadi_retention_released_bytes", "Bytes of streams that these released.", (), "counter"),
+        Meaning("nadi_retention_age_seconds", "How long ago the last of them was."),
+        Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables that are in progress."),
+        Meaning("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
+        Meaning("nadi_metrics_complete", "1 if all that is to be told was looked at in time, else 0."),
+        Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
+    )
+)
+HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
+_complaints = Complaints(log, "%s aren't complete")
+
+
+@dataclass(slots=True)
+class StreamFigures:
+    """segments: the current ones. kept_bytes: None if that isn't known."""
+
+    segments: int = 0
+    events_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    hot_keys: int = 0
+    kept_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in
+    each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
+    not everything was looked at."""
+
+    streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
+    others: StreamFigures | None = None
+    streams_count: int | None = None
+    lags: list[GroupLagReport] = field(default_factory=list)
+    groups_count: int | None = None
+    is_complete: bool = True
+    took_s: float = 0.0
+
+
+async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
+    """The figures as they are now; UnavailableError if the store can't be asked for loads."""
+    began_s, figures, loads = flow.clock.monotonic(), Figures(), await rates.loads()
+    groups: dict[GroupName, ReaderGroup] = {}
+    await _within(limits.METRICS_NAMES_S, _streams(figures, rates, hot_keys), figures)
+    await _within(limits.METRICS_NAMES_S, _groups(flow, figures, groups), figures)
+    await _within(limits.METRICS_LAGS_S, _lags(flow, figures, groups, loads), figures)
+    await _within(limits.METRICS_KEPT_S, _kept(flow, figures), figures)
+    figures.took_s = flow.clock.monotonic() - began_s
+    return figures
+
+
+async def _within(limit_s: float, work: Awaitable[None], figures: Figures) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await work
+    except TimeoutError:
+        figures.is_complete = False
+
+
+async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
+    found = {
+        one.name: StreamFigures(
+            0 if one.is_sealed else one.segments, one.events_per_s, one.bytes_per_s, len(hot_keys(one.name))
+        )
+        for one in await rates.all()
+    }
+    if len(found) < limits.METRICS_STREAMS_LOOKED_AT:
+        figures.streams_count = len(found)
+    else:
+        figures.is_complete = False
+    names = nlargest(limits.METRICS_STREAMS, found, key=lambda name: (found[name].bytes_per_s, found[name].segments))
+    figures.streams = {name: found.pop(name) for name in sorted(names)}
+    if found:
+        others = figures.others = StreamFigures()
+    for one in found.values():
+        others.segments += one.segments
+        others.events_per_s += one.events_per_s
+        others.bytes_per_s += one.bytes_per_s
+        others.hot_keys += one.hot_keys
+
+
+async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, ReaderGroup]) -> None:
+    async for scope, _ in flow.metadata.scopes.scan():
+        if scope == INTERNAL_SCOPE:
+            continue
+        async for name, record in flow.metadata.groups(scope).scan(page=limits.METRICS_PAGE):
+            if len(groups) == limits.METRICS_GROUPS_LOOKED_AT:
+                figures.is_complete = False
+                return
+            groups[GroupName(scope, name)] = record.value
+    figures.groups_count = len(groups)
+
+
+async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, ReaderGroup], loads: Loads) -> None:
+    """The lag of each group in each of its streams. Streams are looked at after all groups, once each."""
+    found: list[Group] = []
+    permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
+
+    async def stand(name: GroupName, group: ReaderGroup) -> None:
+        found.append(await consumer_lag.standing(flow, name, group))
+
+    async def measure_all(name: StreamName) -> None:
+        stream, mean = await past.look(flow, name), event_size(loads.get(name, {}).values())
+        if name in figures.streams:
+            figures.streams[name].kept_bytes = stream.kept_bytes
+        for group, standing in by_stream[name]:
+            figures.lags.append(await consumer_lag.measured(flow, group, standing, mean, stream))
+
+    await together(_one(figures, permits, name.key, stand(name, group)) for name, group in groups.items())
+    by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}
+    for group in found:
+        for standing in group.standings:
+            by_stream.setdefault(standing.stream, []).append((group, standing))
+    await together(_one(figures, permits, name.key, measure_all(name)) for name in by_stream)
+
+
+async def _kept(flow: Workflows, figures: Figures) -> None:
+    permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
+
+    async def look(name: StreamName, one: StreamFigures) -> None:
+        one.kept_bytes = (await past.look(flow, name)).kept_bytes
+
+    unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
+    await together(_one(figures, permits, name.key, look(name, one)) for name, one in unknown)
+
+
+async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Awaitable[None]) -> None:
+    """What can't be known of one stream or group leaves the figures of the others."""
+    async with permits:
+        try:
+            await work
+        except NotFoundError:
+            pass  # deleted meanwhile
+        except NadiError as error:
+            figures.is_complete = False
+            _complaints.tell(f"metrics of {what}", error)
+
+
+# --- families of metrics -----------------------------------------------------------------------------
+
+
+def families(
+    figures: Figures, counts: Counts, released: Released, unfinished: dict[str, int], now_s: float
+) -> Iterator[Metric]:
+    """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
+    now_s: by its monotonic clock."""
+    streams: list[tuple[tuple[str, ...], StreamFigures]] = [(tuple(name), one) for name, one in figures.streams.items()]
+    if figures.others is not None:
+        streams.append((("", OTHERS), figures.others))
+    groups = _labelled(figures.lags)
+    for meanings, labelled in ((_OF_STREAMS, streams), (_OF_GROUPS, groups)):
+        for attribute, meaning in meanings.items():
+            value = attrgetter(attribute)
+            yield family(meaning, [(labels, value(one)) for labels, one in labelled])
+    readers = {(lag.scope, lag.group): lag.readers for _, lag in groups if lag.group != OTHERS}
+    yield _family("nadi_reader_group_readers", readers.items())
+    yield _family("nadi_scalings", [(("split",), counts.splits), (("merge",), counts.merges)])
+    plain = {
+        "nadi_streams": figures.streams_count,
+        "nadi_reader_groups": figures.groups_count,
+        "nadi_hot_keys_found": counts.hot_keys,
+        "nadi_retention_truncations": released.truncations,
+        "nadi_retention_released_bytes": released.size_bytes,
+        "nadi_retention_age_seconds": None if released.at_s is None else now_s - released.at_s,
+        "nadi_unfinished_workflows": unfinished["workflows"],
+        "nadi_unfinished_transactions": unfinished["transactions"],
+        "nadi_metrics_complete": int(figures.is_complete),
+        "nadi_metrics_gathering_seconds": figures.took_s,
+    }
+    for name, number in plain.items():
+        yield _family(name, [((), number)])
+
+
+def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
+    return family(MEANINGS[name], samples)
+
+
+def _labelled(lags: list[GroupLagReport]) -> list[tuple[tuple[str, ...], GroupLagReport]]:
+    ordered = sorted(lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
+    named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
+    labelled: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=lambda one: one[0])
+    if others := ordered[limits.METRICS_GROUPS :]:
+        labelled.append((("", OTHERS, OTHERS), _sum(others)))
+    return labelled
+
+
+def _sum(lags: list[GroupLagReport]) -> GroupLagReport:
+
+    def total(attribute: str) -> int | None:
+        known = [value for value in map(attrgetter(attribute), lags) if value is not None]
+        return sum(known) if known else None
+
+    seconds = max((lag.seconds_behind for lag in lags if lag.seconds_behind is not None), default=None)
+    sums = total("bytes_behind"), total("events_behind"), seconds, None, total("segments"), total("unassigned")
+    return GroupLagReport("", OTHERS, OTHERS, *sums, "", None, None, "")
+
+
+# --- scrapes -----------------------------------------------------------------------------------------
+
+CONTENT_TYPES = ("text/plain", "application/openmetrics-text")
+_VERSIONS = ("0.0.1", "0.0.4", "1.0.0")
+_version = re.compile("version=([^;]*)")
+Encoder = tuple[Callable[[Any], bytes], str]  # of a registry, and its content type
+
+
+class Metrics:
+    """counts and hot_keys: of the scalings; released: by retention; unfinished: how much is in progress."""
+
+    def __init__(
+        self,
+        flow: Workflows,
+        rates: Rates,
+        counts: Counts,
+        released: Released,
+        hot_keys: HotKeys,
+        unfinished: Callable[[], dict[str, int]],
+    ) -> None:
+        self._flow, self._counts, self._released, self._unfinished = flow, counts, released, unfinished
+        self._figures = Shared[None, Figures](
+            flow.clock, lambda _: gather(flow, rates, hot_keys), age_s=limits.METRICS_CACHED_S
+        )
+        self._texts = Shared(flow.clock, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
+
+    async def scrape(self, accept: str) -> bytes:
+        """All metrics as text, in the form that the Accept header asks for."""
+        return await self._texts.get(encoder(accept)[1])
+
+    async def _text(self, content_type: str) -> bytes:
+        """In a thread: it takes some 20 us a line."""
+        figures = await self._figures.get(None)
+        counts, released, unfinished = replace(self._counts), replace(self._released), self._unfinished()
+        now_s = self._flow.clock.monotonic()
+
+        def write() -> bytes:
+            return _written(families(figures, counts, released, unfinished, now_s), content_type)
+
+        return await self._flow.clock.in_thread(write)
+
+
+class OwnMetrics:
+    """What a server tells of itself and its process, whichever server has the controller. samples: as they are now."""
+
+    def __init__(self, samples: Callable[[], Iterable[Sample]], runtime: Runtime) -> None:
+        self._samples, self._runtime = samples, runtime
+        self._texts = Shared(runtime, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
+
+    async def after(self, text: bytes, accept: str) -> bytes:
+        """The text of a scrape with these metrics after it, in the same form."""
+        return text.removesuffix(b"# EOF\n") + await self._texts.get(encoder(accept)[1])
+
+    async def _text(self, content_type: str) -> bytes:
+        from prometheus_client import ProcessCollector
+
+        samples = list(self._samples())
+
+        def write() -> bytes:
+            return _written([*metrics.families(samples), *ProcessCollector(registry=None).collect()], content_type)
+
+        return await self._runtime.in_thread(write)
+
+
+def incomplete(accept: str) -> bytes:
+    """What stands for `Metrics.scrape` where that isn't possible now."""
+    return _written([_family("nadi_metrics_complete", [((), 0)])], encoder(accept)[1])
+
+
+def encoder(accept: str) -> Encoder:
+    """The encoder for an Accept header, without its offers of versions that aren't spoken here, or are none."""
+    from prometheus_client.exposition import choose_encoder
+
+    offers = accept.split(",")
+    spoken = (offer for offer in offers if all(one.strip() in _VERSIONS for one in _version.findall(offer)))
+    return choose_encoder(",".join(spoken))
+
+
+def _written(found: Iterable[Metric], content_type: str) -> bytes:
+    encode, _ = encoder(content_type)
+    return encode(_Collected(list(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    found: list[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self.found)

@@ -1,1 +1,0 @@
-"""What the controller does periodically by itself."""
