@@ -113,9 +113,12 @@ def replace_file(path: Path, content: bytes) -> None:
     try:
         write_all(fd, memoryview(content), 0)
         os.fsync(fd)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # give the room back
+        raise
     finally:
         os.close(fd)
-    temporary.rename(path)
     sync_folder(path.parent)
 
 

@@ -56,7 +56,7 @@ class Frame(NamedTuple):
     """A frame as `replay` found it.
 
     payload: the head, which is intact, and the parts after it.
-    checksums: of the parts, as in `Appended`; empty for a frame of an earlier format, and if they are lost.
+    checksums: of the parts, as in `Appended`; empty if they are lost.
     damaged_parts: which parts, by number from 0, are not as they were appended; `read_at` won't return them.
     """
 
@@ -180,10 +180,10 @@ class _ReadsParts(Protocol):
 
 async def each_by_itself(log: _ReadsParts, parts: Sequence[Part]) -> list[PartRead]:
     """`read_parts` of a log that has no quicker way."""
-    found: list[PartRead] = []
+    read: list[PartRead] = []
     for part in parts:
         try:
-            found.append(await log.read_at(*part))
+            read.append(await log.read_at(*part))
         except (NotFoundError, CorruptLogError) as error:
-            found.append(error)
-    return found
+            read.append(error)
+    return read

@@ -30,12 +30,8 @@ _TOGETHER_BYTES = MIB  # read in one go
 def read_checked(
     file: LogFile, log_crc: int, address: LogAddress, offset: int, length: int, checksum: bytes = b""
 ) -> bytes:
-    """As DurableLog.read_at, of a file that is open for reading; blocking.
-
-    Raises:
-        CorruptLogError: the bytes there are others, or fewer, or the disk can't read them.
-        OSError: reading failed for another reason.
-    """
+    """As DurableLog.read_at, of a file that is open for reading; blocking. CorruptLogError: the bytes there are others,
+    or fewer, or the disk can't read them. OSError: reading failed for another reason."""
     place = address.offset + offset
     if not checksum:
         with _readable(file.path, place):
@@ -51,11 +47,7 @@ def by_file(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
-    """`read_checked` of parts of one file; those that are near each other are read in one go.
-
-    Raises:
-        OSError: reading failed.
-    """
+    """`read_checked` of parts of one file; those near each other are read in one go. OSError: reading failed."""
     found: dict[int, PartRead] = {}
     places = [part.address.offset + part.offset for part in parts]
     in_order = sorted(range(len(parts)), key=places.__getitem__)
@@ -133,10 +125,8 @@ def read_heads(
     """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
 
     place: a frame's position and sequence. It ends before frame `stop`, or after `most_bytes` or a little more; the
-    data is skipped. `file` is open for reading; blocking.
-
-    Raises:
-        OSError: reading failed for a reason other than the disk not being able to read a place.
+    data is skipped. `file` is open for reading; blocking. OSError: reading failed for a reason other than the disk not
+    being able to read a place.
     """
     position, sequence = place
     read_bytes = 0
