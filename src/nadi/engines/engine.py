@@ -1,15 +1,8 @@
-"""The seam between a log that is a chain of objects and whatever keeps them: four primitives.
-
-An object is stored once, under a name that nothing had, and never changed. `tests/conformance/test_log_engine.py` says
-what every engine does.
-
-The seam between a cluster and whatever keeps its records: small values by name, changed by compare-and-set.
+"""The seams between a cluster and its store: objects that are written once (`LogEngine`), and small values that are
+changed by compare-and-set (`Registry`). `tests/conformance` has a suite for each.
 
 A version says nothing but whether a value was replaced. Equal values may have equal versions, so whoever sets a value
 makes it unlike any other, with a nonce; this also tells whether a set that got no answer was carried out.
-`tests/conformance/test_registry.py` says what every registry does.
-
-Which names engines and registries take: all of them the same, so that what runs on a folder runs on a store.
 """
 
 from __future__ import annotations
@@ -86,8 +79,6 @@ class OwnEngine(LogEngine, Protocol):
 
 
 class Entry(NamedTuple):
-    """A value, and its version."""
-
     value: bytes
     version: str
 

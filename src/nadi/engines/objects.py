@@ -32,8 +32,6 @@ _PAGE = 1_000
 
 
 class _Objects:
-    """What engine and registry have in common."""
-
     def __init__(self, remote: RemoteStore) -> None:
         self._store, self._scheme, self._secrets = remote
 
@@ -49,7 +47,6 @@ class _Objects:
         raise problem
 
     async def _found(self, name: str, work: Awaitable[T]) -> T | None:
-        """What is read; None if it isn't there."""
         try:
             return await work
         except FOREIGN as error:
@@ -101,8 +98,6 @@ class _Objects:
 
 
 class ObjectEngine(_Objects):
-    """A `LogEngine` over an object store."""
-
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         # an iterator: obstore puts them together in a thread of its own, while the loop continues
         return await self._put(name, iter(parts), "create") is not None
@@ -152,8 +147,6 @@ class ObjectEngine(_Objects):
 
 
 class ObjectRegistry(_Objects):
-    """A `Registry` over an object store."""
-
     async def get(self, name: str) -> Entry | None:
         found = await self._get(name)
         if found is None:

@@ -1,18 +1,6 @@
-"""The way to NATS: a link, made anew by the next who asks when the last has ended; and a limit to each request.
-
-One connection to a NATS server, as long as it lasts: requests with their answers. It never reconnects by itself, for
-what is sent then would be stored late; `connection` makes another.
-
-`nats-py` is imported here alone. It has requests of its own, which go on waiting when their connection is closed.
-
-What JetStream's errors mean, said once. Its codes are in nats-server's `server/errors.json`.
-
-Room for answers that may be large. A NATS server drops a client to which it would have to send more than its
-`max_pending`, 64 MiB by default, and how large a message is shows only when it comes. So it is guessed from the last
-ones, and if the connection ends all the same, the next are asked for one by one.
-
-What it sends at one time it counts until all of that is sent, also what has come here long since. So there may be twice
-as much as is under way.
+"""The way to NATS: a `Link`, which never reconnects by itself, for what is sent then would be stored late; `Connection`
+makes another when it has ended, and limits each request. `nats-py` is imported here alone; its own requests go on
+waiting when their connection is closed.
 """
 
 from __future__ import annotations
@@ -43,8 +31,6 @@ _AT_ONCE = 64  # requests
 
 
 class Failed(msgspec.Struct):
-    """What an answer of JetStream's API has if it is an error."""
-
     error: Problem | None = None
 
 
@@ -66,7 +52,6 @@ class Connection:
         return await self._with_link(what, lambda link: link.ask(subject, payload, headers))
 
     async def read(self, what: str, subject: str, request: bytes) -> Answer:
-        """As `ask`, for an answer that may be large."""
 
         async def asked(link: Link) -> Answer:
             try:
@@ -100,7 +85,6 @@ class Connection:
             raise type(error)(f"NATS can't {what}: {error}") from None
 
     async def call(self, what: str, subject: str, request: object, answer: type[T]) -> T | Problem:
-        """Ask JetStream's API: what it answers, or its error."""
         found = await self.ask(what, f"$JS.API.{subject}", msgspec.json.encode(request))
         return decoded(what, found.data, answer)
 
@@ -140,12 +124,12 @@ def decoded(what: str, data: bytes, answer: type[T]) -> T | Problem:
 
 
 def good(what: str, found: T | Problem) -> T:
-    """What was answered; raises the error if it is one."""
     if isinstance(found, Problem):
         raise told(what, found)
     return found
 
 
+# of nats-server's `server/errors.json`
 EXISTS = 10071  # the subject has a message already
 NOT_THERE = 10037  # no message has that subject
 NO_STREAM = 10059
@@ -161,8 +145,6 @@ _NO_STREAM_HERE = "the log's stream isn't there any more; its cluster can't run 
 
 
 class Problem(msgspec.Struct):
-    """As JetStream answers."""
-
     err_code: int = 0
     code: int = 0
     description: str = ""
@@ -197,7 +179,12 @@ _FIRST_BYTES = 6 << 20  # a full frame in base64
 
 
 class Room:
-    """`async with room.taken():` around a request; then `came` or `broke`."""
+    """Room for answers that may be large: `async with room.taken():` around a request; then `came` or `broke`.
+
+    A NATS server drops a client to which it would have to send more than its `max_pending`, 64 MiB by default, which
+    may count twice what is under way; and how large a message is shows only when it comes. So it is guessed from the
+    last ones, and if the connection ends all the same, the next are asked for one by one.
+    """
 
     def __init__(self) -> None:
         self._expected = _FIRST_BYTES
