@@ -56,11 +56,9 @@ class Map:
         )
 
     def stores(self) -> set[str]:
-        """The addresses of all stores that have containers."""
         return {self.store_of(number) for number in range(self._count)} - {""}
 
     def controllers(self) -> list[tuple[str, int]]:
-        """Where clients may ask: the gRPC doors of all servers."""
         members = self.membership.members if self.membership is not None else {}
         return [_endpoint(peer.member.controller) for peer in members.values() if peer.is_alive and peer.member]
 

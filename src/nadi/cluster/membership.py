@@ -46,8 +46,6 @@ log = logging.getLogger(__name__)
 
 
 class Load(NamedTuple):
-    """What a server tells the others of its work."""
-
     containers: int = 0
     bytes_per_s: float = 0.0
 
@@ -79,8 +77,6 @@ class Membership:
         self._since = -math.inf  # when this server joined, or began to drain
         self.lease_is_valid = self._lease.is_valid
 
-    # --- life ---------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Begin to beat and to look. The server has joined as soon as its `term` is 1."""
         self._spawn(self._beat_for_ever(), self._tasks)
@@ -111,8 +107,6 @@ class Membership:
             else:
                 return
 
-    # --- this server --------------------------------------------------------------------------------
-
     lease_is_valid: Callable[[], bool]
     """Whether this server may answer reads: for so long after it sent its last beat that succeeded, nobody takes it for
     dead. One comparison. See `lease.py`."""
@@ -129,8 +123,6 @@ class Membership:
         read from a container that it claims if that call began in this term, and was answered."""
         self._lease.affirm(term)
 
-    # --- the others ---------------------------------------------------------------------------------
-
     @property
     def beat_s(self) -> float:
         return self._pace.beat_s
@@ -143,7 +135,6 @@ class Membership:
         return mine | self._view.peers()
 
     def has_takers(self) -> bool:
-        """Whether any other server takes containers, as far as this one sees."""
         peers = self._view.peers().values()
         return any(one.is_alive and one.member is not None and not one.member.is_draining for one in peers)
 
@@ -158,11 +149,7 @@ class Membership:
 
     async def is_dead(self, server: str) -> bool:
         """Ask the registry once more whether a server that counts as dead is still as silent as it was. To be asked
-        between reading a container's record and claiming it: lists may be stale.
-
-        Raises:
-            UnavailableError: it can't answer.
-        """
+        between reading a container's record and claiming it: lists may be stale. UnavailableError: it can't answer."""
         if not self._view.is_dead(server):
             return False
         changes = self._view.changes
@@ -171,7 +158,6 @@ class Membership:
         return self._view.is_dead(server)
 
     def view(self, holdings: Mapping[int, Holding], containers: int) -> View:
-        """What `placement.decisions` decides by."""
         now = self._runtime.monotonic()
         mine = {self._me.id: Server(self._since, True, self._me.is_draining)} if self.term else {}
         return View(
@@ -184,8 +170,6 @@ class Membership:
             is_current=self._view.is_current(now),
             stable_since=self.stable_since,
         )
-
-    # --- beating ------------------------------------------------------------------------------------
 
     async def _beat_for_ever(self) -> None:
         due = self._runtime.monotonic()
@@ -204,10 +188,7 @@ class Membership:
     async def _try_to_beat(self) -> bool:
         containers, bytes_per_s = self._load()
         self._me = self._me.but(
-            counter=self._me.counter + 1,
-            nonce=self._runtime.unique(),
-            containers=containers,
-            bytes_per_s=bytes_per_s,
+            counter=self._me.counter + 1, nonce=self._runtime.unique(), containers=containers, bytes_per_s=bytes_per_s
         )
         sent = self._runtime.boottime()
         try:
@@ -228,8 +209,6 @@ class Membership:
                 "server %s was silent for too long: it reads again when it has renewed its records", self._me.id
             )
         self._on_change()
-
-    # --- looking ------------------------------------------------------------------------------------
 
     async def _look_for_ever(self) -> None:
         clock, due = self._runtime.monotonic, self._runtime.monotonic()
@@ -301,8 +280,6 @@ class Membership:
     def _tell(self, changes: int) -> None:
         if self._view.changes != changes:
             self._on_change()
-
-    # --- both ---------------------------------------------------------------------------------------
 
     async def _in_time(self, call: Awaitable[T], limit_s: float = CLUSTER_CALL_S) -> T:
         """UnavailableError if there is no answer by then."""

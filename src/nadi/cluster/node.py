@@ -46,14 +46,7 @@ from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signin
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
 from nadi.errors import NadiError, RequestTimeoutError
-from nadi.limits import (
-    CLUSTER_BREAK_S,
-    CLUSTER_CALL_S,
-    CLUSTER_DRAIN_S,
-    CLUSTER_LEAVE_S,
-    CLUSTER_START_S,
-    STOP_DOOR_S,
-)
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
 from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -108,8 +101,6 @@ class ClusterNode:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
         self._peer_tls: ssl.SSLContext | None = settings.security.ssl_context()
         self.id = runtime.unique()[:16]
-
-    # --- life ----------------------------------------------------------------------------------------
 
     async def open(self, parts: Ending) -> None:
         """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
@@ -234,10 +225,7 @@ class ClusterNode:
             log.warning("the containers that are still here can't be closed in time: others take them over as they are")
             self.store.forsake()
 
-    # --- what is asked of it -------------------------------------------------------------------------
-
     def figures(self) -> Figures:
-        """This server's own, now."""
         return Figures(
             len(self.store.containers),
             self.cluster.containers,
@@ -250,7 +238,6 @@ class ClusterNode:
         )
 
     def health(self) -> Component:
-        """What it sees of its cluster."""
         return cluster_health(self.membership, self._watch, self.id)
 
     def controller_elsewhere(self) -> str:
@@ -264,10 +251,7 @@ class ClusterNode:
         return Janitor(engine, registry, chunks, count, self._runtime, log=self._own_log, goes_on=self._cleans, **how)
 
     def _cleans(self) -> bool:
-        """Whether this server is the one that cleans the store."""
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
-
-    # --- what its parts ask ----------------------------------------------------------------------------
 
     def _parts_of(self, number: int, seen: Stored) -> ClusterParts:
         return ClusterParts(
@@ -330,14 +314,12 @@ class Leadership:
         self._lock = asyncio.Lock()
 
     async def taken(self, number: int) -> None:
-        """A container is here now."""
         if number == CONTROLLER_CONTAINER:
             async with self._lock:
                 await self._end()
                 self._task = asyncio.create_task(self._run(), name="controller")
 
     async def leaving(self, number: int) -> None:
-        """A container is about to be handed over, or was lost."""
         if number == CONTROLLER_CONTAINER:
             async with self._lock:
                 await self._end()

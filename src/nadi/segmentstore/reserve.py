@@ -39,7 +39,6 @@ def disk_is_full(folder: Path) -> bool:
 
 
 def is_no_room(error: Exception, folder: Path) -> bool:
-    """Whether the error came from the folder's disk being full."""
     if isinstance(error, (lmdb.DiskError, StorageFullError)):
         return True
     if isinstance(error, OSError) and not isinstance(error, NadiError):
@@ -49,12 +48,8 @@ def is_no_room(error: Exception, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def in_words(folder: Path) -> Iterator[None]:
-    """Around a command's writes to a folder: make errors say what to do about them.
-
-    Raises:
-        StorageFullError: there is no room.
-        UnavailableError: the disk fails.
-    """
+    """Around a command's writes to a folder: make errors say what to do about them. StorageFullError: there is no room.
+    UnavailableError: the disk fails."""
     try:
         yield
     except (lmdb.Error, OSError, UnavailableError) as error:
@@ -70,7 +65,6 @@ def in_words(folder: Path) -> Iterator[None]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space on the disk."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 

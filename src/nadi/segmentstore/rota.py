@@ -27,7 +27,6 @@ class Rota:
         self.under_way = 0  # commands of all connections that wait for their containers
 
     def count(self, commands: int) -> None:
-        """Count commands that were done on arrival."""
         self._done += commands
         if self._done >= COMMANDS_A_TURN:
             self.is_spent = True

@@ -44,7 +44,7 @@ from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.rota import Rota
-from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of

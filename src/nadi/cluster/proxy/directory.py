@@ -132,7 +132,6 @@ class Directory:
         self._waiting = 0
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
-        """Where a segment lives."""
         stream = request.streamInfo
         segment = segment_name(stream.scope, stream.stream, request.segmentId)
         limit = self._runtime.monotonic() + CLUSTER_WHERE_S
@@ -161,5 +160,4 @@ class Directory:
         return self._waiting < CLUSTER_WHERE_AT_ONCE
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
-        """All servers: each answers for all."""
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])

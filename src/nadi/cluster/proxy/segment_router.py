@@ -6,11 +6,6 @@ controller is no longer the active one, and must not change them from afar.
 
 A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
 where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.
-
-There is one connection to each of the other segment stores, over which any number of commands are on their way.
-
-If a store can't be reached, or says nothing for some seconds, what was sent to it fails with UnavailableError, and the
-next command tries to connect again.
 """
 
 from __future__ import annotations
@@ -79,12 +74,8 @@ class SegmentRouter:
         self._writers: LRUCache[bytes, _Writer] = LRUCache(APPEND_SESSIONS_KEPT)
 
     async def __call__(self, command: Command) -> Command:
-        """Return the reply, which may be an error.
-
-        Raises:
-            NotOwnerError: nobody is known to have the segment; nothing was done.
-            UnavailableError: its store can't be reached or didn't answer; the command may have been carried out.
-        """
+        """Return the reply, which may be an error. NotOwnerError: nobody is known to have the segment; nothing was
+        done. UnavailableError: its store can't be reached or didn't answer; the command may have been carried out."""
         match command:
             case wire.ConditionalAppend():
                 return await self._append(command)
@@ -112,7 +103,6 @@ class SegmentRouter:
         return self._address if is_record(segment) or self._store.has(segment) else self._owner_of(segment)
 
     def close(self) -> None:
-        """End the connections to other stores."""
         self._peers.close()
 
     async def _where_it_is(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
@@ -151,8 +141,6 @@ class SegmentRouter:
                 return reply
             pages.append(reply)
         return joined(command, pages)
-
-    # --- appends ---------------------------------------------------------------------------------
 
     async def _set_up(self, writer: _Writer, address: str | None) -> Command:
         if address is None:
@@ -202,7 +190,8 @@ def endpoint_of(address: str) -> Endpoint:
 
 
 class Peer:
-    """One other store."""
+    """The connection to one other store. If that can't be reached, or says nothing for some seconds, commands fail with
+    UnavailableError, and the next one tries to connect again."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self._endpoint, self._tls = endpoint_of(address), tls
@@ -212,7 +201,6 @@ class Peer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is neither a connection nor anybody who needs one."""
         return not self._under_way and (
             self._opening is None or (self._opening.done() and not _is_usable(self._opening))
         )
@@ -271,7 +259,6 @@ class Peers:
         self._is_closed = False
 
     def at(self, address: str) -> Peer:
-        """The store at "host:port"."""
         if self._is_closed:
             raise ClosedError("this server is being stopped")
         peer = self._peers.get(address)
@@ -282,7 +269,6 @@ class Peers:
         return peer
 
     def close(self) -> None:
-        """End all connections; whoever waits for an answer gets ClosedError or UnavailableError."""
         self._is_closed = True
         for peer in self._peers.values():
             peer.close()

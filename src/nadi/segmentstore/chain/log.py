@@ -33,16 +33,7 @@ from nadi.limits import (
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
 from nadi.segmentstore.chain.walk import ChainObjects, Link, Walk
-from nadi.segmentstore.tier1.log import (
-    NOTHING,
-    Appended,
-    Frame,
-    HeadsRead,
-    LogAddress,
-    Part,
-    PartRead,
-    each_by_itself,
-)
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
@@ -50,7 +41,7 @@ _READS_AT_ONCE = 16  # of frames, for one caller
 
 
 class Ahead:
-    """`links` gives what the walk gives, and raises what it raises; `close` ends it before that."""
+    """Walks ahead of whoever reads `links`, which raises what the walk raises; `close` ends it before that."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
         self._found: deque[Link] = deque()
@@ -144,8 +135,6 @@ class ChainLog:
         self._deleting: asyncio.Task[None] | None = None
         self._to_delete: list[int] = []
 
-    # --- opening -------------------------------------------------------------------------------------
-
     def read_ahead(self) -> None:
         """Begin what `replay` does, and seal the chain, before anybody asks for the frames."""
         self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
@@ -181,8 +170,6 @@ class ChainLog:
         self._sizes.append(size_bytes)
         self._held_bytes += size_bytes
 
-    # --- figures -------------------------------------------------------------------------------------
-
     @property
     def size_bytes(self) -> int:
         return self._older_bytes + self._held_bytes
@@ -201,8 +188,6 @@ class ChainLog:
 
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return _PLENTY_BYTES
-
-    # --- appending -----------------------------------------------------------------------------------
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
@@ -256,8 +241,6 @@ class ChainLog:
         if self._closed:
             raise ClosedError("the log is closed")
 
-    # --- reading -------------------------------------------------------------------------------------
-
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         if self._closed:
             raise ClosedError("the log is closed")
@@ -290,7 +273,6 @@ class ChainLog:
         return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
 
     async def _parts_of_frame(self, parts: list[Part]) -> list[PartRead]:
-        """Of parts of one frame, in one read."""
         begin = min(part.offset for part in parts)
         size = max(part.offset + part.length for part in parts) - begin
         place = Place(parts[0].address.file, parts[0].address.offset)
@@ -330,8 +312,6 @@ class ChainLog:
 
     def _is_held(self, sequence: int) -> bool:
         return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
-
-    # --- releasing -----------------------------------------------------------------------------------
 
     def start_after(self, sequence: int) -> ChainStart:
         """Where a claimant may begin that has everything up to that frame: for the next manifest."""

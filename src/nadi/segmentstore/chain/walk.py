@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 
 class ChainObjects:
-    """Those of one container."""
-
     def __init__(self, engine: LogEngine, container: int, runtime: Runtime) -> None:
         self.container = container
         self.trouble = ""  # what the engine last said, if its last answer was an error
@@ -55,7 +53,6 @@ class ChainObjects:
         return await self._until_done(lambda: self._engine.get(name, position, length), length or 0)
 
     async def delete(self, places: Sequence[Place]) -> None:
-        """Delete what is there of these; raise UnavailableError if some may still be there."""
         await self._engine.delete([name_of(self.container, place) for place in places])
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], size_bytes: int) -> T:
@@ -104,12 +101,8 @@ class Walk:
 
     async def links(self, place: Place, sequence: int) -> AsyncIterator[Link]:
         """All frames from that place on, the first of which follows `sequence`, until the chain is sealed for this
-        claimant.
-
-        Raises:
-            FencedError: the container is another's.
-            CorruptLogError: an object is damaged, or missing though it was acknowledged.
-        """
+        claimant. FencedError: the container is another's. CorruptLogError: an object is damaged, or missing though it
+        was acknowledged."""
         container = self._objects.container
         try:
             while True:

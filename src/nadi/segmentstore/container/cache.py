@@ -104,8 +104,6 @@ class BlockCache:
 
 
 class _Shelf:
-    """Blocks in the order in which they were last used."""
-
     def __init__(self) -> None:
         self.blocks: OrderedDict[Place, Buffer] = OrderedDict()
         self.size_bytes = 0

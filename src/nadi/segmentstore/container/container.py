@@ -33,8 +33,7 @@ from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.checkpoints import Checkpoints
-from nadi.segmentstore.container.courtesy import Courtesy
+from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoints
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, Call, Request, RequestQueue, again
@@ -132,7 +131,7 @@ class Container:
         self.cache = cache
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
-        self.courtesy = Courtesy(runtime.monotonic)
+        self.throttle = BackgroundThrottle(runtime.monotonic)
         self.counts = counts or Counts()
         self.monotonic = runtime.monotonic
         self._runtime = runtime
@@ -148,11 +147,9 @@ class Container:
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, self.counts, runtime)
+        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.throttle, self.counts, runtime)
         self.on_taken: Callable[[], None] = lambda: None  # the parts are another server's now
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
-
-    # --- life ----------------------------------------------------------------------------------------
 
     @property
     def is_lost(self) -> bool:
@@ -212,7 +209,6 @@ class Container:
             self._refuse_waiting()
 
     def _end(self) -> None:
-        """Its parts are another server's."""
         if not self.is_lost:
             self._set_lost()
             self.on_taken()
@@ -237,8 +233,6 @@ class Container:
         if self._failure is None:
             self._pending_failure = error
             self._wake.set()
-
-    # --- requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request, *, own: bool = False) -> None:
         """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
@@ -292,14 +286,11 @@ class Container:
 
     @property
     def started(self) -> bool:
-        """Whether it has recovered after its start."""
         return self._task is not None
 
     @property
     def ended(self) -> bool:
         return self._is_stopping or (self._task is not None and self._task.done())
-
-    # --- the loop ---------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -373,7 +364,7 @@ class Container:
             ref.address, checksums = await self.log.append(parts)
             self._is_appending = False
             stages.durable = self.monotonic()
-            self.courtesy.took(stages.durable - ref.at, frame.size_bytes)
+            self.throttle.took(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)

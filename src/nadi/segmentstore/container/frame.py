@@ -68,13 +68,7 @@ class FrameBuilder:
         self._open: dict[int, _Run] = {}
 
     def append(
-        self,
-        record: SegmentRecord,
-        parts: list[Buffer],
-        size: int,
-        events: int,
-        writer: bytes | None,
-        last: int,
+        self, record: SegmentRecord, parts: list[Buffer], size: int, events: int, writer: bytes | None, last: int
     ) -> int:
         """Add bytes to the segment's run; return the segment's length after them. `parts` are taken over.
 

@@ -63,11 +63,7 @@ def _check_length(record: SegmentRecord, expected: int) -> None:
 
 
 def update(
-    frame: FrameBuilder,
-    record: SegmentRecord,
-    entries: Sequence[TableEntry],
-    length: int,
-    of_kept: float = NOTHING,
+    frame: FrameBuilder, record: SegmentRecord, entries: Sequence[TableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
     """Put all entries or none; conditions are checked against the state before. Return the versions.
 

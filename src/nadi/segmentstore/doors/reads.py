@@ -94,7 +94,6 @@ class Reads:
         self.go_on()
 
     def close(self) -> None:
-        """End all reads: nobody waits for them any more."""
         self._ready.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
@@ -196,7 +195,6 @@ class Reads:
             container.state.record_cache.release(record)
 
     def _fetched(self, task: asyncio.Task[None]) -> None:
-        """Give back what is held for its reply."""
         if task in self._tasks:
             self._replies.held.give(self._tasks.pop(task))
 
@@ -239,7 +237,6 @@ class Reads:
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:
-    """The reply to a read that found this data."""
     segment, offset, request_id = command.segment, command.offset, command.request_id
     if not data and offset > record.durable_length:
         return wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)

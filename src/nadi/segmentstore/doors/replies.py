@@ -48,8 +48,6 @@ class Replies:
         self._is_taken = True
         self.writable.set()
 
-    # --- ending the connection ---------------------------------------------------------------------------
-
     @property
     def is_open(self) -> bool:
         return self._transport is not None
@@ -82,10 +80,7 @@ class Replies:
             log.error("a connection ends by an unexpected error", exc_info=error)
             self.close()
 
-    # --- sending -------------------------------------------------------------------------------------------
-
     def send(self, command: wire.Command) -> None:
-        """Queue a reply, unless the connection is lost."""
         if self._outgoing is not None:
             self._outgoing.send(command)
 
@@ -114,8 +109,6 @@ class Replies:
         if isinstance(error, (StorageFullError, ChunksUnavailableError)):
             self.close()
 
-    # --- room ----------------------------------------------------------------------------------------------
-
     @property
     def room_bytes(self) -> int:
         """How large a reply may be now; 0: none, and `resume` is called when that changes."""
@@ -141,13 +134,11 @@ class Replies:
         self.writable.clear()
 
     def go_on(self) -> None:
-        """The peer takes what is sent again."""
         self.flushed(0)
         self._is_taken = True
         self.writable.set()
 
     async def may_reply(self) -> None:
-        """Wait until the peer takes replies, and there is room for one."""
         await self.writable.wait()
         while not self.held.room_bytes:
             await self.held.room()

@@ -31,14 +31,7 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import (
-    FETCHES_AT_ONCE,
-    LOCATE_EXTENTS_BACK,
-    MIB,
-    READ_AHEAD_FETCHES,
-    READ_REPLY_MAX_BYTES,
-    READ_WHOLE_BYTES,
-)
+from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
@@ -88,11 +81,7 @@ def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) 
 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
-    """Extents of the log, each checked.
-
-    Raises:
-        UnavailableError: the log can't be read.
-    """
+    """Extents of the log, each checked. UnavailableError: the log can't be read."""
     parts = []
     for extent in extents:
         assert extent.frame is not None
@@ -143,18 +132,12 @@ def following(
 
 
 class Chunked:
-    """For one segment store."""
-
     def __init__(self, chunks: ChunkStore) -> None:
         self._chunks = chunks
         self._is_away = False  # as far as the last fetch knows
 
     async def fetch(self, extent: Extent, begin: int, size: int) -> Fetched:
-        """Part of a chunk, from a whole block on, checked.
-
-        Raises:
-            ChunksUnavailableError: tier 2 doesn't give it now.
-        """
+        """Part of a chunk, from a whole block on, checked. ChunksUnavailableError: tier 2 doesn't give it now."""
         name, first = extent.chunk, begin // BLOCK_BYTES
         try:
             data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
@@ -201,7 +184,6 @@ class SegmentReader:
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def place_of_chunks(self) -> tuple[str, str]:
-        """The URL of the chunk store, and its mark."""
         return self._chunks.url, await self._chunks.mark()
 
     async def read(
@@ -230,8 +212,7 @@ class SegmentReader:
                 raise container.refusal(name) from error
             raise
         except DamagedDataError as error:
-            async with self.walks.behind_damage:
-                go_on_at = await self._next_event(container, name, error.end_offset)
+            go_on_at = await self._next_event(container, name, error.end_offset)
             raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
 
     async def _read(
@@ -356,24 +337,18 @@ class SegmentReader:
         return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
 
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
-        """The first place at or after the offset where both an append and an event begin."""
+        """The first place at or after the offset where both an append and an event begin; else the segment's end."""
         record, _ = self.at_hand(container, name, offset, 0)
         end = record.durable_length
         if offset >= end:
             return offset
-        edges: list[int] = []
         for extent in record.extents[record.extent_index(offset) :]:
-            edges += (begin for begin in await self.event_begins(extent) if offset <= begin < end)
-            if len(edges) > LOCATE_EXTENTS_BACK:
-                break
-
-        async def read(offset: int, length: int) -> Buffer:
-            return (await self._read(container, name, offset, length, None))[1]
-
-        return await self.walks.first_event_at([*edges, end], read)
+            for begin in await self.event_begins(extent):
+                if offset <= begin < end:
+                    return begin
+        return end
 
     def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[Fetched]:
-        """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
         fetch = partial(self._chunked.fetch, extent, begin, size)
@@ -439,7 +414,7 @@ class SegmentReader:
         end = extent.length
         if extent.chunk and (last + 1) * fetched.block_bytes < end:
             description = await self._chunks.describe(extent.chunk, extent.length)
-            if description is not None and description.block_bytes == fetched.block_bytes:
+            if description is not None:
                 end = min(end, description.go_on_at(last + 1))
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
@@ -450,9 +425,7 @@ class SegmentReader:
         """
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
-            if not extent.chunk or not extent.checksums:  # chunks without checksums never had a description
-                return True
-            return await self._chunks.description(extent.chunk, extent.length) is not None
+            return not extent.chunk or await self._chunks.description(extent.chunk, extent.length) is not None
         except NotFoundError:
             return True  # moved, compacted or truncated meanwhile
 
@@ -506,7 +479,6 @@ class _Fetch(NamedTuple):
 
 
 def _bounded(length: int) -> int:
-    """The length of a reply, whatever was asked for."""
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 

@@ -34,8 +34,6 @@ Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an of
 
 
 class SizesOfEvents:
-    """Those of one store."""
-
     def __init__(self, rota: Rota) -> None:
         self._rota = rota
         self._places = asyncio.Semaphore(EVENT_SIZES_AT_ONCE)

@@ -76,10 +76,8 @@ def examine(folder: Path, container: int, copy: Path | None = None) -> Examined:
     """Check the state in `folder`, which nobody has open; nothing is changed. Blocking.
 
     copy: gets a compact copy of a sound file without a seal. That has no list of free pages; damage of the file's own,
-    which no record shows, would let LMDB write over pages in use.
-
-    Raises:
-        OSError: the file can't be read, or the copy can't be written.
+    which no record shows, would let LMDB write over pages in use. OSError: the file can't be read, or the copy can't be
+    written.
     """
     file = folder / STATE_FILE
     if not file.exists() or not file.stat().st_size:
@@ -132,11 +130,8 @@ def _checksum(file: Path) -> tuple[int, int]:
 
 
 def inspect_file(file: Path, container: int, copy: Path | None = None) -> Inspected:
-    """Inspect a state's file in a process of its own, which damage may crash: see `checked.inspect`. Blocking.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Inspect a state's file in a process of its own, which damage may crash: see `checked.inspect`. Blocking. OSError:
+    it can't be read."""
     file.open("rb").close()
     # -P: what happens to lie in the current folder, an lmdb.py, say, would be imported, and the state called damaged
     command = [sys.executable, "-P", "-m", checked.__name__, str(file), str(container), *([str(copy)] if copy else [])]

@@ -47,12 +47,10 @@ class Inspected(msgspec.Struct, frozen=True):
 
 
 def seed_of(container: int, table: str) -> int:
-    """The seed of a table's checksums."""
     return int(crc32c(f"{container}/{table}/".encode()))
 
 
 def seeds_of(container: int) -> dict[str, int]:
-    """Those of all its tables."""
     return {table: seed_of(container, table) for table in TABLES}
 
 
@@ -75,7 +73,6 @@ def is_whole(seed: int, key: bytes, raw: bytes) -> bool:
 
 
 def checksum_of(raw: bytes | bytearray | memoryview) -> int:
-    """The checksum that a stored value ends in."""
     return int(_CRC.unpack_from(raw, len(raw) - CRC_BYTES)[0])
 
 

@@ -15,14 +15,7 @@ import lmdb
 from crc32c import crc32c
 
 from nadi.limits import CHECKPOINT_ROWS
-from nadi.segmentstore.state.checked import (
-    COUNTED,
-    CRC_BYTES,
-    TOTALS_KEY,
-    Totals,
-    checksum_of,
-    encode_totals,
-)
+from nadi.segmentstore.state.checked import COUNTED, CRC_BYTES, TOTALS_KEY, Totals, checksum_of, encode_totals
 from nadi.wire.fields import Buffer
 
 _CRC = struct.Struct("<I")
@@ -34,8 +27,6 @@ Seeds = Mapping[str, int]
 
 
 class Noted(NamedTuple):
-    """What a transaction changed."""
-
     changes: Changes
     size_bytes: int
     totals: Totals
@@ -81,7 +72,6 @@ class Commit:
             self._rest()
 
     def delete(self, table: str, key: bytes) -> None:
-        """Delete a key if it is there."""
         old = self._cursors[table].pop(key)
         if old is not None:
             self._gone(table, key, old)
@@ -135,7 +125,6 @@ class Commit:
 
 
 def merge(changes: Changes, later: Changes) -> None:
-    """Add later changes."""
     for table, rows in later.items():
         if rows:
             changes.setdefault(table, {}).update(rows)

@@ -123,7 +123,7 @@ class ChunkStored(Operation, frozen=True, tag="c"):
     offset: int
     length: int
     chunk: str
-    checksums: bytes = b""  # of its blocks, see `tier2.checksums`; earlier versions made none
+    checksums: bytes = b""  # of its blocks, see `tier2.checksums`
 
 
 class ChunksDropped(Operation, frozen=True, tag="x"):
@@ -138,23 +138,8 @@ class ChunksDeleted(Operation, frozen=True, tag="d"):
     chunks: list[str]
 
 
-AnyOperation = (
-    Create
-    | Append
-    | AppendBeside
-    | Seal
-    | Truncate
-    | Delete
-    | Merge
-    | Attributes
-    | Policy
-    | TimesIndexed
-    | TableUpdate
-    | ChunkPlanned
-    | ChunkStored
-    | ChunksDropped
-    | ChunksDeleted
-)
+_OfSegments = Create | Append | AppendBeside | Seal | Truncate | Delete | Merge | Attributes | Policy
+AnyOperation = _OfSegments | TimesIndexed | TableUpdate | ChunkPlanned | ChunkStored | ChunksDropped | ChunksDeleted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyOperation])
