@@ -48,11 +48,9 @@ async def _nothing(number: int) -> None:
 
 
 class Keeper:
-    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen.
-
-    on_taken: awaited once a container is here, on_leaving before it is handed over or when it was lost, with its
-    number. on_looked: called when records and servers were looked at. `moves` counts what has moved.
-    """
+    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen. on_taken:
+    awaited once a container is here, on_leaving before it is handed over or when it was lost, with its number.
+    on_looked: called when records and servers were looked at. `moves` counts what has moved."""
 
     def __init__(
         self,

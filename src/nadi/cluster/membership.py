@@ -51,10 +51,9 @@ class Load(NamedTuple):
 
 
 class Membership:
-    """me: what the server says of itself; its counter, nonce and load are filled in with each beat.
-    load: what it has to do, asked with each beat.
-    on_change: called when somebody came, went, or began to drain, and when a term of the lease began. Neither may fail.
-    """
+    """me: what the server says of itself; its counter, nonce and load are filled in with each beat. load: what it has
+    to do, asked with each beat. on_change: called when somebody came, went, or began to drain, and when a term of the
+    lease began. Neither may fail."""
 
     def __init__(
         self,
@@ -90,9 +89,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Stop, and remove the entry, so that nobody waits for this server's death. It answers no reads any more.
-
-        Returns in the end, even if the registry can't be reached; then the others notice by themselves.
-        """
+        Returns in the end, even if the registry can't be reached; then the others notice by themselves."""
         self._lease.end()
         for task in self._tasks:
             task.cancel()

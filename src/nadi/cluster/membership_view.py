@@ -284,9 +284,7 @@ CLOCKS_DIFFER_TIMES = 1.25
 @dataclass(frozen=True, slots=True)
 class MembershipPace:
     """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
-
-    InvalidArgumentError if it can't.
-    """
+    InvalidArgumentError if it can't."""
 
     beat_s: float = CLUSTER_BEAT_S
     lease_s: float = CLUSTER_LEASE_S

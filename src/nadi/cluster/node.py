@@ -92,10 +92,8 @@ class Addresses(NamedTuple):
 
 
 class ClusterNode:
-    """`open` it, let clients in at its `store` and its `proxy`, and `join`.
-
-    stores: the caller's to close. cache: a folder of this server's own, and empty.
-    """
+    """`open` it, let clients in at its `store` and its `proxy`, and `join`. stores: the caller's to close. cache: a
+    folder of this server's own, and empty."""
 
     def __init__(self, stores: Stores, cache: Path, settings: NodeSettings, runtime: Runtime) -> None:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
@@ -187,9 +185,7 @@ class ClusterNode:
 
     async def settled(self, where: str) -> None:
         """Wait until the cluster has a controller that this server reaches. where: its store, for people.
-
-        RequestTimeoutError: it has none for a long while.
-        """
+        RequestTimeoutError: it has none for a long while."""
         try:
             async with asyncio.timeout(CLUSTER_START_S):
                 while self.leadership.controller is None and not self.map.controller(self.id):

@@ -90,10 +90,8 @@ class Folder:
             os.close(lock)  # which gives up the lock
 
     def setting(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Around a change of a value: nobody else changes it.
-
-        UnavailableError: a process has it and doesn't give it up, as one that was stopped (SIGSTOP).
-        """
+        """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
+        up, as one that was stopped (SIGSTOP)."""
         return self._locked(self._ours / "locks" / str(crc32(name.encode()) % _LOCKS))
 
     @contextlib.contextmanager
@@ -117,9 +115,7 @@ class Folder:
 
     def give_name(self, name: str, give: Callable[[Path], object]) -> None:
         """Give a file its name by `give`; it is durable when this returns, and the folders that lead to it are.
-
-        FileExistsError: `give` says so; but what has the name is durable then, too.
-        """
+        FileExistsError: `give` says so; but what has the name is durable then, too."""
         path = self.root / name
         try:
             try:
@@ -204,10 +200,8 @@ def _in_use(path: Path) -> bool:
 
 
 async def open_files(root: Path, runtime: Runtime) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both.
-
-    UnavailableError: it can't be made or written.
-    """
+    """The engine and the registry of that folder; closing the engine closes both. UnavailableError: it can't be made or
+    written."""
     folder = await runtime.in_thread(_in_words, f"open {root}", Folder, root, runtime)
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry

@@ -135,10 +135,8 @@ class ObjectEngine(_Objects):
         await self._delete(names)
 
     async def keeps_versions(self, name: str) -> bool:
-        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell.
-
-        UnavailableError: the store can't answer.
-        """
+        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell. UnavailableError:
+        the store can't answer."""
         meta = await self._meta(name)
         return self._scheme in ("s3", "az") and meta is not None and meta["version"] not in (None, "null")
 

@@ -32,10 +32,8 @@ class Patience:
         )
 
     async def pause(self, error: UnavailableError | None = None) -> None:
-        """Before the next try. error: of this one; None if its answers contradict each other.
-
-        StoreError: the store refuses, or contradicts itself to the end. UnavailableError: it gives no answer.
-        """
+        """Before the next try. error: of this one; None if its answers contradict each other. StoreError: the store
+        refuses, or contradicts itself to the end. UnavailableError: it gives no answer."""
         if isinstance(error, RefusedError):
             raise StoreError(str(error)) from None
         if self._runtime.monotonic() >= self._until:

@@ -32,11 +32,9 @@ async def prove_log(engine: LogEngine, runtime: Runtime) -> None:
 
 
 async def prove(engine: LogEngine, registry: Registry, runtime: Runtime) -> None:
-    """Prove that the store keeps its conditions, finds what was stored, lists it in the end, and deletes it.
-
-    Takes some 30 requests. In the log, at worst: that the store keeps old versions of what is deleted. StoreError: it
-    doesn't, or refuses; the text says what, and what to do. UnavailableError: it gives no answer for a long while.
-    """
+    """Prove that the store keeps its conditions, finds what was stored, lists it in the end, and deletes it. Takes some
+    30 requests. In the log, at worst: that the store keeps old versions of what is deleted. StoreError: it doesn't, or
+    refuses; the text says what, and what to do. UnavailableError: it gives no answer for a long while."""
     await _Proof(engine, registry, runtime).run()
 
 

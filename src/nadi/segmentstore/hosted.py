@@ -20,11 +20,9 @@ Mapping = Callable[[str, int], int]
 
 
 class Hosted:
-    """The containers that a store has.
-
-    count: how many there are in all. owner_of: returns who has those that this store doesn't have. mapping: says in
-    which container a segment is; epochs and transactions of a segment are in the same one.
-    """
+    """The containers that a store has. count: how many there are in all. owner_of: returns who has those that this
+    store doesn't have. mapping: says in which container a segment is; epochs and transactions of a segment are in the
+    same one."""
 
     def __init__(
         self,

@@ -78,11 +78,9 @@ class Rates:
         self._times[2, row] = -np.inf
 
     def fold(self, counted: Numbers, now_s: float, least_s: float) -> Mask:
-        """Fold in what was counted for each row since its last fold, as if it had come evenly.
-
-        counted: events and bytes, of each row. Returns which rows were folded: those whose last fold was at least
-        `least_s` ago, so that a young row's first rate isn't that of a moment, and a clock set back changes nothing.
-        """
+        """Fold in what was counted for each row since its last fold, as if it had come evenly. counted: events and
+        bytes, of each row. Returns which rows were folded: those whose last fold was at least `least_s` ago, so that a
+        young row's first rate isn't that of a moment, and a clock set back changes nothing."""
         began, folded, active = self._times[:, : self.count]
         passed = now_s - folded
         due: Mask = passed >= least_s

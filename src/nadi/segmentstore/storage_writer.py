@@ -136,10 +136,8 @@ def _is_movable(extent: Extent, moving: Collection[Extent]) -> bool:
 
 
 class StorageWriter:
-    """One task that works through what waits; errors are logged and retried with a growing pause.
-
-    at_once: how many runs may be in flight, each entirely in memory; shared by all storage writers of a store.
-    """
+    """One task that works through what waits; errors are logged and retried with a growing pause. at_once: how many
+    runs may be in flight, each entirely in memory; shared by all storage writers of a store."""
 
     def __init__(
         self,
@@ -298,11 +296,9 @@ class StorageWriter:
             return await self._store(record, [extent])
 
     async def _store(self, record: SegmentRecord, extents: list[Extent], file: RunFile | None = None) -> bool:
-        """Put the extents together in one chunk; only the very bytes that were appended get there.
-
-        file: a file beside the log that has all of them, and becomes the chunk.
-        False: they can't be read, or no longer belong to the segment; or the file can't become a chunk.
-        """
+        """Put the extents together in one chunk; only the very bytes that were appended get there. file: a file beside
+        the log that has all of them, and becomes the chunk. False: they can't be read, or no longer belong to the
+        segment; or the file can't become a chunk."""
         parts: list[Buffer] = []
         if file is None:
             self._chunks.check_room(sum(extent.length for extent in extents))

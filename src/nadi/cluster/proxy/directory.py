@@ -36,11 +36,9 @@ _RESET = struct.pack("ii", 1, 0)  # on, 0 s
 
 
 async def takes_connections(address: Address) -> bool:
-    """Whether a server listens there; one that stands still does, too.
-
-    The connection is reset: one that is closed in order keeps its port for a minute, and a few hundred each second
-    would leave none. Then nobody could be reached any more.
-    """
+    """Whether a server listens there; one that stands still does, too. The connection is reset: one that is closed in
+    order keeps its port for a minute, and a few hundred each second would leave none. Then nobody could be reached any
+    more."""
     try:
         async with asyncio.timeout(CLUSTER_RING_S):
             _, writer = await asyncio.open_connection(*address)
@@ -55,11 +53,8 @@ async def takes_connections(address: Address) -> bool:
 
 
 class Presence:
-    """Whether the stores of other servers are there.
-
-    own: this server's. lives_since: whether the server that was at an address at a time of the monotonic clock was
-    surely alive after that. ring: see `takes_connections`.
-    """
+    """Whether the stores of other servers are there. own: this server's. lives_since: whether the server that was at an
+    address at a time of the monotonic clock was surely alive after that. ring: see `takes_connections`."""
 
     def __init__(
         self,

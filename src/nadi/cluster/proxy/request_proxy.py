@@ -138,10 +138,8 @@ class _Channel:
 
 class Forward:
     """Calls passed on to one server, over a connection for every hundred of them. Of a caller's metadata only the
-    authorization is passed on, which is all that a controller reads.
-
-    address: "host:port" of its gRPC door. security: how that is reached. channels: opens what calls go over.
-    """
+    authorization is passed on, which is all that a controller reads. address: "host:port" of its gRPC door. security:
+    how that is reached. channels: opens what calls go over."""
 
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels

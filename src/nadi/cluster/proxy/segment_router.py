@@ -285,11 +285,9 @@ def _seen(task: asyncio.Task[SegmentStoreConnection]) -> None:
 
 
 def joined(command: wire.GetSegmentLoads, replies: Sequence[wire.SegmentLoads]) -> wire.SegmentLoads:
-    """One page of the pages of several stores, each in order of names.
-
-    It ends where the first of them ends that isn't its store's last one: what comes after that isn't known of all. A
-    segment that moved from one to the other meanwhile is in it once.
-    """
+    """One page of the pages of several stores, each in order of names. It ends where the first of them ends that isn't
+    its store's last one: what comes after that isn't known of all. A segment that moved from one to the other meanwhile
+    is in it once."""
     pages = [(unpacked_loads(reply.loads), reply.is_last) for reply in replies]
     ends = [page[-1].segment for page, is_last in pages if page and not is_last]
     found: dict[str, SegmentLoad] = {}

@@ -70,11 +70,8 @@ class Files:
 
     async def put(self, name: str, parts: Sequence[Buffer], *, over: bool = False, makes_folder: bool = True) -> bool:
         """Store `parts`, end to end; they are durable when this returns. over: whatever has the name. makes_folder:
-        that it is to be in, if it isn't there.
-
-        False: something has the name; or there is no such folder. StorageFullError, UnavailableError: it may be there
-        all the same, or come to be there.
-        """
+        that it is to be in, if it isn't there. False: something has the name; or there is no such folder.
+        StorageFullError, UnavailableError: it may be there all the same, or come to be there."""
 
         async def put(client: Client) -> bool:
             draft = self._draft()

@@ -45,10 +45,8 @@ class Connection:
         self._turns, self._room = asyncio.Semaphore(_AT_ONCE), Room()
 
     async def ask(self, what: str, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-        """The answer to a request. what: as in "NATS can't store log/0/1".
-
-        UnavailableError: there is none in time; it may have been carried out, or be carried out later.
-        """
+        """The answer to a request. what: as in "NATS can't store log/0/1". UnavailableError: there is none in time; it
+        may have been carried out, or be carried out later."""
         return await self._with_link(what, lambda link: link.ask(subject, payload, headers))
 
     async def read(self, what: str, subject: str, request: bytes) -> Answer:
@@ -329,10 +327,8 @@ class Link:
         return self._client.max_payload
 
     async def ask(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Answer:
-        """Send a request and wait for its answer; the caller limits how long.
-
-        UnavailableError: nobody is there to answer, or the connection breaks; it may have been carried out.
-        """
+        """Send a request and wait for its answer; the caller limits how long. UnavailableError: nobody is there to
+        answer, or the connection breaks; it may have been carried out."""
         token = str(next(self._tokens))
         waiting = self._waiting[token] = _Waiting([], lambda _: True, asyncio.get_running_loop().create_future())
         try:

@@ -78,11 +78,9 @@ class Ahead:
 
 
 class ChainStart(NamedTuple):
-    """Where a claimant begins: part of the container's manifest.
-
-    place: of the frame after `sequence`, which may not be there yet. begun: (epoch, its first sequence), of epochs of
-    which frames before that place may still be there. held_from: the first of those; held_bytes: what they hold.
-    """
+    """Where a claimant begins: part of the container's manifest. place: of the frame after `sequence`, which may not be
+    there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may still be there.
+    held_from: the first of those; held_bytes: what they hold."""
 
     place: Place = Place(0, 1)
     sequence: int = 0

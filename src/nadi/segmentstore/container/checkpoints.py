@@ -236,10 +236,8 @@ class Checkpoints:
 
     async def inspect_state(self) -> tuple[str, int]:
         """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the
-        container recovers. No commit runs meanwhile; what it would write stays in the log.
-
-        Call it after `idle`, without an await in between. UnavailableError: the state can't be read.
-        """
+        container recovers. No commit runs meanwhile; what it would write stays in the log. Call it after `idle`,
+        without an await in between. UnavailableError: the state can't be read."""
         walk = self._task = asyncio.create_task(self._parts.inspect_state())
         try:
             damage, size_bytes = await asyncio.shield(walk)

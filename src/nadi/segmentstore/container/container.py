@@ -113,10 +113,8 @@ class Phase(Enum):
 
 
 class Container:
-    """One container. `submit` queues a request; `call` queues a function and waits for its result.
-
-    parts: its log and its state. counts: of its store.
-    """
+    """One container. `submit` queues a request; `call` queues a function and waits for its result. parts: its log and
+    its state. counts: of its store."""
 
     log: DurableLog
     metadata: Metadata

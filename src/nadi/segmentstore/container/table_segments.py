@@ -65,11 +65,9 @@ def _check_length(record: SegmentRecord, expected: int) -> None:
 def update(
     frame: FrameBuilder, record: SegmentRecord, entries: Sequence[TableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the state before. Return the versions.
-
-    of_kept: how much of the room kept aside for a full disk they may use. Small values that replace
-    others whose versions they name, as a reader group's state does, may always use half of it.
-    """
+    """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
+    of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
+    reader group's state does, may always use half of it."""
     _check_open(record)
     _check_length(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)

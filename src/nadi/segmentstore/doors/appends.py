@@ -133,10 +133,8 @@ class Setup:
 
 @dataclass(slots=True, eq=False)
 class Expired:
-    """An append whose session's token has expired: reported in its turn, then the connection ends.
-
-    It must end, for the Rust client takes no notice of the reply alone.
-    """
+    """An append whose session's token has expired: reported in its turn, then the connection ends. It must end, for the
+    Rust client takes no notice of the reply alone."""
 
     peer: Peer
     session: Session

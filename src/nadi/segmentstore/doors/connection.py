@@ -246,8 +246,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """connections: those that are open, this one among them. report: called with whose connection was ended, and
         why; anybody can cause that, at any rate. known: called when the peer has shown that it may be here. left: when
-        the connection is gone.
-        """
+        the connection is gone."""
         self._service, self._access, self._rota = service, service.access, rota
         self._connections, self._known, self._left = connections, known, left
         self._loop = asyncio.get_running_loop()

@@ -39,11 +39,9 @@ _LARGE_READ_BYTES = 64 * KIB
 
 
 class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A read at the tail; called when its segment has changed.
-
-    The garbage collector must not walk them: a hundred thousand would cost every full collection time in which
-    everything else stands still. So they hold no strong reference to anything that could lead back to them.
-    """
+    """A read at the tail; called when its segment has changed. The garbage collector must not walk them: a hundred
+    thousand would cost every full collection time in which everything else stands still. So they hold no strong
+    reference to anything that could lead back to them."""
 
     reads: weakref.ref[Reads]
     container: weakref.ref[Container]

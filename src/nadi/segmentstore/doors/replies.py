@@ -20,11 +20,9 @@ _KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
 
 
 class Replies:
-    """The sending side of one connection; it does nothing before `open` and after `lost`.
-
-    pool: the room for all connections' replies. report: called with whose connection was ended, and why. resume: called
-    when the peer takes more, or there is room again.
-    """
+    """The sending side of one connection; it does nothing before `open` and after `lost`. pool: the room for all
+    connections' replies. report: called with whose connection was ended, and why. resume: called when the peer takes
+    more, or there is room again."""
 
     def __init__(self, pool: Pool, report: Callable[[object, object], None], resume: Callable[[], None]) -> None:
         self._pool, self._report, self._resume = pool, report, resume

@@ -55,10 +55,8 @@ T = TypeVar("T")
 
 def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart], bool]:
     """The first chunks that have bytes from `start` to `end`, at most `CHUNKS_LOCATED`, and whether these are all.
-
     Without those that were damaged when they were last looked at: what these have, the store gives out, or tells what
-    is wrong with it. TruncatedError if the segment no longer has `start`.
-    """
+    is wrong with it. TruncatedError if the segment no longer has `start`."""
     if start < record.start_offset:
         raise TruncatedError(record.name, start, record.start_offset)
     parts: list[ChunkPart] = []
@@ -109,10 +107,8 @@ class TokenCheck:
         return self._key is not None
 
     def check(self, command: Any) -> float:
-        """Return when the command's token expires, on the monotonic clock (infinity: never).
-
-        PermissionDeniedError if the token is invalid or doesn't cover the command, TokenExpiredError if it has expired.
-        """
+        """Return when the command's token expires, on the monotonic clock (infinity: never). PermissionDeniedError if
+        the token is invalid or doesn't cover the command, TokenExpiredError if it has expired."""
         if self._key is None:
             return math.inf
         token = self._good.get(command.token)
@@ -130,11 +126,8 @@ class TokenCheck:
 
 
 class SegmentService:
-    """Handles commands.
-
-    `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks tokens.
-    meters: returns those of the containers it has now.
-    """
+    """Handles commands. `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks
+    tokens. meters: returns those of the containers it has now."""
 
     def __init__(
         self,

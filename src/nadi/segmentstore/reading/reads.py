@@ -308,10 +308,8 @@ class SegmentReader:
     async def _load(
         self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
     ) -> Buffer | None:
-        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile.
-
-        Raises DamagedDataError.
-        """
+        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile. Raises
+        DamagedDataError."""
         extent = record.extents[record.extent_index(offset)]
         within = offset - extent.offset
         count = min(extent.length - within, length, record.durable_length - offset)
@@ -419,10 +417,8 @@ class SegmentReader:
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
-        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored.
-
-        False: all data is correct, but the chunk's description, which follows it, is damaged or missing.
-        """
+        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored. False:
+        all data is correct, but the chunk's description, which follows it, is damaged or missing."""
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
             return not extent.chunk or await self._chunks.description(extent.chunk, extent.length) is not None
@@ -433,10 +429,8 @@ class SegmentReader:
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
     ) -> list[Buffer]:
         """Return all bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if
-        they are there, unless `past_cache`.
-
-        Raises DamagedDataError; NotFoundError if they no longer belong to the segment.
-        """
+        they are there, unless `past_cache`. Raises DamagedDataError; NotFoundError if they no longer belong to the
+        segment."""
         parts: list[Buffer] = []
         together: dict[int, Fetched] = {}  # of the log, by offset
         is_at_hand = self._has(container) if not past_cache else lambda extent: False

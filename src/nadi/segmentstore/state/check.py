@@ -52,11 +52,9 @@ class Examined:
 
 
 def seal(folder: Path, epoch: int = 0, *, given_up_from: int = 0) -> None:
-    """Vouch for the state in `folder`, which has been closed; blocking.
-
-    epoch: it has all that is in the log, and the log's last owner was that of this epoch; 0: it may lack some.
-    given_up_from: the first frame of an end of the log that a repair gave up; 0: of none.
-    """
+    """Vouch for the state in `folder`, which has been closed; blocking. epoch: it has all that is in the log, and the
+    log's last owner was that of this epoch; 0: it may lack some. given_up_from: the first frame of an end of the log
+    that a repair gave up; 0: of none."""
     size, crc = _checksum(folder / STATE_FILE)
     line = f"nadi-state-seal {size} {crc:08x}" + (f" all-to-epoch {epoch}" if epoch else "")
     line += f" given-up-from {given_up_from}" if given_up_from else ""
@@ -73,12 +71,9 @@ def unseal(folder: Path) -> None:
 
 
 def examine(folder: Path, container: int, copy: Path | None = None) -> Examined:
-    """Check the state in `folder`, which nobody has open; nothing is changed. Blocking.
-
-    copy: gets a compact copy of a sound file without a seal. That has no list of free pages; damage of the file's own,
-    which no record shows, would let LMDB write over pages in use. OSError: the file can't be read, or the copy can't be
-    written.
-    """
+    """Check the state in `folder`, which nobody has open; nothing is changed. Blocking. copy: gets a compact copy of a
+    sound file without a seal. That has no list of free pages; damage of the file's own, which no record shows, would
+    let LMDB write over pages in use. OSError: the file can't be read, or the copy can't be written."""
     file = folder / STATE_FILE
     if not file.exists() or not file.stat().st_size:
         return Examined(Verdict.MISSING, "there is none")

@@ -77,10 +77,8 @@ def checksum_of(raw: bytes | bytearray | memoryview) -> int:
 
 
 def inspect(file: Path, container: int, copy: Path | None = None) -> Inspected:
-    """Read all of a state's file, which nobody changes meanwhile; blocking. copy: gets a compact one of a sound file.
-
-    A damaged file may crash the process.
-    """
+    """Read all of a state's file, which nobody changes meanwhile; blocking. copy: gets a compact one of a sound file. A
+    damaged file may crash the process."""
     try:
         with lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, max_dbs=len(TABLES)) as env:
             inspected = _inspect(env, container)

@@ -53,10 +53,8 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
 
 
 def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
-    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append.
-
-    stored: offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`.
-    """
+    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append. stored:
+    offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`."""
     offsets = sorted(changed)
     kept = _withdraw(commit, whole, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
     parts: list[bytes] = []

@@ -158,10 +158,9 @@ class RecordCache:
 
 
 class HeldRuns:
-    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`).
-
-    unused: those without any such bytes, with the frame that said so: once no start replays that frame any more, they
-    can be deleted."""
+    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`). unused:
+    those without any such bytes, with the frame that said so: once no start replays that frame any more, they can be
+    deleted."""
 
     def __init__(self) -> None:
         self.bytes_of: dict[int, int] = {}

@@ -84,11 +84,8 @@ def _reserve_lock_file(path: Path) -> None:
 
 
 class Metadata:
-    """Point reads on the event loop (microseconds), checkpoints from a thread.
-
-    A value that is not what was stored raises DamagedStateError, and `on_damage` is called: from then on nothing read
-    here can be relied on.
-    """
+    """Point reads on the event loop (microseconds), checkpoints from a thread. A value that is not what was stored
+    raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
 
     def __init__(self, folder: Path, container: int = 0, *, durable: bool = True) -> None:
         """Open or create the state of that container in a folder of its own.
@@ -149,12 +146,9 @@ class Metadata:
         times: Iterable[tuple[int, StoredTimes]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write everything in one transaction; blocking.
-
-        deleted: names by id of segments that are removed completely. extents, entries, times: by segment; of extents
-        also from where on none are stored. rest: see `Commit`. MapFullError: nothing was written; `grow`, then try
-        again.
-        """
+        """Write everything in one transaction; blocking. deleted: names by id of segments that are removed completely.
+        extents, entries, times: by segment; of extents also from where on none are stored. rest: see `Commit`.
+        MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
             commit = Commit(txn, self._tables, self.seeds, self._totals, rest)
             for segment, name in deleted.items():

@@ -88,10 +88,8 @@ class StoredTimes:
 
 @dataclass(slots=True)
 class Times:
-    """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order.
-
-    cut: by clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way.
-    """
+    """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order. cut: by
+    clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way."""
 
     entries: dict[int, dict[int, int]] = field(default_factory=dict)
     cut: dict[int, int] = field(default_factory=dict)

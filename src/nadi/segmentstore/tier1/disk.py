@@ -64,10 +64,8 @@ def open_for_reading(path: Path) -> int:
 
 
 def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: None) -> None:
-    """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents).
-
-    `pause` is called after each piece, so that others get at the disk in between.
-    """
+    """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents). `pause` is
+    called after each piece, so that others get at the disk in between."""
     zeros = memoryview(aligned_buffer(min(_ZEROS_BYTES, size_bytes)))
     for offset in range(0, size_bytes, len(zeros)):
         write_all(fd, zeros[: size_bytes - offset], offset)

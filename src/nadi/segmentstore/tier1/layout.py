@@ -77,10 +77,8 @@ pack_checksum = _CRC.pack  # the checksum as an extent keeps it
 
 
 class FileHeader(NamedTuple):
-    """What the first block of a log file says; every frame of the file is of this epoch.
-
-    `size_bytes` is the least that the file takes on disk; 0 if that is damaged.
-    """
+    """What the first block of a log file says; every frame of the file is of this epoch. `size_bytes` is the least that
+    the file takes on disk; 0 if that is damaged."""
 
     log_id: bytes
     number: int

@@ -81,10 +81,7 @@ def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRe
 
 
 def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
-    """That many bytes of a file, of which the checksum is known; blocking.
-
-    Raises: as `read_checked`.
-    """
+    """That many bytes of a file, of which the checksum is known; blocking. Raises: as `read_checked`."""
     with _readable(path, place):
         data = os.pread(fd, length, place)
     if len(data) < length:
@@ -174,10 +171,8 @@ async def heads_of_files(
     files: Sequence[LogFile], last_sequence: int, after_sequence: int, read: ReadHeads
 ) -> AsyncIterator[HeadsRead]:
     """See whether what a replay after that frame needs of files, up to the last frame, is still there, piece by piece.
-
-    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file
-    that is no longer needed, NotFoundError says that it is missing.
-    """
+    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file that is
+    no longer needed, NotFoundError says that it is missing."""
     for file, following in zip(files, [*files[1:], None], strict=False):
         stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
         place = BLOCK_BYTES, file.first_sequence

@@ -4,11 +4,10 @@
 state reflects are not needed to start: if they are damaged or their file is gone, the walk resumes after them, and
 reading what they held raises an error. For all later ones, how a torn tail is told from damage:
 
-* Each owner starts a file of its own, and a file's header is durable before its first frame is
-  written. So in every file but the last, the next header says where the frames must reach to: one that
-  can't be read before that is damage.
-* One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of
-  a crash, never acknowledged, unless a later frame header of this log shows that it was durable once.
+* Each owner starts a file of its own, and a file's header is durable before its first frame is written. So in every
+  file but the last, the next header says where the frames must reach to: one that can't be read before that is damage.
+* One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of a crash, never
+  acknowledged, unless a later frame header of this log shows that it was durable once.
 * The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames, and
   so may one whose last file is shorter than it was.
 * A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
@@ -228,10 +227,8 @@ class _End(NamedTuple):
 
 
 class Replay:
-    """One walk over the frames of the files in use. `next_sequence` is known at its end.
-
-    is_new: nothing was ever written, whatever the state has.
-    """
+    """One walk over the frames of the files in use. `next_sequence` is known at its end. is_new: nothing was ever
+    written, whatever the state has."""
 
     def __init__(self, headers: Headers, log_id: bytes, *, is_new: bool = False) -> None:
         self._folder, self._used, self._prepared = headers.folder, headers.used, headers.prepared

@@ -120,10 +120,8 @@ class RunFile:
             self._carried, self._carried_bytes = [], 0
 
     def write(self, piece: Piece, staging: memoryview) -> None:
-        """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size.
-
-        Raises: OSError.
-        """
+        """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size. Raises:
+        OSError."""
         try:
             self._write(piece, staging)
         finally:
@@ -167,10 +165,8 @@ class RunFile:
         return carried, found
 
     def complete(self, tail: Sequence[Buffer]) -> None:
-        """Write what follows the whole blocks, and give back what the file doesn't need; durable. Blocking.
-
-        Raises: OSError.
-        """
+        """Write what follows the whole blocks, and give back what the file doesn't need; durable. Blocking. Raises:
+        OSError."""
         data = b"".join(tail)
         fd = disk.open_file(self.path, os.O_WRONLY, direct=False)
         try:
@@ -293,9 +289,7 @@ class _Ready(NamedTuple):
 
 class RunFiles(RunReader):
     """The files of one owner of the log, whose `epoch` it is; they are written for as long as it is the owner.
-
-    Everything but `read` and `has` is called from one event loop.
-    """
+    Everything but `read` and `has` is called from one event loop."""
 
     def __init__(self, folder: Path, epoch: int, name: str = "log", runtime: Runtime = REAL) -> None:
         super().__init__(folder, runtime)

@@ -86,11 +86,9 @@ class FileSupply:
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-files-{folder.name}", daemon=True)
 
     def start(self, left_over: list[Path], *, reuse: bool) -> None:
-        """Start, with the files that a former owner had prepared; its spares are found here.
-
-        Without `reuse` they are deleted: in a log without files in use the numbers start again, and a
-        stale frame of the same number could be taken for a live one.
-        """
+        """Start, with the files that a former owner had prepared; its spares are found here. Without `reuse` they are
+        deleted: in a log without files in use the numbers start again, and a stale frame of the same number could be
+        taken for a live one."""
         for temporary in self._folder.glob("new-*.tmp"):
             temporary.unlink()
         former = sorted(self._folder.glob("spare-*.nadi"))
@@ -286,10 +284,8 @@ def _has_all(path: Path, size_bytes: int) -> bool:
 
 
 class FrameWriter:
-    """Writes frame after frame, each durable before `write` returns.
-
-    `on_new_file` is called with each file before its first frame is written.
-    """
+    """Writes frame after frame, each durable before `write` returns. `on_new_file` is called with each file before its
+    first frame is written."""
 
     def __init__(self, log_id: bytes, fence: Fence, supply: FileSupply, on_new_file: Callable[[LogFile], None]) -> None:
         self._log_id, self._fence, self._supply = log_id, fence, supply
@@ -337,9 +333,7 @@ class FrameWriter:
 
     def begin(self, sequence: int) -> None:
         """Move on to this owner's first file, whose header is then durable; a frame of that number will be its first.
-
-        Raises: as `write`.
-        """
+        Raises: as `write`."""
         self._fence.check()
         if self._file is None:
             self._next_file(sequence)

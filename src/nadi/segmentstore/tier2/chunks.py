@@ -207,10 +207,8 @@ class ChunkStore:
 
     async def adopt(self, name: str, file: Path, complete: Callable[[], None]) -> bool:
         """Store a file as a chunk, durably, by giving it a second name; return False if that isn't possible here.
-
-        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more.
-        Raises: NotFoundError if the file is gone; as `put`.
-        """
+        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more. Raises:
+        NotFoundError if the file is gone; as `put`."""
         if self._local is None:
             return False
         await self._before_write()
@@ -225,10 +223,8 @@ class ChunkStore:
         return True
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
-        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter.
-
-        NotFoundError if it is gone; DiskReadError if its disk can't read it.
-        """
+        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter. NotFoundError if it is
+        gone; DiskReadError if its disk can't read it."""
         self._check_is_file(name)
         try:
             return await self._place.read(name, position, length)
@@ -239,9 +235,7 @@ class ChunkStore:
         self, name: str, position: int, length: int, checksums: bytes
     ) -> tuple[memoryview, list[int]]:
         """`read` from the start of a block; also return the numbers of the blocks that are not what was stored.
-
-        checksums: of the whole chunk.
-        """
+        checksums: of the whole chunk."""
         if self._local is not None:
             arguments = self._local / name, name, position, length, checksums
             try:
@@ -268,9 +262,7 @@ class ChunkStore:
 
     async def description(self, name: str, length: int) -> ChunkDescription | None:
         """Return the description after `length` bytes of data in a chunk; None if it is damaged or missing.
-
-        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer.
-        """
+        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer."""
         self._check_is_file(name)
         try:
             return ChunkDescription.decode(name, await self._place.read(name, length, None))

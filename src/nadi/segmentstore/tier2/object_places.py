@@ -29,10 +29,7 @@ _PAGE = 1_000
 
 
 def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
-    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking.
-
-    Raises: OSError.
-    """
+    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking."""
     complete()
     path = root / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,10 +38,7 @@ def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> No
 
 
 def sync(root: Path, file: Path) -> None:
-    """Make a file of the folder `root` durable, and the folders that lead to it; blocking.
-
-    Raises: OSError.
-    """
+    """Make a file of the folder `root` durable, and the folders that lead to it; blocking. Raises: OSError."""
     for path in (file, *file.parents):
         descriptor = os.open(path, os.O_RDONLY)
         try:
