@@ -176,11 +176,6 @@ class ChainLog:
     def last_sequence(self) -> int:
         return max(0, self._next_sequence - 1)
 
-    @property
-    def trouble(self) -> str:
-        """What the store last said, if its last answer was an error: the log waits for it."""
-        return self._objects.trouble
-
     is_full = False
     sure_bytes = _PLENTY_BYTES
 
