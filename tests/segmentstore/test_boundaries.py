@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.model.framing import frame_events
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import HEADER, Walks, hop
-from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
@@ -101,7 +101,7 @@ def test_the_walk_reads_blocks_of_any_size(rows: list[tuple[int, int]], data: st
     async def read(offset: int, length: int) -> bytes:
         return stored[offset : offset + min(length, most)]
 
-    found = asyncio.run(Walks(Rota()).boundary_from(target, begin, end, read))
+    found = asyncio.run(Walks(FairScheduler()).boundary_from(target, begin, end, read))
     assert found == boundaries[bisect_left(boundaries, target)]
 
 
@@ -132,7 +132,7 @@ def test_what_is_no_event_is_soon_given_up() -> None:
         return bytes(min(length, size))
 
     async def run() -> int:
-        return await Walks(Rota()).boundary_from(100, 0, size + 4, read)
+        return await Walks(FairScheduler()).boundary_from(100, 0, size + 4, read)
 
     assert uvloop.run(run()) == size + 4
     assert reads < 5
@@ -147,7 +147,7 @@ def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
 
     async def run() -> int:
         async with asyncio.timeout(60):
-            return await Walks(Rota()).boundary_from(12, 0, 22, read)
+            return await Walks(FairScheduler()).boundary_from(12, 0, 22, read)
 
     assert asyncio.run(run()) == 22
 

@@ -146,7 +146,7 @@ async def test_they_are_bounded_for_all_connections_and_each_has_one(
         standing.go_on.set()
         assert set(await replies(peer, 10)) == set(range(10))
         await until_async(lambda: not connection._commands.is_busy)
-        assert store._rota.under_way == 0
+        assert store._scheduler.under_way == 0
 
 
 async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +162,6 @@ async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeyp
         peer.close()
         await until_async(lambda: not queue._running and not connection.replies.is_open)
         assert store.budget.held_bytes == 0
-        await until_async(lambda: store._rota.under_way == 0)
+        await until_async(lambda: store._scheduler.under_way == 0)
         standing.go_on.set()
         await until_async(lambda: all(container.state.find(name) is not None for name in slow))

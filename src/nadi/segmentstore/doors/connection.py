@@ -43,8 +43,8 @@ from nadi.segmentstore.doors.appends import Writers
 from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder
@@ -90,11 +90,11 @@ class CommandQueue:
         replies: Replies,
         received: Account,
         service: SegmentService,
-        rota: Rota,
+        scheduler: FairScheduler,
         dispatch: Callable[[wire.Command], None],
         resume: Callable[[], None],
     ) -> None:
-        self._replies, self._received, self._service, self._rota = replies, received, service, rota
+        self._replies, self._received, self._service, self._scheduler = replies, received, service, scheduler
         self._dispatch, self._resume = dispatch, resume
         self._worker: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
@@ -115,7 +115,7 @@ class CommandQueue:
     def add(self, command: wire.Command, size_bytes: int) -> None:
         """Have it handled in its turn; so much is held for it until then."""
         self._received.take(size_bytes)
-        if self._worker is None and self._may_start(command) and not (self._rota.is_spent or self._is_over):
+        if self._worker is None and self._may_start(command) and not (self._scheduler.is_spent or self._is_over):
             self._start(command, size_bytes)
             return
         self._waiting.append((command, size_bytes))
@@ -140,7 +140,10 @@ class CommandQueue:
         replies, running = self._replies, len(self._running)
         return (
             type(command) in _AT_ONE_TIME
-            and (not running or (running < CONNECTION_COMMANDS_AT_ONCE and self._rota.under_way < COMMANDS_UNDER_WAY))
+            and (
+                not running
+                or (running < CONNECTION_COMMANDS_AT_ONCE and self._scheduler.under_way < COMMANDS_UNDER_WAY)
+            )
             and replies.writable.is_set()
             and replies.held.room_bytes > 0
         )
@@ -148,12 +151,12 @@ class CommandQueue:
     def _start(self, command: wire.Command, size_bytes: int) -> None:
         task = asyncio.create_task(self._done(command, size_bytes))
         self._running.add(task)
-        self._rota.under_way += 1
+        self._scheduler.under_way += 1
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._rota.under_way -= 1
+        self._scheduler.under_way -= 1
         self._change.set()
         if self._worker is None and not self._running:
             self._resume()
@@ -169,8 +172,8 @@ class CommandQueue:
             command, size = self._waiting.popleft()
             if self._may_start(command):
                 self._start(command, size)
-                self._rota.count(1)
-                if self._rota.is_spent:
+                self._scheduler.count(1)
+                if self._scheduler.is_spent:
                     await asyncio.sleep(0)
             else:
                 await self._done(command, size)
@@ -240,14 +243,14 @@ class Connection(asyncio.BufferedProtocol):
         connections: dict[Connection, None],
         report: Callable[[object, object], None],
         budget: Budget,
-        rota: Rota,
+        scheduler: FairScheduler,
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
         """connections: those that are open, this one among them. report: called with whose connection was ended, and
         why; anybody can cause that, at any rate. known: called when the peer has shown that it may be here. left: when
         the connection is gone."""
-        self._service, self._access, self._rota = service, service.access, rota
+        self._service, self._access, self._scheduler = service, service.access, scheduler
         self._connections, self._known, self._left = connections, known, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -257,14 +260,14 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.max_frame_bytes = UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
         self._is_reading = True
-        self._is_due = False  # in the rota
+        self._is_due = False  # in the scheduler
         self._made_at = self._frame_at = 0.0  # when the current frame began, or reading resumed with it
         self._has_rest = False  # of a frame, when commands were taken last
         self._quiet = 0  # polls since something came
         self.replies = Replies(budget.sending, report, lambda: self._reads.go_on())
         self.writers = Writers(self.replies, container_of, service.access, self.resume)
-        self._reads = Reads(self.replies, container_of, reader, service.access, rota)
-        self._commands = CommandQueue(self.replies, self._held, service, rota, self._dispatch_in_turn, self.resume)
+        self._reads = Reads(self.replies, container_of, reader, service.access, scheduler)
+        self._commands = CommandQueue(self.replies, self._held, service, scheduler, self._dispatch_in_turn, self.resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
@@ -291,8 +294,8 @@ class Connection(asyncio.BufferedProtocol):
         self._quiet = 0
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
-            rota = self._rota
-            rota.count(self._take(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
+            scheduler = self._scheduler
+            scheduler.count(self._take(COMMANDS_OF_CROWD if scheduler.is_spent else COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
         self.replies.pause()
@@ -350,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         """Something changed: take what is here if there is room now."""
         if not self._is_due and self._transport is not None and not self._is_reading:
             self._is_due = True
-            self._rota.add(self._take_again)
+            self._scheduler.add(self._take_again)
 
     def _take_again(self) -> int:
         self._is_due = False
@@ -400,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
             self._set_reading(goes_on)
         if is_more and not self._is_due:
             self._is_due = True
-            self._rota.add(self._take_again)
+            self._scheduler.add(self._take_again)
         return count
 
     def _set_reading(self, is_reading: bool) -> None:

@@ -27,8 +27,8 @@ from nadi.limits import (
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors.replies import Replies
 from nadi.segmentstore.doors.service import TokenCheck
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader, is_cut_short
-from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
@@ -63,13 +63,13 @@ class Reads:
         container_of: Callable[[str], Container],
         reader: SegmentReader,
         access: TokenCheck,
-        rota: Rota,
+        scheduler: FairScheduler,
     ) -> None:
         self._replies = replies
         self._container_of = container_of
         self._reader = reader
         self._access = access
-        self._rota = rota
+        self._scheduler = scheduler
         self._waits: dict[_Wait, None] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # and what is held for the reply of each
         self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
@@ -103,11 +103,11 @@ class Reads:
         """Answer what is ready, as far as there is room for replies; a few at once, if others leave time for it."""
         if self._is_due or not self._ready:
             return
-        if self._rota.is_spent:
+        if self._scheduler.is_spent:
             self._is_due = True
-            self._rota.add(self._again)
+            self._scheduler.add(self._again)
         else:
-            self._rota.count(self._answer_some())
+            self._scheduler.count(self._answer_some())
 
     def _answer_some(self) -> int:
         """Answer some; return how much that was, counted in commands."""
@@ -126,7 +126,7 @@ class Reads:
                 replies.close()
         if done >= READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
-            self._rota.add(self._again)
+            self._scheduler.add(self._again)
         return done
 
     def taken(self) -> None:

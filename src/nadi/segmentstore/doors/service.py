@@ -39,7 +39,7 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.doors import segments
 from nadi.segmentstore.doors.segments import find
-from nadi.segmentstore.load import LoadMeter
+from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub import Scrub

@@ -20,7 +20,7 @@ import numpy as np
 
 from nadi.errors import DamagedDataError
 from nadi.limits import HOPS_A_COMMAND, HOPS_A_TURN, LOCATE_BLOCK_BYTES, LOCATE_EXTENTS, WALKS_AT_ONCE
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -108,8 +108,8 @@ def edges_around(record: SegmentRecord, target: int) -> tuple[int, int]:
 class Walks:
     """The walks of one store; each caller holds a place of `places`."""
 
-    def __init__(self, rota: Rota) -> None:
-        self._rota = rota
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self._scheduler = scheduler
         self.places = asyncio.Semaphore(WALKS_AT_ONCE)
 
     async def boundary_from(self, target: int, begin: int, end: int, read: Read) -> int:
@@ -154,7 +154,7 @@ class Walks:
             hopped.append(hop(block, at, stop))
             return hopped[0].hops // HOPS_A_COMMAND
 
-        await self._rota.do(work)
+        await self._scheduler.do(work)
         return hopped[0]
 
 

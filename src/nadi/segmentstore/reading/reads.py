@@ -35,9 +35,9 @@ from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.reading.sizes import SizesOfEvents
-from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import Part, PartRead
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -170,10 +170,12 @@ class Chunked:
 class SegmentReader:
     """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
-    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota, counts: Counts | None = None) -> None:
+    def __init__(
+        self, chunks: ChunkStore, cache: BlockCache, scheduler: FairScheduler, counts: Counts | None = None
+    ) -> None:
         self.counts = counts or Counts()
-        self.walks = Walks(rota)
-        self.sizes = SizesOfEvents(rota)
+        self.walks = Walks(scheduler)
+        self.sizes = SizesOfEvents(scheduler)
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, _Fetch] = {}

@@ -25,7 +25,7 @@ from nadi.limits import (
     MAX_LARGE_EVENT_BYTES,
 )
 from nadi.model.framing import HEADER, HEADER_BYTES, event_starts
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import Numbers, packed_sizes
 from nadi.wire.fields import Buffer
@@ -34,8 +34,8 @@ Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an of
 
 
 class SizesOfEvents:
-    def __init__(self, rota: Rota) -> None:
-        self._rota = rota
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self._scheduler = scheduler
         self._places = asyncio.Semaphore(EVENT_SIZES_AT_ONCE)
 
     async def answer(self, command: wire.ListEventSizes, read: Read) -> wire.EventSizesListed:
@@ -43,7 +43,7 @@ class SizesOfEvents:
         if command.most <= 0 or command.checked < command.start:
             raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
         async with self._places:
-            search = _Search(self._rota, read, command)
+            search = _Search(self._scheduler, read, command)
             await search.run()
             sizes = np.concatenate(search.found) if search.found else np.empty(0, np.int64)
             return wire.EventSizesListed(
@@ -54,8 +54,8 @@ class SizesOfEvents:
 class _Search:
     """One answer: `found`, which end at `reached`, and the bytes looked at, up to `checked`."""
 
-    def __init__(self, rota: Rota, read: Read, command: wire.ListEventSizes) -> None:
-        self._rota, self._read, self._end = rota, read, command.end
+    def __init__(self, scheduler: FairScheduler, read: Read, command: wire.ListEventSizes) -> None:
+        self._scheduler, self._read, self._end = scheduler, read, command.end
         self._left = min(command.most, EVENT_SIZES_LISTED)
         self.reached, self.checked = command.start, command.checked
         self.found: list[Numbers] = []
@@ -140,7 +140,7 @@ class _Search:
                 self._add(np.diff(starts, append=size))
             return min(len(starts), EVENT_SIZES_A_TURN) // HOPS_A_COMMAND
 
-        await self._rota.do(work)
+        await self._scheduler.do(work)
         return sizes[0]
 
     def _event_end(self, block: memoryview, at: int) -> int:
