@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors import connection as doors_connection
+from nadi.segmentstore.server import connection as doors_connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey

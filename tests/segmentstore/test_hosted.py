@@ -22,7 +22,7 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.container.container import Container, Phase
 from nadi.segmentstore.datafolder import container_number
-from nadi.segmentstore.doors.replies import Replies
+from nadi.segmentstore.server.replies import Replies
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 from tests.support.waiting import until_async

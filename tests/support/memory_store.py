@@ -20,12 +20,12 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Request
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import ContainerParts
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.local import InnerDoor
+from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord

@@ -35,9 +35,6 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts, StoreTracing
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService, TokenCheck
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.hosted import Hosted, Mapping, Placement
 from nadi.segmentstore.load_stats import LoadMeter
@@ -45,6 +42,9 @@ from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.local import InnerDoor
+from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of

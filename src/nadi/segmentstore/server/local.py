@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Append, Appends, Session, Setup
-from nadi.segmentstore.doors.reads import reply_to
-from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.server.appends import Append, Appends, Session, Setup
+from nadi.segmentstore.server.reads import reply_to
+from nadi.segmentstore.server.service import SegmentService
 from nadi.wire import commands as wire
 from nadi.wire.append import event_parts
 from nadi.wire.errors import error_reply

@@ -25,10 +25,10 @@ from nadi.limits import (
     READS_AT_ONCE,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.service import TokenCheck
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader, is_cut_short
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.service import TokenCheck
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer

@@ -39,12 +39,12 @@ from nadi.limits import (
     UNKNOWN_PEER_S,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Writers
-from nadi.segmentstore.doors.reads import Reads
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.server.appends import Writers
+from nadi.segmentstore.server.reads import Reads
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.service import SegmentService
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder

@@ -38,9 +38,9 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import again
 from nadi.segmentstore.counts import Arrival
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.segments import find
-from nadi.segmentstore.doors.service import TokenCheck
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.segments import find
+from nadi.segmentstore.server.service import TokenCheck
 from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts, event_parts

@@ -1,6 +1,6 @@
 """Commands on segments, other than appends and reads: one coroutine from a command to its reply.
 
-Both doors of the store use it: connections, and callers in the same process. Every change and
+Connections use it, and callers in the same process. Every change and
 every look at state takes its turn in the segment's container, so replies report only what is durable. Most commands
 are answered in one turn (`segments`); here are those that take several, or more.
 """
@@ -37,12 +37,12 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors import segments
-from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.server import segments
+from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.chunks import packed_parts
