@@ -58,12 +58,13 @@ class _Window:
     def open(self, path: Path) -> None:
         self.close()
         self._fd = open_file(path, os.O_RDONLY, direct=False)
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def view(self, position: int, length: int) -> memoryview:
         """The bytes there, fewer at the end of the file."""
         if not self._begin <= position <= position + length <= self._begin + len(self._data):
             self._begin, self._data = position, memoryview(os.pread(self._fd, max(length, _PIECE_BYTES), position))
+            end = position + len(self._data)
+            os.posix_fadvise(self._fd, end, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)  # read meanwhile
         return self._data[position - self._begin :][:length]
 
     def close(self) -> None:
