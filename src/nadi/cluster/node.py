@@ -1,11 +1,6 @@
 """One server of a cluster, put together: a segment store with the containers that are its share, the controller if
-container 0 is among them, and what answers for the whole cluster. Its stores and its doors are handed in, so it is the
-same over a bucket and in a simulation.
-
-The cluster's one active controller (`Leadership`) is where container 0 is, for its records lie there.
-
-A server that has taken that container runs a controller, which resumes whatever the last one left unfinished. Before
-the container is handed over, or once it is lost, the controller ends. Other servers pass calls on (`proxy`).
+container 0 is among them (`Leadership`), and what answers for the whole cluster. Its stores and its doors are handed
+in, so it is the same over a bucket and in a simulation.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all. So there
-is one cluster under a URL, and its number of containers never changes.
+"""What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all.
 
     {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000} <checksum>
 
 A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
 so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
-
-Beside it is the key that its servers sign tokens with, for each other: whoever may read the bucket may act as one.
+Beside it is the key that its servers sign tokens with: whoever may read the bucket may act as one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """An object store as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
 
-Nothing is tried again here, for a second try would meet the first one's object and be told that it exists: that is
-for the caller, who reads what is there. `obstore` reports a 409, where nothing was stored, as existing, too.
-
-A registry's versions are etags, which all stores list. GCS compares generations instead, which its listings don't have:
-there a compare-and-set first asks which generation has the etag. Only a replacement by equal bytes keeps an etag.
+Nothing is tried again here, for a second try would meet the first one's object and be told that it exists. A registry's
+versions are etags, which all stores list. GCS compares generations instead, which its listings don't have: there a
+compare-and-set first asks which generation has the etag.
 """
 
 from __future__ import annotations

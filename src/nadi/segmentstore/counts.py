@@ -1,8 +1,6 @@
-"""What a segment store counts while it works, for its metrics: plain integers, and arrays of them for distributions.
-
-One object for all containers of a store, so that nothing counts backwards when one leaves. Nothing is counted for an
-event: only for a frame, a block that came in one go, a read, or a piece of work in the background. All in the loop's
-thread. `figures` tells what the numbers mean.
+"""What a segment store counts while it works, for its metrics: one object for all containers of a store, so that
+nothing counts backwards when one leaves. Nothing is counted for an event: only for a frame, a block that came in one
+go, a read, or a piece of work in the background. All in the loop's thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Connections with more to do than one turn allows continue one after another, with a bounded amount of work in each
-turn of the loop, however many there are. So the loop soon gets back to those that have little to do.
-
-Work done on arrival, past the scheduler, is counted too: a crowd of connections may arrive in one turn, and once they
-have used it up, each does little, or waits for its turn.
+turn of the loop, however many there are. Work done on arrival is counted too: once a crowd that arrives in one turn has
+used it up, each does little, or waits for its turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Room kept aside for opening a container and for its state.
-
-A recovery writes a few blocks before anything can be read, and a checkpoint before room in the log can be freed.
-Writers, or other programs, fill a disk to its last block. A container gives this room up while it is opened, or while
+"""Room kept aside for opening a container and for its state: a recovery writes a few blocks before anything can be
+read, and a checkpoint before room in the log can be freed. A container gives this room up while it is opened, or while
 a checkpoint would fail without it, and takes it back as soon as there is some.
 """
 

@@ -1,13 +1,11 @@
 """The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
 
-One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
-these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
-checks them; what is wrong is counted, described, and logged. A damaged state is rebuilt from its snapshot and the log,
-a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary,
-for the state in use has what it said. Chunks with a damaged description are stored again.
+One task goes over the containers: first their states, the file and then its records, and the snapshots of these; then
+the bytes of their segments, extent by extent, past the cache. A damaged state is rebuilt from its snapshot and the log,
+a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary.
+Chunks with a damaged description are stored again.
 
-It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
-it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
+It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
-What is in a file beside the log becomes a chunk without being copied (`moving`). Other bytes are checked as they are
-read, so a chunk's own checksums are never computed over damaged bytes. What is damaged
-is set aside: it stays where it is and in the container's list, and holds up nothing else.
-
-A chunk's name is logged as planned before the object is written, and as stored once the object
-is durable; so after a crash each object either belongs to a segment or is known garbage.
+What is in a file beside the log becomes a chunk without being copied. Other bytes are checked as they are read; what is
+damaged is set aside: it stays where it is and in the container's list, and holds up nothing else. A chunk's name is
+logged as planned before the object is written, and as stored once the object is durable; so after a crash each object
+either belongs to a segment or is known garbage.
 """
 
 from __future__ import annotations

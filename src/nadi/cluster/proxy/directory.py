@@ -1,11 +1,8 @@
 """Where segments and servers are: what each server tells clients by itself, whichever has the active controller.
 
-Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds,
-and its readers ask it again after one, ten and thirty. Other servers notice a death three seconds later. So the store
-that has a segment is rung first, and named once it takes a connection. If it doesn't, or if a container is between two
-servers, the answer waits until that is settled.
-
-A store that can't be reached from here and goes on to beat is named as well: a client may reach it.
+Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds.
+Other servers notice a death three seconds later. So the store that has a segment is rung first, and named once it takes
+a connection, or goes on to beat: a client may reach what can't be reached from here. Otherwise the answer waits.
 """
 
 from __future__ import annotations

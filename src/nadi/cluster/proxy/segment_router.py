@@ -1,8 +1,7 @@
 """How the controller of a cluster reaches segments: an `Exchange` over all stores.
 
-What lies in a container of the store in this process is asked at its inner door, all else over the wire, of the store
-that has it. The controller's own records are asked at the inner door alone: if their container is no longer here, this
-controller is no longer the active one, and must not change them from afar.
+What lies in the store in this process is asked at its inner door, all else over the wire. The controller's own records
+are asked at the inner door alone: if their container is no longer here, this controller is no longer the active one.
 
 A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
 where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.

@@ -1,12 +1,11 @@
 """A `DurableLog` that is a chain of objects in an engine: any server can continue it, and none holds anything of it.
 
-Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. Opening the
-log is `replay`: it walks to the chain's end and seals it (`walk`), and asks once more whether the container is still
-this claimant's; only then may anything be acknowledged. A frame is acknowledged when it is known to be under its number
-and to be this owner's. If another's object is there, this owner was fenced, for good.
+Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. `replay`
+walks to the chain's end and seals it (`walk`), and asks once more whether the container is still this claimant's; only
+then may anything be acknowledged. If another's object has a frame's number, this owner was fenced, for good.
 
-Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind
-them (`released`). Seals are never deleted: they are what stops an owner that wakes up late.
+Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind them
+(`released`). Seals are never deleted: they are what stops an owner that wakes up late.
 """
 
 from __future__ import annotations

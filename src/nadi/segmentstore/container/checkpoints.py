@@ -1,8 +1,7 @@
 """A container's state is written after its log, in checkpoints; then the log is released up to what is still needed.
 
-Between two frames everything applied is durable. A checkpoint is taken there, and a task writes it while frames
-continue. Only one runs at a time; if a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no
-commit may run meanwhile.
+A checkpoint is taken between two frames, when everything applied is durable, and a task writes it while frames
+continue. If a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no commit may run meanwhile.
 """
 
 from __future__ import annotations

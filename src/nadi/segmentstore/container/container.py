@@ -1,11 +1,10 @@
 """A segment container: the one owner of its segments' state, over one log.
 
-Requests queue up. The loop takes what waits, checks each request against the state as it will be, applies
-it, writes one frame, and once that is durable answers all of them in order. Only one frame is in
-flight, so a crash can tear only the last. On a full disk, requests that take room are refused before they change
-anything (`FrameBuilder`); everything else continues. If the log fails, everything not yet durable is
-forgotten: the waiting requests get an error, and the container recovers from disk as after a crash. Once another
-server has its parts, it ends instead: nothing is written any more, nor opened again.
+The loop takes the requests that wait, checks each against the state as it will be, applies it, writes one frame, and
+once that is durable answers all of them in order. Only one frame is in flight, so a crash can tear only the last. On a
+full disk, requests that take room are refused before they change anything (`FrameBuilder`). If the log fails,
+everything not yet durable is forgotten: the waiting requests get an error, and the container recovers from disk as
+after a crash. Once another server has its parts, it ends instead: nothing is written any more, nor opened again.
 """
 
 from __future__ import annotations

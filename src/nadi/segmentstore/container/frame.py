@@ -1,9 +1,8 @@
 """One frame of the log while it is being put together: operations, and the data they append.
 
-Appends to one segment are gathered in a run: one operation, one extent and one block of data for
-all of them. Any other operation on that segment ends its run, so the order of a segment's changes
-is the order of its operations. A large run goes beside the log (`tier1.runs`): then it has two extents, for what is
-less than a block of it stays in the frame.
+Appends to one segment are gathered in a run: one operation, one extent and one block of data for all of them. Any other
+operation on that segment ends its run. A large run goes beside the log (`tier1.runs`): then it has two extents, for
+what is less than a block of it stays in the frame.
 """
 
 from __future__ import annotations

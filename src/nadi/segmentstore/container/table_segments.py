@@ -1,8 +1,7 @@
-"""Table segments: keys with versions, conditional updates, ordered iteration, deltas.
+"""Table segments: keys with versions, conditional updates, ordered iteration, deltas; all in the container's turn.
 
-A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes,
-as in Pravega's hash tables. So a position is also where a delta read resumes. All functions run
-in the container's turn, on its current state.
+A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes, as in
+Pravega's hash tables. So a position is also where a delta read resumes.
 """
 
 from __future__ import annotations

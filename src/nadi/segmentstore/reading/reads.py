@@ -1,11 +1,9 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
-A read returns what lies contiguously in memory, or one piece fetched from where it is stored. Less than was asked for
-is fine, except for a small read, which gets all of it: official readers of index streams take a record from one reply.
-Concurrent reads of one block share its fetch, and few fetches run at a time:
-connections take turns, however many fetches each has asked for.
-Everything fetched is checked against the checksums of its extent before anybody gets it, and only intact
-bytes go to the cache.
+A read returns what lies contiguously in memory, or one piece fetched from where it is stored; a small read gets all
+that it asked for, as official readers of index streams take a record from one reply. Concurrent reads of one block
+share its fetch, and connections take turns, however many fetches each has asked for. Everything fetched is checked
+against the checksums of its extent before anybody gets it, and only intact bytes go to the cache.
 """
 
 from __future__ import annotations

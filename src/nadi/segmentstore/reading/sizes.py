@@ -1,11 +1,8 @@
 """How long the events of a range are, for those who need nothing else of them: found in the stored bytes.
 
 All bytes are read and checked, as if they were sent. Where they are damaged, or aren't events, or the segment ends, the
-answer ends too, and whoever asked reads on: so errors are those of a read.
-
-A range may be long, and anyone who may read can ask. So an answer covers so many bytes and so many events; an event of
-more bytes is looked at by several, which begin where the one before stopped. Only a few answers are made at a time, and
-each advances a little per turn of the loop.
+answer ends too, and whoever asked reads on: so errors are those of a read. An answer covers a bounded number of bytes
+and events; only a few are made at a time, and each advances a little per turn of the loop.
 """
 
 from __future__ import annotations

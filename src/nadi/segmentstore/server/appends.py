@@ -1,8 +1,8 @@
-"""Appends on a connection, as the container takes them: each writer's session, and its appends that wait their turn.
+"""Appends on a connection: each writer's session, and its appends that wait their turn.
 
-What came in one go is one request to the container: a writer of many segments has an append for each event. They are
-checked against the state in the container's turn, when everything before them is settled, and are acknowledged in
-order. Once an append of a session has failed, nothing later in the session is stored.
+What came in one go is one request to the container. Appends are checked against the state in the container's turn, when
+everything before them is settled, and are acknowledged in order. Once one of a session has failed, nothing later in the
+session is stored.
 """
 
 from __future__ import annotations

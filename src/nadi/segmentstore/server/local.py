@@ -1,7 +1,5 @@
-"""The door to the segment store for callers in the same process: one command in, its reply out.
-
-It takes what the service handles, and also reads and conditional appends, whose writer is set up first, as
-over a connection. Nothing waits here for data still to come: a read at a segment's end is answered with no data.
+"""The door to the segment store for callers in the same process: one command in, its reply out. Nothing waits here for
+data still to come: a read at a segment's end is answered with no data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The reads that one connection has asked for.
 
-What is in memory is answered at once, and at a segment's tail as soon as something comes, without a task for either;
-only what must be fetched takes a task. While the peer doesn't take what it asked for, or there is no room for a reply,
-reads wait as plain requests: nothing is put together or fetched for a reply that can't be sent.
+What is in memory is answered at once, and at a segment's tail as soon as something comes, without a task for either.
+While there is no room for a reply, reads wait as plain requests: nothing is fetched for a reply that can't be sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply.
-
-It finds the segment, checks the command against the state as it is then, and emits what changes; the reply goes out
-once the frame with the change is durable.
+"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply. The
+reply goes out once the frame with the change is durable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Commands on segments, other than appends and reads: one coroutine from a command to its reply.
 
-Connections use it, and callers in the same process. Every change and
-every look at state takes its turn in the segment's container, so replies report only what is durable. Most commands
-are answered in one turn (`segments`); here are those that take several, or more.
+Every change and every look at state takes its turn in the segment's container, so replies report only what is durable.
+Most commands are answered in one turn (`segments`); here are those that take several, or more.
 """
 
 from __future__ import annotations

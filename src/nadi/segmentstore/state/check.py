@@ -1,9 +1,9 @@
 """Whether a container's state may be opened: its file is checked before the server maps it.
 
 A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; it is removed before
-anything is written. So a file with a seal is as it was left, or damaged. One without, from a server that was killed,
-is read completely by another process (`checked`), which LMDB may crash. A seal also says, by the epoch of
-the log's owner, whether the state has all that the log ever said: then nothing of the log is needed to start.
+anything is written. A file without one, from a server that was killed, is read completely by another process
+(`checked`), which LMDB may crash. A seal also says, by the epoch of the log's owner, whether the state has all that the
+log ever said: then nothing of the log is needed to start.
 """
 
 from __future__ import annotations

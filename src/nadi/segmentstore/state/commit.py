@@ -1,8 +1,7 @@
 """One transaction that changes a container's state: checksums on all values, totals updated, changes noted.
 
-What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the
-file. So applying just that to an earlier copy of the file makes it current (`apply`), without knowing
-what the records mean.
+What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the file. So
+`apply` makes an earlier copy of the file current, without knowing what the records mean.
 """
 
 from __future__ import annotations

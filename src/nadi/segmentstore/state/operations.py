@@ -1,9 +1,8 @@
 """What a container writes to its log: operations with everything resolved, grouped in frames.
 
-A frame's payload is `u32 size · msgpack list of operations · data`. An operation names what became
-of the state, never what was asked, so replay only applies. All bytes that one frame appends to one
-segment lie together in the data area, so a thousand small appends cost one `Append`. To the log, what stands before the
-data area is the frame's head, and the data of each `Append` a part. Large runs lie beside the log (`tier1.runs`).
+A frame's payload is `u32 size · msgpack list of operations · data`; to the log, what stands before the data area is the
+frame's head, and the data of each `Append` a part. An operation names what became of the state, never what was asked,
+so replay only applies. Large runs lie beside the log (`tier1.runs`).
 """
 
 from __future__ import annotations

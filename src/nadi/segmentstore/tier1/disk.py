@@ -1,8 +1,7 @@
 """The few calls to the operating system that a log of files is made of.
 
-Direct I/O (`O_DIRECT`) goes past the page cache: measured 2 to 3 times as fast as buffered writing at
-a fraction of the CPU (reference/tiers.md, A), but memory, offsets and sizes must all be whole blocks.
-Where a file system refuses it, everything works the same, buffered.
+Direct I/O (`O_DIRECT`) goes past the page cache: measured 2 to 3 times as fast as buffered writing at a fraction of the
+CPU, but memory, offsets and sizes must all be whole blocks. Where a file system refuses it, writing is buffered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Who owns a log of files: the `epoch` file, one line `nadi-log-epoch <log id> <epoch> <crc>`.
 
-Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps
-the file it wrote open and checks, before and after each write, whether the name still leads to it: if
-not, somebody else has opened the log, and what was just written is not acknowledged. The new owner
-starts a file of its own, so a late write of the former one can't land on frames of the new.
+Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps the file it wrote
+open and checks, before and after each write, whether the name still leads to it: if not, what was just written is not
+acknowledged. The new owner starts a file of its own, so a late write of the former one can't land on its frames.
 """
 
 from __future__ import annotations

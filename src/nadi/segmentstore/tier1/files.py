@@ -1,10 +1,8 @@
 """The durable log on local files: what the embedded server writes its frames to.
 
-`append` hands a frame to the log's writer thread, which copies it after a header into an aligned staging buffer,
-writes it at the end of the current file, syncs it, and only then answers; a small one, while the disk is quick, it
-writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so that a write changes
-no metadata. `layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads
-single parts, `fence` keeps a former owner out.
+`append` hands a frame to the log's writer thread, which writes it at the end of the current file, syncs it, and only
+then answers; a small one, while the disk is quick (`Pace`), it writes by itself. Files are full of zeros or of released
+frames before they are used, so that a write changes no metadata.
 
 Frames are never written after those of a former owner: the first append after `open` starts a new file, and so does a
 frame that doesn't fit the rest of one. A frame larger than a file makes its file larger. After a failed write the log

@@ -1,6 +1,4 @@
-"""Reading parts of frames by their address: returns the bytes that were appended, or an error.
-
-Also reads a replay's frames piece by piece; and all that a replay needs of frames, while the log is being written, to
+"""Reading parts of frames by their address; and all that a replay needs of frames, while the log is being written, to
 see whether it is still there.
 """
 
