@@ -129,42 +129,6 @@ def following(
     return chosen
 
 
-class Chunked:
-    def __init__(self, chunks: ChunkStore) -> None:
-        self._chunks = chunks
-        self._is_away = False  # as far as the last fetch knows
-
-    async def fetch(self, extent: Extent, begin: int, size: int) -> Fetched:
-        """Part of a chunk, from a whole block on, checked. ChunksUnavailableError: tier 2 doesn't give it now."""
-        name, first = extent.chunk, begin // BLOCK_BYTES
-        try:
-            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
-        except NotFoundError:
-            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
-            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
-        except DiskReadError as error:
-            if size <= BLOCK_BYTES:
-                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
-            # one bad place fails the whole read: block by block, the others are recovered
-            pieces = [
-                await self.fetch(extent, at, min(BLOCK_BYTES, begin + size - at))
-                for at in range(begin, begin + size, BLOCK_BYTES)
-            ]
-            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
-            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
-        except UnavailableError as error:
-            if not self._is_away:
-                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
-            self._is_away = True
-            raise ChunksUnavailableError(
-                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
-            ) from None
-        self._is_away = False
-        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
-        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
-
-
 class SegmentReader:
     """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
@@ -180,7 +144,7 @@ class SegmentReader:
         self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
         if not chunks.is_here:  # what a slow store is asked for doesn't hold up what is in the log
             self._of_logs = Places(FETCHES_AT_ONCE // 2)
-        self._chunked = Chunked(chunks)
+        self._is_away = False  # tier 2, as far as the last fetch knows
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def place_of_chunks(self) -> tuple[str, str]:
@@ -349,7 +313,7 @@ class SegmentReader:
     def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[Fetched]:
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
-        fetch = partial(self._chunked.fetch, extent, begin, size)
+        fetch = partial(self._fetch_chunk, extent, begin, size)
         return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
@@ -403,6 +367,36 @@ class SegmentReader:
     def _has(self, container: Container) -> Callable[[Extent], bool]:
         return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
 
+    async def _fetch_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
+        """Part of a chunk, from a whole block on, checked. ChunksUnavailableError: tier 2 doesn't give it now."""
+        name, first = extent.chunk, begin // BLOCK_BYTES
+        try:
+            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
+        except NotFoundError:
+            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
+            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+        except DiskReadError as error:
+            if size <= BLOCK_BYTES:
+                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+            # one bad place fails the whole read: block by block, the others are recovered
+            pieces = [
+                await self._fetch_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
+                for at in range(begin, begin + size, BLOCK_BYTES)
+            ]
+            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
+            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+        except UnavailableError as error:
+            if not self._is_away:
+                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
+            self._is_away = True
+            raise ChunksUnavailableError(
+                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
+            ) from None
+        self._is_away = False
+        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
+        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
+
     async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched) -> DamagedDataError:
         """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
@@ -446,7 +440,7 @@ class SegmentReader:
             if extent.offset in together:
                 fetched = together.pop(extent.offset)
             elif extent.frame is None:
-                fetched = await self._chunked.fetch(extent, 0, extent.length)
+                fetched = await self._fetch_chunk(extent, 0, extent.length)
             elif extent.run:
                 fetched = await of_run(container, extent)
             else:
