@@ -24,7 +24,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -249,7 +249,7 @@ class Files:
     async def _list(self, client: Client, folder: str) -> list[File]:
         path = self._path(folder.rstrip("/"))
         try:
-            found: list[Status] = [one async for one in client.list_status(path, True)]
+            found = [one async for one in client.list_status(path, True)]
         except FileNotFoundError:
             return []
         start = len(self._where.root) + 1
@@ -380,39 +380,16 @@ _FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the group of the folder that th
 _NO_SERVICE = "No NameNode hosts found"
 
 
-class Status(Protocol):
-    """modification_time: milliseconds since 1970, by the name node's clock."""
-
-    path: str
-    length: int
-    isdir: bool
-    modification_time: int
-
-
-class Reader(Protocol):
-    def __len__(self) -> int: ...
-
-    async def read_range(self, offset: int, len: int) -> bytes: ...
-
-
-class Writer(Protocol):
-    async def write(self, buf: Buffer) -> int: ...
-
-    async def hsync(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Client(Protocol):
-    """Paths are absolute. What is wrong, it says as `failures` reads it."""
+    """Paths are absolute; what it returns, and what it raises, is `hdfs-native`'s."""
 
-    async def get_file_info(self, path: str) -> Status: ...
+    async def get_file_info(self, path: str) -> Any: ...
 
-    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Status]: ...
+    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Any]: ...
 
-    async def read(self, path: str) -> Reader: ...
+    async def read(self, path: str) -> Any: ...
 
-    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
         """A new file; the folders that lead to it are made."""
 
     async def make_folder(self, path: str) -> None:
@@ -432,12 +409,11 @@ def connect(where: Where) -> Client:
         raise InvalidArgumentError("HDFS needs the package `hdfs-native`: pip install 'nadi[hdfs]'") from None
 
     class Native(hdfs_native.AsyncClient):  # type: ignore[misc, unused-ignore]  # of an extra
-        async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+        async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
             options = hdfs_native.WriteOptions(
                 block_size=block_bytes, replication=replication, permission=_FILE, overwrite=False, create_parent=True
             )
-            writer: Writer = await self.create(path, options)
-            return writer
+            return await self.create(path, options)
 
         async def make_folder(self, path: str) -> None:
             await self.mkdirs(path, _FOLDER, True)
