@@ -42,7 +42,7 @@ from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
-from nadi.segmentstore.tier1.reading import by_file, heads_of_files, read_checked, read_heads, read_near, some_of
+from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, read_near, some_of
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
@@ -273,15 +273,16 @@ class FileLog:
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
-        found: list[PartRead] = []
-        for some in by_file(parts):
+        read: list[PartRead] = []
+        for _, group in itertools.groupby(parts, lambda part: part.address.file):
+            some = list(group)
             try:
                 file = self._pin(some[0].address)
             except NotFoundError as error:
-                found += [error] * len(some)
+                read += [error] * len(some)
             else:
-                found += await self._reading(file, partial(read_near, file, self._log_crc, some))
-        return found
+                read += await self._reading(file, partial(read_near, file, self._log_crc, some))
+        return read
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:

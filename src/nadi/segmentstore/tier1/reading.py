@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,12 +35,6 @@ def read_checked(
             return _of_whole_frame(file, log_crc, address, offset, length)
     seed = checksum_at(b"", log_crc, file.number, place)
     return read_part(file.read_fd, file.path, place, length, checksum, seed)
-
-
-def by_file(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts in their order, those of one file that follow each other together."""
-    for _, some in itertools.groupby(parts, lambda part: part.address.file):
-        yield list(some)
 
 
 def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
