@@ -34,10 +34,8 @@ class LogEngine(Protocol):
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         """Store `parts`, end to end, if nothing has that name; whoever is first, is alone. StorageFullError: no room.
-
         True: this call has stored them, durably. False: something has the name, or somebody is just storing it, or the
-        store took this call's own earlier try for another's: only reading it says whose it is.
-        """
+        store took this call's own earlier try for another's: only reading it says whose it is."""
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         """The object's bytes from `position` on, `length` of them or up to its end, fewer if it is shorter; None if

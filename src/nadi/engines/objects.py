@@ -62,17 +62,13 @@ class _Objects:
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectMeta]]:
         folder = prefix.rstrip("/")
-        pages = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
-        while True:
-            try:
-                page = await anext(pages)
-            except StopAsyncIteration:
-                return
-            except FOREIGN as error:
-                problem = told(f"list {prefix}", error, self._secrets)
-                break
-            # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
-            yield [meta for meta in page if meta["path"] not in ("", folder)]
+        try:
+            async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
+                # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
+                yield [meta for meta in page if meta["path"] not in ("", folder)]
+            return
+        except FOREIGN as error:
+            problem = told(f"list {prefix}", error, self._secrets)
         raise problem
 
     async def _delete(self, names: Sequence[str]) -> None:

@@ -91,17 +91,15 @@ class Connection:
             if self._link is None or not self._link.is_open:
                 await self._forget()
                 self._link = await self._open_link(self._where)
-                if self._link.max_payload < self._largest_bytes:
-                    raise RefusedError(await self._too_small(self._link))
+                most_bytes = self._link.max_payload
+                if most_bytes < self._largest_bytes:
+                    await self._forget()
+                    raise RefusedError(
+                        f"its server takes messages of up to {most_bytes:,} bytes, and those of a log can have "
+                        f"{self._largest_bytes:,}: write `max_payload: 32MB` into the configuration of all its "
+                        "servers, and reload it"
+                    )
             return self._link
-
-    async def _too_small(self, link: Link) -> str:
-        found = link.max_payload
-        await self._forget()
-        return (
-            f"its server takes messages of up to {found:,} bytes, and those of a log can have {self._largest_bytes:,}: "
-            "write `max_payload: 32MB` into the configuration of all its servers, and reload it"
-        )
 
     async def _forget(self) -> None:
         link, self._link = self._link, None

@@ -181,15 +181,11 @@ class ObjectPlace:
             raise self._failed(f"list {prefix}", error) from None
 
     async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
-        listing = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
-        while True:
-            try:
-                page = await anext(listing)
-            except StopAsyncIteration:
-                return
-            except Exception as error:
-                raise self._failed(f"list {folder or 'what is there'}", error) from None
-            yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
+        try:
+            async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
+                yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
+        except Exception as error:
+            raise self._failed(f"list {folder or 'what is there'}", error) from None
 
     async def rename(self, name: str, new: str) -> None:
         try:
