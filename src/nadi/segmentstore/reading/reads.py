@@ -79,30 +79,23 @@ def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) 
 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
-    """Extents of the log, each checked. UnavailableError: the log can't be read."""
-    parts = []
+    """Extents of the log, or one beside it, each checked. UnavailableError: the log can't be read."""
+    parts, first = [], extents[0]
     for extent in extents:
         assert extent.frame is not None
         assert extent.frame.address is not None
         parts.append(Part(extent.frame.address, extent.position, extent.length, extent.checksums))
+    read: list[PartRead]
     try:
-        found = await container.log.read_parts(parts)
+        if first.run and container.runs is not None:
+            read = [await container.runs.read_at(first.run, first.position, first.length, first.checksums)]
+        else:
+            read = await container.log.read_parts(parts)
+    except (NotFoundError, CorruptLogError) as error:  # of a run
+        read = [error]
     except OSError as error:
         raise UnavailableError(f"the log can't be read: {error}") from error
-    return [_fetched(extent.length, data) for extent, data in zip(extents, found, strict=True)]
-
-
-async def of_run(container: Container, extent: Extent) -> Fetched:
-    """An extent beside the log, checked. Raises: as `of_log`."""
-    assert container.runs is not None
-    data: PartRead
-    try:
-        data = await container.runs.read_at(extent.run, extent.position, extent.length, extent.checksums)
-    except (NotFoundError, CorruptLogError) as error:
-        data = error
-    except OSError as error:
-        raise UnavailableError(f"the log can't be read: {error}") from error
-    return _fetched(extent.length, data)
+    return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
 
 
 def _fetched(length: int, found: PartRead) -> Fetched:
@@ -352,10 +345,8 @@ class SegmentReader:
 
     async def _of_log(self, container: Container, record: SegmentRecord, extent: Extent) -> Fetched:
         """An extent of the log, or beside it; what follows it in the log goes to the cache, for a reader in order."""
-        if extent.run:
-            return await of_run(container, extent)
         wanted = [extent]
-        if _is_there(record, extent):
+        if not extent.run and _is_there(record, extent):
             index = record.extent_index(extent.offset)
             wanted = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
         found = await of_log(container, wanted)
@@ -441,10 +432,10 @@ class SegmentReader:
                 fetched = together.pop(extent.offset)
             elif extent.frame is None:
                 fetched = await self._fetch_chunk(extent, 0, extent.length)
-            elif extent.run:
-                fetched = await of_run(container, extent)
             else:
-                wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
+                wanted = [extent]
+                if not extent.run:
+                    wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
                 found = await of_log(container, wanted)
                 together.update(zip((one.offset for one in wanted[1:]), found[1:], strict=True))
                 fetched = found[0]
