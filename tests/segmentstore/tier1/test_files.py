@@ -507,9 +507,11 @@ class SmallDisk:
         self._pwrite = os.pwrite
 
     def __call__(self, fd: int, data: memoryview, offset: int) -> int:
-        if self.room <= 0:
+        whole = self.room // BLOCK_BYTES * BLOCK_BYTES  # direct writes are of whole blocks
+        room = self.room if len(data) < BLOCK_BYTES else whole
+        if room <= 0:
             raise OSError(self.error, os.strerror(self.error))
-        part = data[: min(len(data), self.room)]
+        part = data[: min(len(data), room)]
         self.room -= len(part)
         return self._pwrite(fd, part, offset)
 
