@@ -38,7 +38,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import CONNECTION_UNSENT_BYTES
-from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.server.connection import Connection
 from nadi.standalone import EmbeddedServer, Server, ServerSecurity
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode

@@ -278,7 +278,7 @@ def test_the_door_inside_the_process_checks_as_well(tmp_path: Path) -> None:
 
 
 def test_tokens_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.doors.service.TOKENS_KEPT", 3)
+    monkeypatch.setattr("nadi.segmentstore.server.service.TOKENS_KEPT", 3)
 
     async def test(world: World) -> None:
         for number in range(10):

@@ -27,7 +27,7 @@ import uvloop
 import nadi.standalone.server
 from nadi.config import ServerConfig
 from nadi.controller.grpc.server import add_controller, rpc_server
-from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire

@@ -13,7 +13,7 @@ import pytest
 from nadi.engines.failures import RefusedError
 from nadi.engines.hdfs import files
 from nadi.engines.hdfs.engine import HdfsRegistry, _known, open_hdfs
-from nadi.engines.hdfs.files import Calls, Files, told
+from nadi.engines.hdfs.files import Client, Files, told
 from nadi.engines.hdfs.where import where
 from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
@@ -221,10 +221,11 @@ async def test_a_put_of_which_nobody_says_anything_ends_in_time(
             await stored.put("a", [b"x"])
 
 
-def test_calls_are_bounded_and_give_way() -> None:
-    pool, release, running, most = Calls(at_once=3), threading.Event(), [0], [0]
+def test_calls_are_bounded_and_give_way(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "HDFS_CALLS_AT_ONCE", 3)
+    pool, release, running, most = Files(where(URL), REAL), threading.Event(), [0], [0]
 
-    async def work() -> int:
+    async def work(client: Client) -> int:
         running[0] += 1
         most[0] = max(most[0], running[0])
         await until_async(release.is_set)
@@ -232,17 +233,17 @@ def test_calls_are_bounded_and_give_way() -> None:
         return 7
 
     async def run() -> None:
-        waiting = [asyncio.ensure_future(pool.run(60, work)) for _ in range(20)]
+        waiting = [asyncio.ensure_future(pool.run("wait", work)) for _ in range(20)]
         await until_async(lambda: running[0] == 3)
-        with pytest.raises(TimeoutError):
-            await pool.run(0.05, work)
+        with pytest.raises(UnavailableError, match="no answer in time"):
+            await pool.run("wait", work, 0.05)
         waiting.pop().cancel()
         release.set()
         assert await asyncio.gather(*waiting) == [7] * 19
 
     asyncio.run(run())
     assert most[0] == 3
-    assert [pool.wait(10, work) for _ in range(10)] == [7] * 10
+    assert [pool.run_here("wait", work) for _ in range(10)] == [7] * 10
 
 
 # --- values ----------------------------------------------------------------------------------------

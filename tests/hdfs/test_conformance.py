@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
-from functools import partial
 
 import pytest
 
 from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.hdfs import files as client
 from nadi.engines.hdfs.engine import open_hdfs
-from nadi.engines.hdfs.files import Calls, Client, told
+from nadi.engines.hdfs.files import Client, told
 from nadi.engines.hdfs.where import where
 from nadi.engines.proof import prove
 from nadi.runtime import REAL
@@ -63,9 +63,12 @@ async def _refused(call: Awaitable[object]) -> tuple[type[BaseException], str]:
 
 async def test_the_stand_in_refuses_as_it_does(url: str) -> None:
     place = where(url)
-    calls = Calls()
+    loop = client._thread.running()
     real, fake = client.connect(place), FakeHdfs().connect(place)
-    found = [await calls.run(60, partial(_refusals, hdfs, place.root)) for hdfs in (real, fake)]
+    found = [
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_refusals(hdfs, place.root), loop))
+        for hdfs in (real, fake)
+    ]
     assert found[0] == found[1]
 
 

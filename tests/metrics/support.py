@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nadi.cluster.admin import metrics as cluster
 from nadi.controller import metrics as controller
 from nadi.observe.metrics import Meaning
-from nadi.segmentstore import figures as store
+from nadi.segmentstore import metrics as store
 from nadi.standalone import assembly as server
 
 OF_STREAMS = controller.MEANINGS

@@ -43,11 +43,11 @@ from nadi.limits import (
 from nadi.model.framing import frame_events
 from nadi.segmentstore import store as stores
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors import connection as connections
-from nadi.segmentstore.doors import replies as doors_replies
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.server import connection as connections
+from nadi.segmentstore.server import replies as doors_replies
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.reads import Reads
 from nadi.segmentstore.state.records import Extent, SegmentRecord, Waiters
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors import commands as doors_commands
+from nadi.segmentstore.server import connection as doors_connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
@@ -114,7 +114,7 @@ async def test_those_on_one_segment_keep_their_order(tmp_path: Path) -> None:
 
 
 async def test_they_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors_commands, "CONNECTION_COMMANDS_AT_ONCE", 4)
+    monkeypatch.setattr(doors_connection, "CONNECTION_COMMANDS_AT_ONCE", 4)
     async with open_store(tmp_path) as (store, peer):
         slow, quick = in_each(store, 10)
         standing = StoodStill(store.container_of(slow[0]), monkeypatch)
@@ -132,7 +132,7 @@ async def test_they_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 async def test_they_are_bounded_for_all_connections_and_each_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors_commands, "COMMANDS_UNDER_WAY", 3)
+    monkeypatch.setattr(doors_connection, "COMMANDS_UNDER_WAY", 3)
     async with open_store(tmp_path) as (store, peer):
         slow, quick = in_each(store, 10)
         standing = StoodStill(store.container_of(slow[0]), monkeypatch)
@@ -146,7 +146,7 @@ async def test_they_are_bounded_for_all_connections_and_each_has_one(
         standing.go_on.set()
         assert set(await replies(peer, 10)) == set(range(10))
         await until_async(lambda: not connection._commands.is_busy)
-        assert store._rota.under_way == 0
+        assert store._scheduler.under_way == 0
 
 
 async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +162,6 @@ async def test_those_under_way_end_with_their_connection(tmp_path: Path, monkeyp
         peer.close()
         await until_async(lambda: not queue._running and not connection.replies.is_open)
         assert store.budget.held_bytes == 0
-        await until_async(lambda: store._rota.under_way == 0)
+        await until_async(lambda: store._scheduler.under_way == 0)
         standing.go_on.set()
         await until_async(lambda: all(container.state.find(name) is not None for name in slow))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from nadi.limits import EVENT_SIZES_A_TURN
 from nadi.model.event import whole_events
 from nadi.model.framing import event_starts, frame_events
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading import reads as reads_module
 from nadi.segmentstore.reading import sizes as sizes_module
 from nadi.segmentstore.reading.sizes import SizesOfEvents
-from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import sizes_in
 from nadi.wire.fields import Buffer
@@ -149,7 +149,7 @@ def test_blocks_and_pages_of_any_size(rows: list[tuple[int, int]], blocks: list[
         reads += 1
         return stored[offset : offset + min(max(length, 8), blocks[reads % len(blocks)])]
 
-    answers = SizesOfEvents(Rota())
+    answers = SizesOfEvents(FairScheduler())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizes_module, "EVENT_SIZES_SCANNED_BYTES", page)
         found, reached, _ = asyncio.run(listed(lambda request: answers.answer(request, read), 0, len(stored), most))
@@ -174,6 +174,6 @@ def test_little_is_done_in_one_turn_of_the_loop() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizes_module, "event_starts", noted)
         request = wire.ListEventSizes(1, S, 0, 0, len(stored), 1_000_000, "")
-        uvloop.run(SizesOfEvents(Rota()).answer(request, read))
+        uvloop.run(SizesOfEvents(FairScheduler()).answer(request, read))
     assert sum(blocks) == 50_000
     assert max(blocks) < 10 * EVENT_SIZES_A_TURN

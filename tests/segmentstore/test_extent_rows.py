@@ -12,12 +12,12 @@ import pytest
 from nadi.errors import DamagedStateError
 from nadi.segmentstore.state import extent_rows
 from nadi.segmentstore.state.check import inspect_file
-from nadi.segmentstore.state.checked import STATE_KEY, TABLES
+from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.commit import Commit
 from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
-from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
+from nadi.segmentstore.state.stored import PAIR, ContainerState, pack_extent, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
 
 CHUNK = "container-0/000000000001/0"
@@ -30,7 +30,7 @@ def metadata(tmp_path: Path) -> Iterator[Metadata]:
     opened = Metadata(tmp_path / "state", 0)
     for segment in SEGMENTS:
         opened.commit(record_changes(SegmentRecord(segment, f"s/t/{segment}.#epoch.0", Kind.STREAM, 0)))
-    opened.commit([("state", STATE_KEY, encode_state(9, 4))])
+    opened.commit([state_change(ContainerState(9, 4))])
     yield opened
     opened.close()
 

@@ -14,7 +14,7 @@ from nadi.model.framing import frame_events
 from nadi.observe.metrics import Distribution, Sample
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.figures import MEANINGS, samples
+from nadi.segmentstore.metrics import MEANINGS, samples
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store

@@ -22,7 +22,7 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.container.container import Container, Phase
 from nadi.segmentstore.datafolder import container_number
-from nadi.segmentstore.doors.replies import Replies
+from nadi.segmentstore.server.replies import Replies
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 from tests.support.waiting import until_async
@@ -252,6 +252,8 @@ def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
             await asyncio.sleep(0)
             turn += 1
 
+    monkeypatch.setattr(Replies, "fail", counted)
+
     async def test() -> None:
         async with two_stores(tmp_path) as stores:
             peer = await connect(stores.one.address)
@@ -259,7 +261,6 @@ def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
             for writer in writers:
                 await setup_id(peer, THERE, writer)
             counting = asyncio.create_task(turns())
-            monkeypatch.setattr(Replies, "fail", counted)
             await stores.one.give_up(1)
             counting.cancel()
             assert all([is_told(await peer.receive()) for _ in writers])

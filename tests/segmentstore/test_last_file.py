@@ -22,7 +22,6 @@ from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.operations import Create
 from nadi.segmentstore.state.records import Kind
 from nadi.segmentstore.tier1 import fence, writer
-from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.writer import FrameWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -75,16 +74,13 @@ def test_a_log_knows_its_last_file(tmp_path: Path) -> None:
         assert fence.latest(tmp_path, log_id) == number
         assert fence.latest(tmp_path, other) == 0, "that of another log says nothing"
     file = tmp_path / fence.LATEST_FILE
-    assert file.stat().st_size == 1024
     whole = file.read_bytes()
-    for torn in range(0, 1024, 7):
+    for torn in range(len(whole)):
         file.write_bytes(whole[:torn] + bytes([whole[torn] ^ 1]) + whole[torn + 1 :])
-        assert fence.latest(tmp_path, log_id) in (2, 3), "the other place holds"
-    fence.forget(tmp_path)
-    assert fence.latest(tmp_path, log_id) == 0
+        assert fence.latest(tmp_path, log_id) == 0, "it isn't known"
 
 
-def test_a_log_whose_last_file_is_missing_is_refused_and_may_be_cut_there(tmp_path: Path) -> None:
+def test_a_log_whose_last_file_is_missing_is_refused(tmp_path: Path) -> None:
     for _ in range(2):
         write(tmp_path, frames(30))  # some files, by an owner each
     last = [path for path in sorted(tmp_path.glob("log-*.nadi")) if path.read_bytes()[:8] == b"nadi-log"][-1]
@@ -94,8 +90,6 @@ def test_a_log_whose_last_file_is_missing_is_refused_and_may_be_cut_there(tmp_pa
     with pytest.raises(CorruptLogError, match="the last in use") as refused:
         read(tmp_path)
     assert Path(refused.value.file) == last
-    cut(tmp_path, last, 0)
-    assert 0 < len(read(tmp_path)) < 60
 
 
 def test_a_start_without_the_last_file_can_be_killed_at_any_step_of_its_first_append(

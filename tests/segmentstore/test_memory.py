@@ -11,10 +11,10 @@ import pytest
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors import appends as connection_appends
-from nadi.segmentstore.doors.appends import Append
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.segments import find
+from nadi.segmentstore.server import appends as connection_appends
+from nadi.segmentstore.server.appends import Append
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Extent, FrameRef
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store

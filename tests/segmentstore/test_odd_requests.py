@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.segmentstore.doors.segments import _updated
+from nadi.segmentstore.server.segments import _updated
 from nadi.throttled_log import SeldomWarning
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode

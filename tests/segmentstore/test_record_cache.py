@@ -19,7 +19,7 @@ from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.recovery import localparts
-from nadi.segmentstore.state import record_cache
+from nadi.segmentstore.state import machine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
@@ -151,8 +151,8 @@ class Story:
 def test_few_records_in_memory_answer_as_many_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     few, many = Story(seed), Story(seed)
     with monkeypatch.context() as tight:
-        tight.setattr(record_cache, "RECORDS_IN_MEMORY", 1)
-        tight.setattr(record_cache, "RECORD_ATTRIBUTES_IN_MEMORY", 1)
+        tight.setattr(machine, "RECORDS_IN_MEMORY", 1)
+        tight.setattr(machine, "RECORD_ATTRIBUTES_IN_MEMORY", 1)
         uvloop.run(few.run(tmp_path / "few", lives=2, steps=120))
     uvloop.run(many.run(tmp_path / "many", lives=2, steps=120))
     assert few.replies == many.replies
@@ -160,7 +160,7 @@ def test_few_records_in_memory_answer_as_many_do(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_waiting_reader_keeps_its_segment_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_cache, "RECORDS_IN_MEMORY", 1)
+    monkeypatch.setattr(machine, "RECORDS_IN_MEMORY", 1)
 
     async with open_store(tmp_path, 1) as (store, peer):
         for segment in STREAMS:

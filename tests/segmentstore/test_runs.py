@@ -23,7 +23,6 @@ from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import reading
 from nadi.segmentstore.tier1 import runs as runs_module
-from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runs import RunFile, run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -381,29 +380,6 @@ async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeyp
         assert not beside(store)
         assert not runs_in(tmp_path)
         await assert_read(store, S, writer.data)
-
-
-async def test_a_cut_log_keeps_the_files_beside_it(tmp_path: Path) -> None:
-    async with open_store(tmp_path / "a", 1) as (store, peer):
-        writer = await Writer(peer, S).begin()
-        await warm(writer, store)
-        await writer.append(LARGE)
-        (extent,) = beside(store)
-        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
-    log = tmp_path / "b" / "container-0" / "log"
-    assert extent.frame is not None
-    assert extent.frame.address is not None
-    last = max(path.name for path in log.glob("log-*"))
-    told = cut(log, last, extent.frame.address.offset // 4096 * 4096)
-    (aside,) = log.glob("runs.damaged-*")
-    assert aside.name in told
-    async with open_store(tmp_path / "b", 1) as (store, _):
-        await assert_read(store, S, writer.data[: LARGE + 8])
-        await move(store)
-        await checkpointed(store)
-        await asyncio.sleep(0.1)
-        assert not (log / "runs" / run_name(extent.run)).exists()
-    assert (aside / run_name(extent.run)).stat().st_size >= extent.position + extent.length
 
 
 async def test_a_file_that_takes_no_more_has_no_room_that_it_does_not_need(tmp_path: Path) -> None:

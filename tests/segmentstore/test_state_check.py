@@ -12,16 +12,16 @@ import pytest
 
 import nadi
 from nadi.segmentstore.state import check
-from nadi.segmentstore.state.checked import STATE_KEY, inspect
+from nadi.segmentstore.state.checked import inspect
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.stored import encode_state
+from nadi.segmentstore.state.stored import ContainerState, state_change
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     folder = tmp_path / "container-3/state"
     metadata = Metadata(folder, 3)
-    metadata.commit([("state", STATE_KEY, encode_state(9, 4)), ("attributes", bytes(24), b"value")])
+    metadata.commit([state_change(ContainerState(9, 4)), ("attributes", bytes(24), b"value")])
     metadata.close()
     return folder / check.STATE_FILE
 

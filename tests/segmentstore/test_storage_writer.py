@@ -61,7 +61,7 @@ async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
     async with open_store(tmp_path, 1) as (store, peer):
         container, tier2 = store.containers[0], store.storage_writers[0]
         await tier2.stop()
-        monkeypatch.setattr(container.courtesy, "pause", lambda what, work_s: 3600.0)
+        monkeypatch.setattr(container.throttle, "pause", lambda what, work_s: 3600.0)
         for number, segment in enumerate(segments):
             await peer.create(segment)
             await peer.setup(segment, bytes([number]) * 16)

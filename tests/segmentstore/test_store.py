@@ -145,12 +145,12 @@ async def test_a_connection_forgets_the_transient_segments_that_are_no_more(tmp_
         await peer.create(S)
         made = [(await peer.ask(wire.CreateTransientSegment(n, WRITER, S, ""))).segment for n in range(1, 6)]
         (connection,) = store._connections
-        assert connection._commands._transients._names == set(made)
+        assert connection._commands._transients == set(made)
         assert isinstance(await peer.ask(wire.MergeSegments(6, S, made[0], "")), wire.SegmentsMerged)
         assert isinstance(await peer.ask(wire.DeleteSegment(7, made[1], "")), wire.SegmentDeleted)
         merged = await peer.ask(wire.MergeSegmentsBatch(8, S, tuple(made[2:4]), ""))
         assert isinstance(merged, wire.SegmentsBatchMerged)
-        assert connection._commands._transients._names == {made[4]}
+        assert connection._commands._transients == {made[4]}
 
 
 async def test_transient_segments_go_with_their_connection(tmp_path: Path) -> None:

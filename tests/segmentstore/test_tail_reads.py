@@ -12,8 +12,8 @@ import uvloop
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.reads import Reads
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.server.reads import Reads
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store

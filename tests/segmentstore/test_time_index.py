@@ -23,9 +23,9 @@ from nadi.limits import (
     TIMES_INDEXED_AT_ONCE,
 )
 from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.state import machine, time_index
 from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state import record_cache, time_index
 from nadi.segmentstore.state.machine import Checkpoint, StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
@@ -194,7 +194,7 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
     now_ms, model, went_back = BEGIN_MS, Model(), False
     answers: dict[int, int] = {}  # what was told of a moment
     with pytest.MonkeyPatch.context() as patch, world() as live, world() as replayed:
-        patch.setattr(record_cache, "RECORDS_IN_MEMORY", 0)
+        patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
         with live.frame(now_ms) as frame:
             frame.emit(op.Create(SEGMENT, S, Kind.STREAM, now_ms))
         sources = SOURCE
@@ -326,7 +326,7 @@ event_step: st.SearchStrategy[tuple[str, list[int | None]]] = st.one_of(
 def test_times_of_events_are_located_however_disordered_they_are(steps: list[tuple[str, list[int | None]]]) -> None:
     model, sealed = Timed(), False
     with pytest.MonkeyPatch.context() as patch, world() as live:
-        patch.setattr(record_cache, "RECORDS_IN_MEMORY", 0)
+        patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
         with live.frame(BEGIN_MS) as frame:
             frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
         for what, values in steps:

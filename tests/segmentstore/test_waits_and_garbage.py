@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from nadi.limits import CONNECTION_READS_WAITING
-from nadi.segmentstore.doors.reads import Reads
+from nadi.segmentstore.server.reads import Reads
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import connect, open_store
 

@@ -17,9 +17,7 @@ CALLS = {"to_thread", "run_in_executor", "now", "utcnow", "today", "urandom"}
 MAY = {  # what stands behind a seam, or names things in a folder
     "segmentstore/tier1/files.py": "the log's own thread, its id, and how long its disk takes",
     "segmentstore/tier1/runs.py": "its pools, which it hands to the runtime; a buffer and a lock for their threads",
-    "segmentstore/tier1/supply.py": "the thread that makes the log's files ready",
-    "segmentstore/tier1/recovery.py": "a thread that reads the log ahead while it is opened",
-    "segmentstore/tier1/cut.py": "the time in a name, for a repair",
+    "segmentstore/tier1/writer.py": "the thread that makes the log's files ready",
     "segmentstore/tier1/disk.py": "the time in the name of what is set aside in a folder",
     "controller/state/history.py": "its pool, which it hands to the runtime",
 }

@@ -20,12 +20,12 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Request
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService, TokenCheck
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import ContainerParts
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.local import InnerDoor
+from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
@@ -96,8 +96,8 @@ class MemoryStore:
         self.container = MemoryContainer()
         self.connections: dict[Connection, None] = {}
         self.refused: list[object] = []  # why connections were ended
-        self._rota = Rota()
-        self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._rota)
+        self._scheduler = FairScheduler()
+        self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._scheduler)
         self._service = SegmentService(
             self._container_of, self._reader, TokenCheck(None), self.container._runtime, lambda: [self.container.load]
         )
@@ -130,7 +130,7 @@ class MemoryStore:
             self.connections,
             lambda _, reason: self.refused.append(reason),
             self._budget,
-            self._rota,
+            self._scheduler,
         )
 
     # --- for tests: what it holds, and changes by somebody else ---------------------------------------

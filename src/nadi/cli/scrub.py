@@ -73,7 +73,7 @@ def _tell(report: ScrubReport, *, status: bool) -> None:
         + (f"damaged places: {last.damages:,}" if last.damages else "nothing is damaged")
     )
     if last.rewritten_bytes:
-        say(f"  rewrote chunks without checksums or with a damaged description: {last.rewritten_bytes:,} bytes")
+        say(f"  rewrote chunks with a damaged description: {last.rewritten_bytes:,} bytes")
     for text in last.damaged:
         say(f"  {text}")
     if last.damages > len(last.damaged):

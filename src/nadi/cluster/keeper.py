@@ -1,11 +1,11 @@
-"""Keeps what a server has in step with what it is to have: it claims containers, hands them over, and lets go of those
-that others have claimed.
+"""Keeps what a server has in step with what it is to have: it claims containers, hands them over, and drops those that
+others have claimed.
 
 Each second, more often while containers of a dead server are to be taken, and as soon as a server comes or goes, it
 reads the records that have changed and does what `decisions` says. A hand-over is announced first, so that the target
 and all who send clients there look closely; the owner brings its snapshot up to date, stops, and releases the
-container, and the target claims it at once. Whatever a server gives away or takes over at one time is prepared side by
-side; only what closes a container, or opens it, goes one by one.
+container, and the target claims it at once. Several are prepared side by side; only closing or opening a container goes
+one by one.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ async def _nothing(number: int) -> None:
 
 
 class Keeper:
-    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen.
-
-    on_taken: awaited once a container is here, on_leaving before it is handed over or when it was lost, with its
-    number. on_looked: called when records and servers were looked at. `moves` counts what has moved.
-    """
+    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen. on_taken:
+    awaited once a container is here, on_leaving before it is handed over or when it was lost, with its number.
+    on_looked: called when records and servers were looked at. `moves` counts what has moved."""
 
     def __init__(
         self,
@@ -90,13 +88,10 @@ class Keeper:
         self.moves = Moves()
         self._complaints = Complaints(log, "%s, and it tries again")
 
-    # --- life ----------------------------------------------------------------------------------------
-
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="keeper")
 
     def wake(self) -> None:
-        """Something has changed: look at once."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -137,7 +132,6 @@ class Keeper:
             log.info("container %d is left to whoever finds this server gone: %s", number, error)
 
     def load(self) -> Load:
-        """What this server tells the others of its work."""
         now, counted = self._runtime.monotonic(), self._counted
         logged = {container.number: container.checkpoints.logged_bytes for container in self._store.containers}
         more = sum(max(0, size - counted.get(number, size)) for number, size in logged.items())
@@ -158,8 +152,6 @@ class Keeper:
             self._leaving[leaving] = None
             leaving.add_done_callback(self._leaving.pop)
         self.wake()
-
-    # --- deciding ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -268,8 +260,6 @@ class Keeper:
 
         self._moving[number] = asyncio.create_task(moved(), name=f"move-{number}")
 
-    # --- taking --------------------------------------------------------------------------------------
-
     async def _claim(self, claim: Claim) -> None:
         seen = self._watch.seen[claim.container].stored
         owner = seen.record.owner if not seen.record.released else ""
@@ -319,8 +309,6 @@ class Keeper:
         others = [server for server in order if server != self.me]
         if failures % CLUSTER_FAILED_TAKES == 0 and others and parts.epoch > 0:
             await self._records.release(number, parts.epoch, others[0])
-
-    # --- handing over --------------------------------------------------------------------------------
 
     async def _hand_over(self, release: Release) -> None:
         number, parts = release.container, self._parts[release.container]

@@ -1,7 +1,5 @@
-"""Where everything is, as far as this server knows: which address to ask for a container, or for the controller.
-
-A hash says in which container of a cluster a segment is, as in one server; but the controller's records are all in
-container 0, so that whoever has that one can run the controller, and reaches them without a network.
+"""Where everything is, as far as this server knows: which address to ask for a container, or for the controller. The
+controller's records are all in container 0, so that whoever has that one can run the controller without a network.
 """
 
 from __future__ import annotations
@@ -56,11 +54,9 @@ class Map:
         )
 
     def stores(self) -> set[str]:
-        """The addresses of all stores that have containers."""
         return {self.store_of(number) for number in range(self._count)} - {""}
 
     def controllers(self) -> list[tuple[str, int]]:
-        """Where clients may ask: the gRPC doors of all servers."""
         members = self.membership.members if self.membership is not None else {}
         return [_endpoint(peer.member.controller) for peer in members.values() if peer.is_alive and peer.member]
 

@@ -46,17 +46,14 @@ log = logging.getLogger(__name__)
 
 
 class Load(NamedTuple):
-    """What a server tells the others of its work."""
-
     containers: int = 0
     bytes_per_s: float = 0.0
 
 
 class Membership:
-    """me: what the server says of itself; its counter, nonce and load are filled in with each beat.
-    load: what it has to do, asked with each beat.
-    on_change: called when somebody came, went, or began to drain, and when a term of the lease began. Neither may fail.
-    """
+    """me: what the server says of itself; its counter, nonce and load are filled in with each beat. load: what it has
+    to do, asked with each beat. on_change: called when somebody came, went, or began to drain, and when a term of the
+    lease began. Neither may fail."""
 
     def __init__(
         self,
@@ -79,8 +76,6 @@ class Membership:
         self._since = -math.inf  # when this server joined, or began to drain
         self.lease_is_valid = self._lease.is_valid
 
-    # --- life ---------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Begin to beat and to look. The server has joined as soon as its `term` is 1."""
         self._spawn(self._beat_for_ever(), self._tasks)
@@ -94,9 +89,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Stop, and remove the entry, so that nobody waits for this server's death. It answers no reads any more.
-
-        Returns in the end, even if the registry can't be reached; then the others notice by themselves.
-        """
+        Returns in the end, even if the registry can't be reached; then the others notice by themselves."""
         self._lease.end()
         for task in self._tasks:
             task.cancel()
@@ -110,8 +103,6 @@ class Membership:
                 log.warning("server %s couldn't remove its entry from the registry: %s", self._me.id, error)
             else:
                 return
-
-    # --- this server --------------------------------------------------------------------------------
 
     lease_is_valid: Callable[[], bool]
     """Whether this server may answer reads: for so long after it sent its last beat that succeeded, nobody takes it for
@@ -129,8 +120,6 @@ class Membership:
         read from a container that it claims if that call began in this term, and was answered."""
         self._lease.affirm(term)
 
-    # --- the others ---------------------------------------------------------------------------------
-
     @property
     def beat_s(self) -> float:
         return self._pace.beat_s
@@ -143,7 +132,6 @@ class Membership:
         return mine | self._view.peers()
 
     def has_takers(self) -> bool:
-        """Whether any other server takes containers, as far as this one sees."""
         peers = self._view.peers().values()
         return any(one.is_alive and one.member is not None and not one.member.is_draining for one in peers)
 
@@ -158,11 +146,7 @@ class Membership:
 
     async def is_dead(self, server: str) -> bool:
         """Ask the registry once more whether a server that counts as dead is still as silent as it was. To be asked
-        between reading a container's record and claiming it: lists may be stale.
-
-        Raises:
-            UnavailableError: it can't answer.
-        """
+        between reading a container's record and claiming it: lists may be stale. UnavailableError: it can't answer."""
         if not self._view.is_dead(server):
             return False
         changes = self._view.changes
@@ -171,7 +155,6 @@ class Membership:
         return self._view.is_dead(server)
 
     def view(self, holdings: Mapping[int, Holding], containers: int) -> View:
-        """What `placement.decisions` decides by."""
         now = self._runtime.monotonic()
         mine = {self._me.id: Server(self._since, True, self._me.is_draining)} if self.term else {}
         return View(
@@ -184,8 +167,6 @@ class Membership:
             is_current=self._view.is_current(now),
             stable_since=self.stable_since,
         )
-
-    # --- beating ------------------------------------------------------------------------------------
 
     async def _beat_for_ever(self) -> None:
         due = self._runtime.monotonic()
@@ -204,10 +185,7 @@ class Membership:
     async def _try_to_beat(self) -> bool:
         containers, bytes_per_s = self._load()
         self._me = self._me.but(
-            counter=self._me.counter + 1,
-            nonce=self._runtime.unique(),
-            containers=containers,
-            bytes_per_s=bytes_per_s,
+            counter=self._me.counter + 1, nonce=self._runtime.unique(), containers=containers, bytes_per_s=bytes_per_s
         )
         sent = self._runtime.boottime()
         try:
@@ -228,8 +206,6 @@ class Membership:
                 "server %s was silent for too long: it reads again when it has renewed its records", self._me.id
             )
         self._on_change()
-
-    # --- looking ------------------------------------------------------------------------------------
 
     async def _look_for_ever(self) -> None:
         clock, due = self._runtime.monotonic, self._runtime.monotonic()
@@ -301,8 +277,6 @@ class Membership:
     def _tell(self, changes: int) -> None:
         if self._view.changes != changes:
             self._on_change()
-
-    # --- both ---------------------------------------------------------------------------------------
 
     async def _in_time(self, call: Awaitable[T], limit_s: float = CLUSTER_CALL_S) -> T:
         """UnavailableError if there is no answer by then."""

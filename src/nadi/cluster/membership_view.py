@@ -15,9 +15,6 @@ than the last one, for an old list may show it too.
 
 With each beat an entry's version changes, which lists tell for all servers at once. The values are read when somebody
 is new, and then every few seconds: with n servers, reading all of them each second would be n * n calls.
-
-`Member` is what a server says of itself to the others, in its entry `servers/<id>` of the registry; `MembershipPace`
-says how fast a cluster's servers do so, and when they take each other for dead.
 """
 
 from __future__ import annotations
@@ -83,8 +80,6 @@ class MembershipView:
         self.stable_since = -math.inf  # the last change of who lives, and of who drains,
         self.changes = 0  # and how many there were
 
-    # --- what is asked ------------------------------------------------------------------------------
-
     def name(self, owners: Collection[str]) -> None:
         """These are named in records: they are looked up if they have no entry, and remembered as long as named."""
         self._named = frozenset(owners) - {self._me}
@@ -111,14 +106,10 @@ class MembershipView:
         silent = [watched.heard for watched in self._watched.values() if watched.is_alive]
         return math.inf if self._is_blind or not silent else min(silent) + self._pace.dead_s
 
-    # --- what is answered ---------------------------------------------------------------------------
-
     def failed(self) -> None:
-        """A look failed."""
         self._is_blind = True
 
     def listed(self, versions: Mapping[str, str], began: float, ended: float) -> None:
-        """A look succeeded: the versions of the entries, by server."""
         if self._is_blind or (self._looked is not None and began > self._looked + self._pace.dead_s):
             for watched in self._watched.values():
                 watched.heard = ended
@@ -184,8 +175,6 @@ class MembershipView:
         self.stable_since = now
         self.changes += 1
 
-    # --- what is known ------------------------------------------------------------------------------
-
     def peers(self) -> dict[str, Peer]:
         return {
             server: Peer(server, watched.member, watched.is_alive, watched.since, watched.heard)
@@ -206,14 +195,11 @@ class MembershipView:
         }
 
     def is_dead(self, server: str) -> bool:
-        """Whether it is known to be; False for one that is unknown."""
         watched = self._watched.get(server)
         return watched is not None and not watched.is_alive and not watched.is_listed
 
     def is_current(self, now: float) -> bool:
         return not self._is_blind and self._looked is not None and now < self._looked + self._pace.dead_s
-
-    # --- what is forgotten --------------------------------------------------------------------------
 
     def obsolete(self, now: float) -> list[str]:
         """Whose entries are to be deleted: of those dead for a day, and of the longest dead if there are many."""
@@ -244,8 +230,8 @@ FOLDER = "servers/"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of an entry, as a line of JSON with its checksum. Fields that a later version adds are ignored, so they
-    may be added at any time.
+    """What a server says of itself, in its entry `servers/<id>`: a line of JSON with its checksum. Fields that a later
+    version adds are ignored.
 
     id: new with each start of the server. store, controller, rest: addresses, "host:port", where clients reach it.
     version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of its beats, from 1 on;
@@ -298,9 +284,7 @@ CLOCKS_DIFFER_TIMES = 1.25
 @dataclass(frozen=True, slots=True)
 class MembershipPace:
     """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
-
-    InvalidArgumentError if it can't.
-    """
+    InvalidArgumentError if it can't."""
 
     beat_s: float = CLUSTER_BEAT_S
     lease_s: float = CLUSTER_LEASE_S

@@ -1,11 +1,6 @@
 """One server of a cluster, put together: a segment store with the containers that are its share, the controller if
-container 0 is among them, and what answers for the whole cluster. Its stores and its doors are handed in, so it is the
-same over a bucket and in a simulation.
-
-The cluster's one active controller (`Leadership`) is where container 0 is, for its records lie there.
-
-A server that has taken that container runs a controller, which resumes whatever the last one left unfinished. Before
-the container is handed over, or once it is lost, the controller ends. Other servers pass calls on (`proxy`).
+container 0 is among them (`Leadership`), and what answers for the whole cluster. Its stores and its doors are handed
+in, so it is the same over a bucket and in a simulation.
 """
 
 from __future__ import annotations
@@ -46,14 +41,7 @@ from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signin
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
 from nadi.errors import NadiError, RequestTimeoutError
-from nadi.limits import (
-    CLUSTER_BREAK_S,
-    CLUSTER_CALL_S,
-    CLUSTER_DRAIN_S,
-    CLUSTER_LEAVE_S,
-    CLUSTER_START_S,
-    STOP_DOOR_S,
-)
+from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
 from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -99,17 +87,13 @@ class Addresses(NamedTuple):
 
 
 class ClusterNode:
-    """`open` it, let clients in at its `store` and its `proxy`, and `join`.
-
-    stores: the caller's to close. cache: a folder of this server's own, and empty.
-    """
+    """`open` it, let clients in at its `store` and its `proxy`, and `join`. stores: the caller's to close. cache: a
+    folder of this server's own, and empty."""
 
     def __init__(self, stores: Stores, cache: Path, settings: NodeSettings, runtime: Runtime) -> None:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
         self._peer_tls: ssl.SSLContext | None = settings.security.ssl_context()
         self.id = runtime.unique()[:16]
-
-    # --- life ----------------------------------------------------------------------------------------
 
     async def open(self, parts: Ending) -> None:
         """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
@@ -196,9 +180,7 @@ class ClusterNode:
 
     async def settled(self, where: str) -> None:
         """Wait until the cluster has a controller that this server reaches. where: its store, for people.
-
-        RequestTimeoutError: it has none for a long while.
-        """
+        RequestTimeoutError: it has none for a long while."""
         try:
             async with asyncio.timeout(CLUSTER_START_S):
                 while self.leadership.controller is None and not self.map.controller(self.id):
@@ -234,10 +216,7 @@ class ClusterNode:
             log.warning("the containers that are still here can't be closed in time: others take them over as they are")
             self.store.forsake()
 
-    # --- what is asked of it -------------------------------------------------------------------------
-
     def figures(self) -> Figures:
-        """This server's own, now."""
         return Figures(
             len(self.store.containers),
             self.cluster.containers,
@@ -250,7 +229,6 @@ class ClusterNode:
         )
 
     def health(self) -> Component:
-        """What it sees of its cluster."""
         return cluster_health(self.membership, self._watch, self.id)
 
     def controller_elsewhere(self) -> str:
@@ -264,10 +242,7 @@ class ClusterNode:
         return Janitor(engine, registry, chunks, count, self._runtime, log=self._own_log, goes_on=self._cleans, **how)
 
     def _cleans(self) -> bool:
-        """Whether this server is the one that cleans the store."""
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
-
-    # --- what its parts ask ----------------------------------------------------------------------------
 
     def _parts_of(self, number: int, seen: Stored) -> ClusterParts:
         return ClusterParts(
@@ -330,14 +305,12 @@ class Leadership:
         self._lock = asyncio.Lock()
 
     async def taken(self, number: int) -> None:
-        """A container is here now."""
         if number == CONTROLLER_CONTAINER:
             async with self._lock:
                 await self._end()
                 self._task = asyncio.create_task(self._run(), name="controller")
 
     async def leaving(self, number: int) -> None:
-        """A container is about to be handed over, or was lost."""
         if number == CONTROLLER_CONTAINER:
             async with self._lock:
                 await self._end()

@@ -22,8 +22,7 @@ import mmh3
 
 from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S, CLUSTER_TURN_S
 
-CROWDED_TIMES = 1.25
-"""An equal share of containers times this is the most that a server gets. All servers of a cluster must agree on it."""
+CROWDED_TIMES = 1.25  # an equal share of containers times this is the most that a server gets, as all must agree
 
 Placement = tuple[tuple[str, ...], ...]
 
@@ -139,9 +138,6 @@ def decisions(view: View) -> list[Claim | Release]:
     return [*claims, *_releases(view, order)]
 
 
-# --- claiming -------------------------------------------------------------------------------------------------------
-
-
 def _is_to_claim(view: View, holding: Holding, order: tuple[str, ...]) -> bool:
     if view.me not in order:
         return False  # it hasn't joined, or is draining
@@ -166,9 +162,6 @@ def _free_since(view: View, holding: Holding) -> float | None:
     if owner is None or owner.is_alive:
         return None
     return max(owner.since, holding.since)
-
-
-# --- giving away ----------------------------------------------------------------------------------------------------
 
 
 def _releases(view: View, order: Placement) -> Iterator[Release]:

@@ -1,15 +1,8 @@
-"""The seam between a log that is a chain of objects and whatever keeps them: four primitives.
-
-An object is stored once, under a name that nothing had, and never changed. `tests/conformance/test_log_engine.py` says
-what every engine does.
-
-The seam between a cluster and whatever keeps its records: small values by name, changed by compare-and-set.
+"""The seams between a cluster and its store: objects that are written once (`LogEngine`), and small values that are
+changed by compare-and-set (`Registry`). `tests/conformance` has a suite for each.
 
 A version says nothing but whether a value was replaced. Equal values may have equal versions, so whoever sets a value
 makes it unlike any other, with a nonce; this also tells whether a set that got no answer was carried out.
-`tests/conformance/test_registry.py` says what every registry does.
-
-Which names engines and registries take: all of them the same, so that what runs on a folder runs on a store.
 """
 
 from __future__ import annotations
@@ -31,47 +24,29 @@ class Aged(NamedTuple):
 
 
 class LogEngine(Protocol):
-    """Objects by name. Names are of letters, digits, `-`, `.` and `/`, see `names.check_name`; none is both an object
-    and a folder of others. Any number of calls may be in flight, from any number of processes.
+    """Objects by name; none is both an object and a folder of others. Any number of calls may be in flight, from any
+    number of processes.
 
-    All calls raise InvalidNameError for names that not all engines have, and of UnavailableError the kind
-    `failures.RefusedError` where somebody has to mend something, such as credentials that have expired.
+    All calls raise InvalidNameError for names that not all engines have (`check_name`), and UnavailableError if the
+    store can't answer: `failures.RefusedError` where somebody has to mend something, such as credentials that have
+    expired. What was to be stored or deleted may then be so, or come to be so later.
     """
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Store `parts`, end to end, if nothing has that name; whoever is first, is alone.
-
+        """Store `parts`, end to end, if nothing has that name; whoever is first, is alone. StorageFullError: no room.
         True: this call has stored them, durably. False: something has the name, or somebody is just storing it, or the
-        store took this call's own earlier try for another's: only reading it says whose it is.
-
-        Raises:
-            UnavailableError: it isn't known whether it is stored; it may even be stored later.
-            StorageFullError: likewise, for lack of room.
-        """
+        store took this call's own earlier try for another's: only reading it says whose it is."""
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         """The object's bytes from `position` on, `length` of them or up to its end, fewer if it is shorter; None if
-        nothing has the name. What was stored before the call began is found. A bucket that is gone has no name to say
-        so of: that is an error.
-
-        Raises:
-            UnavailableError: the store can't answer.
-        """
+        nothing has the name, but the bucket is there. What was stored before the call began is found."""
 
     def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         """Names that begin with a folder `prefix`, with their sizes in bytes, some at a time: in no order, and what
-        was stored or deleted lately may be wrong. "" is for all.
-
-        Raises:
-            UnavailableError: the store can't answer.
-        """
+        was stored or deleted lately may be wrong. "" is for all."""
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete those of the objects that are there.
-
-        Raises:
-            UnavailableError: some may still be there.
-        """
+        """Delete those of the objects that are there."""
 
     async def close(self) -> None:
         """Let go of connections and threads, those of the registry that was opened with it, too; nothing may be in
@@ -86,55 +61,30 @@ class OwnEngine(LogEngine, Protocol):
 
 
 class Entry(NamedTuple):
-    """A value, and its version."""
-
     value: bytes
     version: str
 
 
 class Registry(Protocol):
-    """Values by name, in folders (`servers/…`). Any number of processes may use it.
-
-    Names and errors are those of a `LogEngine`, whose objects share the names: none is an object and a value.
-    """
+    """Values by name, in folders (`servers/…`). Any number of processes may use it. Names and errors are those of a
+    `LogEngine`, whose objects share the names: none is an object and a value."""
 
     async def get(self, name: str) -> Entry | None:
-        """The newest value: what was set before the call began is found; None if there is none.
-
-        Raises:
-            UnavailableError: it can't answer.
-        """
+        """The newest value: what was set before the call began is found; None if there is none."""
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
-        """Set the value if the name still has that version (None: if it has no value); return the new version.
-
-        None: refused, or this call's own earlier try was taken for another's: only `get` says which.
-
-        Raises:
-            UnavailableError: it isn't known whether it is set; it may even be set later.
-        """
+        """Set the value if the name still has that version (None: if it has no value); return the new version. None:
+        refused, or this call's own earlier try was taken for another's: only `get` says which."""
 
     async def put(self, name: str, value: bytes) -> str:
-        """Set the value, whatever is there, and return its version: for names that one process alone sets.
-
-        Raises:
-            UnavailableError: it isn't known whether it is set; it may even be set later.
-        """
+        """Set the value, whatever is there, and return its version: for names that one process alone sets."""
 
     async def list(self, folder: str) -> dict[str, str]:
-        """The versions of all values in a folder, and below it, by name, as `get` tells them; those
-        that were set lately may be missing or old.
-
-        Raises:
-            UnavailableError: it can't answer.
-        """
+        """The versions of all values in a folder, and below it, by name, as `get` returns them; those that were set
+        lately may be missing or old."""
 
     async def delete(self, name: str) -> None:
-        """Remove the value if there is one.
-
-        Raises:
-            UnavailableError: it may still be there.
-        """
+        """Remove the value if there is one."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9-][A-Za-z0-9.-]*(/[A-Za-z0-9-][A-Za-z0-9.-]*)*")

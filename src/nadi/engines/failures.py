@@ -1,8 +1,7 @@
-"""What an object store's errors mean, said once, in words that have nothing of its credentials.
+"""What an object store's errors mean, in words that have nothing of its credentials.
 
 `obstore`'s own texts have: S3 sends back the session's token that has expired, and an Azure address can hold its
-signature. So its errors end here: what is raised instead has neither their text nor them as its cause. It is made of
-the answer's status, code and message, from which addresses' queries and all secrets known here are cut.
+signature. So what is raised instead is made of the answer's status, code and message, without queries and secrets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folder that servers on one machine share as their store: files that are durable, locks, and what kills leave.
+"""A folder as engine and registry, for servers on one machine.
 
     log/0/1/7                     objects
     servers/ab12                  values
@@ -7,9 +7,7 @@
     .nadi/locks/<number>          held while a value is set whose name has that number
 
 Unfinished files of a process are in use as long as it holds its lock, which the kernel ends with it: whoever opens the
-store next removes what the killed have left. All of this is blocking.
-
-A folder as engine and registry, for servers on one machine: any number of processes may use it.
+store next removes what the killed have left.
 
 An object is written to a file of its own, synced, and linked to its name, which is exclusive. A value is written the
 same way and renamed over the old one, under a lock, with its version before it: 32 digits that no other set has. So a
@@ -44,10 +42,15 @@ _LOCKS = 64
 _LOCK_WAIT_S = 5.0
 _LOCK_PAUSE_S = 0.002
 _FOLDERS_KNOWN = 10_000
+T = TypeVar("T")
+_THREADS = 8  # that wait for the disk
+_SET_THREADS = 4  # others, for they may wait for a lock
+_VERSION_BYTES = 32
+_PAGE = 1_000
 
 
 class Folder:
-    """root: made if it isn't there."""
+    """root: made if it isn't there. All calls block."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
         self.root, self._runtime = root, runtime
@@ -87,10 +90,8 @@ class Folder:
             os.close(lock)  # which gives up the lock
 
     def setting(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Around a change of a value: nobody else changes it.
-
-        UnavailableError: a process has it and doesn't give it up, as one that was stopped (SIGSTOP).
-        """
+        """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
+        up, as one that was stopped (SIGSTOP)."""
         return self._locked(self._ours / "locks" / str(crc32(name.encode()) % _LOCKS))
 
     @contextlib.contextmanager
@@ -114,9 +115,7 @@ class Folder:
 
     def give_name(self, name: str, give: Callable[[Path], object]) -> None:
         """Give a file its name by `give`; it is durable when this returns, and the folders that lead to it are.
-
-        FileExistsError: `give` says so; but what has the name is durable then, too.
-        """
+        FileExistsError: `give` says so; but what has the name is durable then, too."""
         path = self.root / name
         try:
             try:
@@ -141,7 +140,6 @@ class Folder:
         self._durable.add(folder)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove the files that are there."""
         folders = set()
         for name in names:
             path = self.root / name
@@ -152,7 +150,6 @@ class Folder:
             sync_folder(folder)
 
     def walk(self, prefix: str) -> Iterator[tuple[str, Path]]:
-        """Names and files below a folder."""
         waiting = [self.root / prefix.strip("/")]
         while waiting:
             folder = waiting.pop()
@@ -202,26 +199,15 @@ def _in_use(path: Path) -> bool:
         os.close(lock)
 
 
-T = TypeVar("T")
-_THREADS = 8  # that wait for the disk
-_SET_THREADS = 4  # others, for they may wait for a lock
-_VERSION_BYTES = 32
-_PAGE = 1_000
-
-
 async def open_files(root: Path, runtime: Runtime) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both.
-
-    UnavailableError: it can't be made or written.
-    """
+    """The engine and the registry of that folder; closing the engine closes both. UnavailableError: it can't be made or
+    written."""
     folder = await runtime.in_thread(_in_words, f"open {root}", Folder, root, runtime)
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
 
 
 class _Files:
-    """What engine and registry have in common."""
-
     def __init__(self, folder: Folder, runtime: Runtime, threads: ThreadPoolExecutor) -> None:
         self._folder, self._runtime = folder, runtime
         self.threads = threads
@@ -231,8 +217,6 @@ class _Files:
 
 
 class FileEngine(_Files):
-    """A `LogEngine` over a folder."""
-
     def __init__(self, folder: Folder, runtime: Runtime, threads: ThreadPoolExecutor, registry: FileRegistry) -> None:
         super().__init__(folder, runtime, threads)
         self._registry = registry
@@ -257,7 +241,7 @@ class FileEngine(_Files):
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         files = self._folder.walk(prefix)
         while page := await self._in_thread(f"list {prefix}", _page, files):
-            yield {name: size for name, size in page.items() if size is not None}
+            yield {name: size for name, size in page if size is not None}
 
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -271,8 +255,6 @@ class FileEngine(_Files):
 
 
 class FileRegistry(_Files):
-    """A `Registry` over a folder."""
-
     async def get(self, name: str) -> Entry | None:
         check_name(name)
         data = await self._in_thread(f"read {name}", _read, self._folder.root / name)
@@ -336,19 +318,9 @@ def _read(path: Path, position: int = 0, length: int | None = None) -> bytes | N
         if not stat.S_ISREG(status.st_mode):
             return None
         left = max(status.st_size - position, 0)
-        return _read_exactly(file, position, left if length is None else min(left, length))
+        return os.pread(file, left if length is None else min(left, length), position)  # no object has 2 GiB
     finally:
         os.close(file)
-
-
-def _read_exactly(file: int, position: int, length: int) -> bytes:
-    data = os.pread(file, length, position)
-    while len(data) < length:  # one call reads 2 GiB at most
-        more = os.pread(file, length - len(data), position + len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _version(path: Path) -> str | None:
@@ -356,9 +328,9 @@ def _version(path: Path) -> str | None:
     return None if found is None else found.decode()
 
 
-def _page(files: Iterator[tuple[str, Path]]) -> dict[str, int | None]:
-    """Sizes, by name; None if it is gone by now."""
-    return {name: _size(path) for name, path in islice(files, _PAGE)}
+def _page(files: Iterator[tuple[str, Path]]) -> list[tuple[str, int | None]]:
+    """Names and sizes; None if it is gone by now."""
+    return [(name, _size(path)) for name, path in islice(files, _PAGE)]
 
 
 def _size(path: Path) -> int | None:

@@ -1,12 +1,10 @@
-"""What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all. So there
-is one cluster under a URL, and its number of containers never changes.
+"""What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all.
 
     {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000} <checksum>
 
 A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
 so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
-
-Beside it is the key that its servers sign tokens with, for each other: whoever may read the bucket may act as one.
+Beside it is the key that its servers sign tokens with: whoever may read the bucket may act as one.
 """
 
 from __future__ import annotations
@@ -53,8 +51,6 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class OwnLog(NamedTuple):
-    """A log that isn't in the cluster's store."""
-
     name: str
     engine: OwnEngine
 
@@ -69,11 +65,7 @@ class _Turn(msgspec.Struct):
 
 async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> Cluster | None:
     """The cluster of this store, None if there is none yet. log_name: see `LogId`; "" is a log in the store.
-
-    Raises:
-        InvalidArgumentError: its log has another name.
-        StoreError, UnavailableError: as `open_cluster`.
-    """
+    InvalidArgumentError: its log has another name. StoreError, UnavailableError: as `open_cluster`."""
     found = await _got(engine, _NAME, runtime)
     if found is None:
         return None
@@ -125,12 +117,8 @@ def check_count(containers: int | None) -> None:
 
 
 async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
-    """The cluster of this store, for somebody who doesn't serve it.
-
-    Raises:
-        StoreError: there is none, or it was written by another version, or the store refuses.
-        UnavailableError: it gives no answer for a long while.
-    """
+    """The cluster of this store, for somebody who doesn't serve it. StoreError: there is none, or it was written by
+    another version, or the store refuses. UnavailableError: it gives no answer for a long while."""
     found = await _got(engine, _NAME, runtime)
     if found is None:
         raise StoreError(f"there is no {_NAME} in this store, so no cluster: correct the URL")
@@ -242,12 +230,8 @@ def _decoded(data: bytes) -> Cluster:
 
 
 async def signing_key(engine: LogEngine, runtime: Runtime) -> bytes:
-    """The 32 bytes that the cluster's servers sign tokens with, made if there are none.
-
-    Raises:
-        StoreError: they are damaged, or the store refuses.
-        UnavailableError: it gives no answer for a long while.
-    """
+    """The 32 bytes that the cluster's servers sign tokens with, made if there are none. StoreError: they are damaged,
+    or the store refuses. UnavailableError: it gives no answer for a long while."""
     found = await _got(engine, _KEY, runtime)
     if found is None:
         chance = "".join(runtime.unique() for _ in range(4))  # 122 bits each, of the system's own

@@ -1,10 +1,8 @@
 """An object store as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
 
-Nothing is tried again here, for a second try would meet the first one's object and be told that it exists: that is
-for the caller, who reads what is there. `obstore` reports a 409, where nothing was stored, as existing, too.
-
-A registry's versions are etags, which all stores list. GCS compares generations instead, which its listings don't have:
-there a compare-and-set first asks which generation has the etag. Only a replacement by equal bytes keeps an etag.
+Nothing is tried again here, for a second try would meet the first one's object and be told that it exists. A registry's
+versions are etags, which all stores list. GCS compares generations instead, which its listings don't have: there a
+compare-and-set first asks which generation has the etag.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ _PAGE = 1_000
 
 
 class _Objects:
-    """What engine and registry have in common."""
-
     def __init__(self, remote: RemoteStore) -> None:
         self._store, self._scheme, self._secrets = remote
 
@@ -49,7 +45,6 @@ class _Objects:
         raise problem
 
     async def _found(self, name: str, work: Awaitable[T]) -> T | None:
-        """What is read; None if it isn't there."""
         try:
             return await work
         except FOREIGN as error:
@@ -67,17 +62,13 @@ class _Objects:
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectMeta]]:
         folder = prefix.rstrip("/")
-        pages = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
-        while True:
-            try:
-                page = await anext(pages)
-            except StopAsyncIteration:
-                return
-            except FOREIGN as error:
-                problem = told(f"list {prefix}", error, self._secrets)
-                break
-            # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
-            yield [meta for meta in page if meta["path"] not in ("", folder)]
+        try:
+            async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
+                # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
+                yield [meta for meta in page if meta["path"] not in ("", folder)]
+            return
+        except FOREIGN as error:
+            problem = told(f"list {prefix}", error, self._secrets)
         raise problem
 
     async def _delete(self, names: Sequence[str]) -> None:
@@ -101,8 +92,6 @@ class _Objects:
 
 
 class ObjectEngine(_Objects):
-    """A `LogEngine` over an object store."""
-
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         # an iterator: obstore puts them together in a thread of its own, while the loop continues
         return await self._put(name, iter(parts), "create") is not None
@@ -140,10 +129,8 @@ class ObjectEngine(_Objects):
         await self._delete(names)
 
     async def keeps_versions(self, name: str) -> bool:
-        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell.
-
-        UnavailableError: the store can't answer.
-        """
+        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell. UnavailableError:
+        the store can't answer."""
         meta = await self._meta(name)
         return self._scheme in ("s3", "az") and meta is not None and meta["version"] not in (None, "null")
 
@@ -152,8 +139,6 @@ class ObjectEngine(_Objects):
 
 
 class ObjectRegistry(_Objects):
-    """A `Registry` over an object store."""
-
     async def get(self, name: str) -> Entry | None:
         found = await self._get(name)
         if found is None:

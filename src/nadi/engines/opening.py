@@ -22,10 +22,8 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
     For a cluster: `open_of_chunks` takes HDFS, too.
 
     Closing the engine closes both. config: see `remote_store`. Nothing is asked of a remote store yet: see `prove`.
-
-    Raises:
-        InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
-        UnavailableError: the folder can't be used.
+    InvalidArgumentError: it isn't such a URL, or the configuration lacks something. UnavailableError: the folder can't
+    be used.
     """
     check_shared(url)
     folder = folder_of(url, **config)

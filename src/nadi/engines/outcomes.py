@@ -1,10 +1,7 @@
-"""What a server asks of its store as it starts: with patience for one that is busy, and none for one that refuses.
-
-What became of a call: one home for the rule that "refused" may be one's own earlier try, or nobody's at all.
-
-An engine or a registry may take a caller's own write for another's, or refuse one though nothing is there. So whoever
-is refused reads what is there. Each function makes one try, and may be called again with the same values, which nobody
-else writes, until it gives an answer.
+"""What became of a call: an engine or a registry may take a caller's own write for another's, or refuse one though
+nothing is there. So whoever is refused reads what is there. `stored` and `was_set` make one try, and may be called
+again with the same values, which nobody else writes, until they give an answer; `…_patiently` does so for a server
+that starts.
 """
 
 from __future__ import annotations
@@ -35,10 +32,8 @@ class Patience:
         )
 
     async def pause(self, error: UnavailableError | None = None) -> None:
-        """Before the next try. error: of this one; None if its answers contradict each other.
-
-        StoreError: the store refuses, or contradicts itself to the end. UnavailableError: it gives no answer.
-        """
+        """Before the next try. error: of this one; None if its answers contradict each other. StoreError: the store
+        refuses, or contradicts itself to the end. UnavailableError: it gives no answer."""
         if isinstance(error, RefusedError):
             raise StoreError(str(error)) from None
         if self._runtime.monotonic() >= self._until:
@@ -82,10 +77,7 @@ class ContradictionError(UnavailableError):
 
 async def stored(engine: LogEngine, name: str, parts: Sequence[Buffer]) -> memoryview | None:
     """None: `parts`, end to end, are what the name has, durably; else what somebody else has stored there first.
-
-    Raises:
-        UnavailableError: it isn't known.
-    """
+    UnavailableError: it isn't known."""
     if await engine.create(name, parts):
         return None
     there = await engine.get(name)
@@ -96,10 +88,7 @@ async def stored(engine: LogEngine, name: str, parts: Sequence[Buffer]) -> memor
 
 async def was_set(registry: Registry, name: str, value: bytes, version: str | None) -> Entry | None:
     """The entry if `value` was set, by this try or an earlier one; None if the name has another version by now.
-
-    Raises:
-        UnavailableError: it isn't known.
-    """
+    UnavailableError: it isn't known."""
     new = await registry.compare_and_set(name, value, version)
     if new is not None:
         return Entry(value, new)

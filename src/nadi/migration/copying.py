@@ -122,7 +122,7 @@ class Copier:
         if found is None:  # of an earlier version, or damaged
             boundaries = boundaries_of([] if piece.continues else [0], piece.length)
             held = piece.number, piece.segment, piece.offset, piece.length
-            return ChunkDescription(1, piece.target, *held, BLOCK_BYTES, checksums, boundaries)
+            return ChunkDescription(piece.target, *held, checksums, boundaries)
         number = self._division.number(piece.source, found.segment_id)
         return replace(found, container=piece.target, segment_id=number, checksums=checksums)
 

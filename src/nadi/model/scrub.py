@@ -10,7 +10,7 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
 
     asked: somebody waits for it; else it is the weekly one. read_bytes: of segments' data so far, of total_bytes.
     records, state_bytes, snapshot_bytes: of the states and their snapshots, so far. rewritten_bytes: of chunks that
-    were stored again: those of earlier versions, without checksums, and those whose description was damaged.
+    were stored again, as their description was damaged.
     damages: how many damaged places were found; `damaged` describes the first of them in words.
     renewals: how many damaged places cost nothing because there is another copy of what they held;
     `renewed` describes the first of them.

@@ -1,30 +1,20 @@
-"""What a segment store counts while it works, for its metrics: plain integers, and arrays of them for distributions.
-
-One object for all containers of a store, so that nothing counts backwards when one leaves. Nothing is counted for an
-event: only for a frame, a block that came in one go, a read, or a piece of work in the background. All in the loop's
-thread. `figures` tells what the numbers mean.
+"""What a segment store counts while it works, for its metrics: one object for all containers of a store, so that
+nothing counts backwards when one leaves. Nothing is counted for an event: only for a frame, a block that came in one
+go, a read, or a piece of work in the background. All in the loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nadi.observe.metrics import Histogram
 from nadi.observe.traces import LINKS_MOST, Tracing, Value
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
-
-from nadi.observe.metrics import Histogram
-
-QUICK_S = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
-    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
+QUICK_S = (*(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025), *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
 SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -48,7 +38,6 @@ class Stages:
         self.beside_s = 0.0
 
     async def beside(self, writing: Awaitable[object]) -> None:
-        """Wait for files beside the log."""
         began = self.clock()
         await writing
         self.beside_s = self.clock() - began
@@ -84,7 +73,6 @@ class Counts:
         self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
 
     def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
-        """A frame with those blocks was answered."""
         taken, answered, appends = stages.taken, stages.clock(), 0
         stages.answered = answered
         for at, count, _ in arrivals:
@@ -100,21 +88,18 @@ class Counts:
             self.on_frame(container, sequence, stages, arrivals)
 
     def framed(self, events: int, append_bytes: int, parts: Sequence[bytes]) -> None:
-        """A frame made of these parts is durable, with so many events, and bytes of them."""
         self.frames += 1
         self.frame_bytes += sum(map(len, parts))
         self.events += events
         self.append_bytes += append_bytes
 
     async def waiting_for_log(self, settling: Awaitable[None], clock: Callable[[], float]) -> None:
-        """A frame is put off until it is known whether the log's disk has room for it."""
         began = clock()
         await settling
         self.log_waits += 1
         self.log_wait_s += clock() - began
 
     def moved(self, size_bytes: int, *, was_in_log: bool) -> None:
-        """A chunk was stored: of the log's bytes, or of smaller chunks."""
         if was_in_log:
             self.moved_chunks += 1
             self.moved_bytes += size_bytes
@@ -126,35 +111,7 @@ class Counts:
 BLOCKS_MOST = 64  # of one frame that get a span each; a flood of small ones isn't worth more
 
 
-class TracedSession(Protocol):
-    """A writer's on a segment."""
-
-    @property
-    def segment(self) -> str: ...
-
-
-class TracedAppend(Protocol):
-    """One append of a block."""
-
-    @property
-    def session(self) -> TracedSession: ...
-
-    @property
-    def writer(self) -> bytes: ...
-
-    @property
-    def last(self) -> int: ...
-
-    @property
-    def events(self) -> int: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
 class StoreTracing:
-    """Of one store; see `Counts.on_frame` and `Counts.on_read`."""
-
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
@@ -176,7 +133,7 @@ class StoreTracing:
         self._tracing.span("nadi.log", frame, stages.durable - stages.sync_s, stages.durable, about)
 
     def _block(self, container: int, arrival: Arrival, ended_s: float) -> SpanContext:
-        appends: Sequence[TracedAppend] = arrival.block.appends
+        appends = arrival.block.appends
         first, roots = appends[0], [self._tracing.of_block(one.writer, one.last) for one in appends[:LINKS_MOST]]
         about: dict[str, Value] = {
             "nadi.segment": first.session.segment,

@@ -20,11 +20,9 @@ Mapping = Callable[[str, int], int]
 
 
 class Hosted:
-    """The containers that a store has.
-
-    count: how many there are in all. owner_of: returns who has those that this store doesn't have. mapping: says in
-    which container a segment is; epochs and transactions of a segment are in the same one.
-    """
+    """The containers that a store has. count: how many there are in all. owner_of: returns who has those that this
+    store doesn't have. mapping: says in which container a segment is; epochs and transactions of a segment are in the
+    same one."""
 
     def __init__(
         self,
@@ -47,14 +45,12 @@ class Hosted:
         return container
 
     def has(self, segment: str) -> bool:
-        """Whether the segment's container is here."""
         return self._number_of(segment) in self._containers
 
     def _number_of(self, segment: str) -> int:
         return 0 if self.count == 1 else self._mapping(segment, self.count)
 
     def all(self) -> list[Container]:
-        """Return them in order of their numbers."""
         return [self._containers[number] for number in sorted(self._containers)]
 
     def following(self, number: int) -> Container | None:

@@ -1,7 +1,5 @@
-"""Room kept aside for opening a container and for its state.
-
-A recovery writes a few blocks before anything can be read, and a checkpoint before room in the log can be freed.
-Writers, or other programs, fill a disk to its last block. A container gives this room up while it is opened, or while
+"""Room kept aside for opening a container and for its state: a recovery writes a few blocks before anything can be
+read, and a checkpoint before room in the log can be freed. A container gives this room up while it is opened, or while
 a checkpoint would fail without it, and takes it back as soon as there is some.
 """
 
@@ -39,7 +37,6 @@ def disk_is_full(folder: Path) -> bool:
 
 
 def is_no_room(error: Exception, folder: Path) -> bool:
-    """Whether the error came from the folder's disk being full."""
     if isinstance(error, (lmdb.DiskError, StorageFullError)):
         return True
     if isinstance(error, OSError) and not isinstance(error, NadiError):
@@ -49,12 +46,8 @@ def is_no_room(error: Exception, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def in_words(folder: Path) -> Iterator[None]:
-    """Around a command's writes to a folder: make errors say what to do about them.
-
-    Raises:
-        StorageFullError: there is no room.
-        UnavailableError: the disk fails.
-    """
+    """Around a command's writes to a folder: make errors say what to do about them. StorageFullError: there is no room.
+    UnavailableError: the disk fails."""
     try:
         yield
     except (lmdb.Error, OSError, UnavailableError) as error:
@@ -70,7 +63,6 @@ def in_words(folder: Path) -> Iterator[None]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space on the disk."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 

@@ -1,11 +1,9 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
-What is in a file beside the log becomes a chunk without being copied (`moving`). Other bytes are checked as they are
-read, so a chunk's own checksums are never computed over damaged bytes. What is damaged
-is set aside: it stays where it is and in the container's list, and holds up nothing else.
-
-A chunk's name is logged as planned before the object is written, and as stored once the object
-is durable; so after a crash each object either belongs to a segment or is known garbage.
+What is in a file beside the log becomes a chunk without being copied. Other bytes are checked as they are read; what is
+damaged is set aside: it stays where it is and in the container's list, and holds up nothing else. A chunk's name is
+logged as planned before the object is written, and as stored once the object is durable; so after a crash each object
+either belongs to a segment or is known garbage.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, Chun
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier1.runs import RunFile, RunFiles
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, seeded
+from nadi.segmentstore.tier2.checksums import checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.throttled_log import Complaints
@@ -65,7 +63,6 @@ class Move(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it is worth a chunk before its time."""
         return self.file is not None or self.size_bytes >= CHUNK_FLUSH_BYTES
 
 
@@ -137,10 +134,8 @@ def _is_movable(extent: Extent, moving: Collection[Extent]) -> bool:
 
 
 class StorageWriter:
-    """One task that works through what waits; errors are logged and retried with a growing pause.
-
-    at_once: how many runs may be in flight, each entirely in memory; shared by all storage writers of a store.
-    """
+    """One task that works through what waits; errors are logged and retried with a growing pause. at_once: how many
+    runs may be in flight, each entirely in memory; shared by all storage writers of a store."""
 
     def __init__(
         self,
@@ -169,7 +164,6 @@ class StorageWriter:
 
     @property
     def number(self) -> int:
-        """The number of its container."""
         return self._container.number
 
     @property
@@ -201,20 +195,16 @@ class StorageWriter:
                 backoff.reset()
                 self.error = None
                 self._complaints.settled(number)
-            except NadiError as error:
+            except Exception as error:
                 self.error = error
                 self._container.counts.tier2_errors += 1
-                self._complaints.tell(number, error)
                 if isinstance(error, StorageFullError):
                     backoff.at_most(FULL_PAUSE_S)
                 pause = backoff.take()
-            except Exception as error:  # a bug of ours: log it loudly, for without this task the log fills up
-                pause = _LONGEST_PAUSE_S
-                self.error = error
-                self._container.counts.tier2_errors += 1
-                log.exception("storage writer %s failed; next try in %.1f s", number, pause)
-
-    # --- from the log to chunks -----------------------------------------------------------------------
+                if isinstance(error, NadiError):
+                    self._complaints.tell(number, error)
+                else:  # a bug of ours: without this task the log fills up
+                    log.exception("storage writer %s failed; next try in %.1f s", number, pause)
 
     async def _flush(self) -> None:
         """Move what is due, several runs at a time, for a while; a failure is raised once the others have ended."""
@@ -241,7 +231,7 @@ class StorageWriter:
         container = self._container
         most_bytes = container.log_max_bytes // 4
         if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
-            pause = container.courtesy.pause("moving", self._runtime.monotonic() - began)
+            pause = container.throttle.pause("moving", self._runtime.monotonic() - began)
             if pause:
                 await asyncio.sleep(pause)
 
@@ -271,7 +261,6 @@ class StorageWriter:
             return True
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
-        """The first move that is due."""
         moving = set(self._moving.values())
         most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
         runs = self._container.runs
@@ -299,21 +288,15 @@ class StorageWriter:
             yield record, 0.0
 
     async def rewrite(self, record: SegmentRecord, extent: Extent) -> bool:
-        """Store a chunk of an earlier version again, with checksums; return False if that isn't possible (now).
-
-        Raises:
-            StorageFullError: there is no room for it.
-            UnavailableError: tier 2 or the container is unavailable.
-        """
+        """Store a chunk again, under another name; return False if that isn't possible (now). StorageFullError: there
+        is no room for it. UnavailableError: tier 2 or the container is unavailable."""
         async with self._at_once:
             return await self._store(record, [extent])
 
     async def _store(self, record: SegmentRecord, extents: list[Extent], file: RunFile | None = None) -> bool:
-        """Put the extents together in one chunk; only the very bytes that were appended get there.
-
-        file: a file beside the log that has all of them, and becomes the chunk.
-        False: they can't be read, or no longer belong to the segment; or the file can't become a chunk.
-        """
+        """Put the extents together in one chunk; only the very bytes that were appended get there. file: a file beside
+        the log that has all of them, and becomes the chunk. False: they can't be read, or no longer belong to the
+        segment; or the file can't become a chunk."""
         parts: list[Buffer] = []
         if file is None:
             self._chunks.check_room(sum(extent.length for extent in extents))
@@ -333,9 +316,9 @@ class StorageWriter:
         boundaries = boundaries_of(begins, length)
         self._planned_here.add(name)
         try:
-            planned = await self._container.call(lambda frame: self._plan(frame, name), own=True)
+            sequence = await self._container.call(lambda frame: self._plan(frame, name), own=True)
             described = ChunkDescription(
-                1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries, *planned
+                container, segment, name_of_segment, offset, length, checksums, boundaries, sequence
             ).encode(name)
             if file is None:
                 await self._chunks.put(name, [*parts, described])
@@ -394,10 +377,10 @@ class StorageWriter:
             position += extent.length
         return begins
 
-    def _plan(self, frame: FrameBuilder, name: str) -> tuple[int, int]:
-        """Log the plan; return the log's epoch and the number of the frame that records the plan."""
+    def _plan(self, frame: FrameBuilder, name: str) -> int:
+        """Log the plan; return the number of the frame that records it."""
         frame.emit(ChunkPlanned(name))
-        return self._container.log.epoch, frame.ref.sequence
+        return frame.ref.sequence
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile
@@ -410,8 +393,6 @@ class StorageWriter:
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
         if lost:
             await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL), own=True)
-
-    # --- compaction and garbage -------------------------------------------------------------------------
 
     async def _compact_once(self) -> None:
         """Merge many small chunks in a row into one, in a segment that recently got a new chunk."""

@@ -35,16 +35,16 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts, StoreTracing
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
-from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.local import InnerDoor
-from nadi.segmentstore.doors.service import SegmentService, TokenCheck
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.hosted import Hosted, Mapping, Placement
-from nadi.segmentstore.load import LoadMeter
+from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
-from nadi.segmentstore.rota import Rota
-from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.local import InnerDoor
+from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of
@@ -109,8 +109,8 @@ class SegmentStore:
         if traces.active is not None:
             tracing = StoreTracing(traces.active)
             self.counts.on_frame, self.counts.on_read = tracing.frame, tracing.read
-        self._rota = Rota()
-        self._reader = SegmentReader(chunks, self.cache, self._rota, self.counts)
+        self._scheduler = FairScheduler()
+        self._reader = SegmentReader(chunks, self.cache, self._scheduler, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens), runtime, self._meters)
@@ -328,7 +328,7 @@ class SegmentStore:
             self._connections,
             self._report,
             self.budget,
-            self._rota,
+            self._scheduler,
             *((guest.settle, guest.leave) if guest is not None else ()),
         )
 

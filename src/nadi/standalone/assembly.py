@@ -30,7 +30,7 @@ from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.figures import samples
+from nadi.segmentstore.metrics import samples
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.ports import listening
 from nadi.stopping import Ending

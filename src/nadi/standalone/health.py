@@ -11,7 +11,7 @@ from nadi.controller.controller import Controller
 from nadi.errors import NadiError
 from nadi.observe.health import Component, Status, leaf, parent
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.claim import Claim
@@ -90,7 +90,7 @@ def _container(container: Container) -> Component:
         "snapshot": snapshots.sequence,
     }
     unusual: dict[str, Any] = {
-        "paused_s": {what: round(seconds, 3) for what, seconds in container.courtesy.paused_s.items()},
+        "paused_s": {what: round(seconds, 3) for what, seconds in container.throttle.paused_s.items()},
         "waits_for_tier2": container.logged_bytes > container.log_max_bytes,
         "snapshot_error": snapshots.error,
         "snapshot_damaged": snapshots.damage,

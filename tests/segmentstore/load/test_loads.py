@@ -77,7 +77,7 @@ async def test_all_containers_loads_are_told_in_order(tmp_path: Path) -> None:
 
 
 async def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.doors.service.LOAD_PAGE_SEGMENTS", 3)
+    monkeypatch.setattr("nadi.segmentstore.server.service.LOAD_PAGE_SEGMENTS", 3)
     clock = Ahead()
     names = sorted(f"home/meters/{number}.#epoch.0" for number in range(7))
     async with open_store(tmp_path, containers=2, runtime=clock) as (store, peer):

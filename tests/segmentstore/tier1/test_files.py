@@ -11,7 +11,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,10 @@ from nadi.errors import (
     ClosedError,
     CorruptLogError,
     DataFolderVersionError,
-    InvalidArgumentError,
     StorageFullError,
     UnavailableError,
 )
 from nadi.segmentstore.tier1 import disk, layout
-from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.files import FileLog, Pace
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
@@ -43,9 +40,6 @@ def thread(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pace, "is_quick", lambda _, size: size < FILE_BYTES and request.param == "loop's thread")
         yield
-
-
-NOW = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 
 
 def open_log(folder: Path, file_bytes: int = FILE_BYTES) -> FileLog:
@@ -171,8 +165,6 @@ def test_a_last_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path, plac
     last = write(tmp_path, frames(3))[-1]
     os.truncate(path_of(tmp_path, last), start_of(last) + place)
     assert_refused(tmp_path, path_of(tmp_path, last), start_of(last))
-    cut(tmp_path, path_of(tmp_path, last), start_of(last), now=NOW)
-    assert read(tmp_path) == frames(2)
 
 
 def test_torn_first_frame_of_a_new_log(tmp_path: Path) -> None:
@@ -234,7 +226,7 @@ def test_damage_at_the_end_of_a_file_is_refused_when_there_is_a_next(tmp_path: P
     assert_refused(tmp_path, path_of(tmp_path, last_of_first), start_of(last_of_first))
 
 
-def test_a_file_that_ends_within_data_is_refused_at_a_place_that_can_be_cut(tmp_path: Path) -> None:
+def test_a_file_that_ends_within_data_is_refused(tmp_path: Path) -> None:
     """The frame's head is whole, so the next would begin behind the end of what is left of the file."""
 
     async def write_parts() -> list[LogAddress]:
@@ -250,8 +242,6 @@ def test_a_file_that_ends_within_data_is_refused_at_a_place_that_can_be_cut(tmp_
     size = of_first[-2].offset + 100
     os.truncate(path, size)
     assert_refused(tmp_path, path, size)
-    cut(tmp_path, path, size)
-    assert len(read(tmp_path)) == len(of_first) - 2  # the damaged one, now the last, is as one cut short
 
 
 def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
@@ -517,9 +507,11 @@ class SmallDisk:
         self._pwrite = os.pwrite
 
     def __call__(self, fd: int, data: memoryview, offset: int) -> int:
-        if self.room <= 0:
+        whole = self.room // BLOCK_BYTES * BLOCK_BYTES  # direct writes are of whole blocks
+        room = self.room if len(data) < BLOCK_BYTES else whole
+        if room <= 0:
             raise OSError(self.error, os.strerror(self.error))
-        part = data[: min(len(data), self.room)]
+        part = data[: min(len(data), room)]
         self.room -= len(part)
         return self._pwrite(fd, part, offset)
 
@@ -604,76 +596,8 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     assert not open_below(tmp_path)
 
 
-# --- cutting -------------------------------------------------------------------------------------
-
-
-def test_cut_gives_up_what_is_damaged_and_keeps_a_copy(tmp_path: Path) -> None:
-    payloads = frames(20)
-    addresses = write(tmp_path, payloads)
-    damaged = addresses[6]
-    path = path_of(tmp_path, damaged)
-    change(path, damaged.offset, flip)
-    before = log_files(tmp_path)
-    with pytest.raises(CorruptLogError) as caught:
-        read(tmp_path)
-    report = cut(tmp_path, caught.value.file, caught.value.offset, now=NOW)
-    assert path.name in report
-    assert read(tmp_path) == payloads[:6]
-    for name in [name for name in before if name >= path.name and name.startswith("log-")]:
-        assert (tmp_path / f"{name}.damaged-20261121T060000Z").read_bytes() == before[name]
-    write(tmp_path, [b"a new life"])
-    assert read(tmp_path) == [*payloads[:6], b"a new life"]
-
-
-@pytest.mark.parametrize("file", [1, 2, 4])
-def test_cut_at_a_damaged_header_and_at_a_missing_file(tmp_path: Path, file: int) -> None:
-    payloads = frames(20)
-    addresses = write(tmp_path, payloads)
-    kept = sum(address.file < file for address in addresses)
-    path = tmp_path / layout.log_file_name(file)
-    path.unlink()
-    cut(tmp_path, path, 0, now=NOW)
-    assert read(tmp_path) == payloads[:kept]
-    write(tmp_path, [b"more"])
-    assert read(tmp_path) == [*payloads[:kept], b"more"]
-    cut(tmp_path, path_of(tmp_path, addresses[0]).name, 0, now=NOW)
-    assert read(tmp_path) == []
-    write(tmp_path, [b"from the beginning"])
-    assert read(tmp_path) == [b"from the beginning"]
-
-
-def test_an_interrupted_cut_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payloads = frames(20)
-    damaged = write(tmp_path, payloads)[6]
-    path, rename = path_of(tmp_path, damaged), Path.rename
-    change(path, damaged.offset, flip)
-    renamed: list[Path] = []
-
-    def interrupted(source: Path, target: Path) -> Path:
-        if len(renamed) == 2:
-            raise KeyboardInterrupt
-        renamed.append(source)
-        return rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            cut(tmp_path, path, start_of(damaged), now=NOW)
-    assert_refused(tmp_path, path, start_of(damaged))
-    cut(tmp_path, path, start_of(damaged), now=NOW)
-    assert read(tmp_path) == payloads[:6]
-
-
-def test_cut_refuses_what_is_no_place_in_a_log(tmp_path: Path) -> None:
-    path = path_of(tmp_path, write(tmp_path, [b"1"])[0])
-    for file, offset in (("epoch", 0), (path.name, -1), (path.name, FILE_BYTES + 1)):
-        with pytest.raises(InvalidArgumentError):
-            cut(tmp_path, file, offset)
-    assert read(tmp_path) == [b"1"]
-
-
 def test_new_files_begin_small_and_double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
+    monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
     payloads = [b"%d" % number * 2000 for number in range(40)]
     addresses = write(tmp_path, payloads)
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("log-*.nadi"))]
@@ -692,7 +616,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
         self.room_bytes = room_bytes
         monkeypatch.setattr(disk, "room_to_spare", lambda _: self.room_bytes)
-        monkeypatch.setattr("nadi.segmentstore.tier1.supply._LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr("nadi.segmentstore.tier1.writer._LOOK_AGAIN_S", 0.01)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -755,7 +679,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
 async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
+    monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", FILE_BYTES // 2)
     space = Disk(monkeypatch, 1 << 30)
     log = open_log(tmp_path)
     assert await replayed(log) == []
@@ -784,7 +708,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
 ) -> None:
     """It would fail on a full disk, which it is for; what can't be had is not counted on either."""
     size_bytes = FILE_BYTES // 2
-    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", size_bytes)
+    monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", size_bytes)
     kept = tmp_path / "kept-aside"
 
     async def life(room_bytes: int) -> None:
@@ -815,7 +739,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
 
 
 async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
+    monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", FILE_BYTES // 2)
 
     Disk(monkeypatch, FILE_BYTES - 1)
     log = open_log(tmp_path)
@@ -845,7 +769,7 @@ def test_a_sparse_file_is_not_written_to(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_short_disk_gets_smaller_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
+    monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
 
     async def life() -> None:
         space = Disk(monkeypatch, 1 << 30)

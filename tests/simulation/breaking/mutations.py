@@ -13,9 +13,9 @@ from nadi.controller.transactions import decisions
 from nadi.controller.transactions.decisions import Transactions, txn_text
 from nadi.model.frontier import Frontier
 from nadi.segmentstore.container import table_segments
-from nadi.segmentstore.doors import appends
-from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
+from nadi.segmentstore.server import appends
+from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Kind
 from nadi.wire.fields import NO_VERSION
 

@@ -1,12 +1,5 @@
-"""A cluster as its store shows it to somebody who is none of its servers: `nadi cluster status`.
-
-Entries of `servers/` say who lives: one whose version changes while it is watched does, as among the servers.
-
-Reports about a cluster, made of servers' entries and containers' records. All of it is pure.
-
-What one server of a cluster tells an operator, and does for one: the logic behind `/v1/cluster`.
-
-Whatever is asked for is begun, not waited for: whoever asked looks at the report to see how far it is.
+"""Reports about a cluster, made of servers' entries and containers' records: as its store shows it to a program that is
+none of its servers (`nadi cluster status`), and as one of its servers sees it (`Operator`, behind `/v1/cluster`).
 """
 
 from __future__ import annotations
@@ -44,8 +37,6 @@ _LOOK_S = CLUSTER_BEAT_S / 2
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """A cluster's store, open."""
-
     cluster: Cluster
     engine: LogEngine
     registry: Registry
@@ -56,12 +47,8 @@ class SharedStore:
 
 @asynccontextmanager
 async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
-    """The store of the cluster at that URL.
-
-    Raises:
-        StoreError: there is no cluster, or the store refuses.
-        InvalidArgumentError, UnavailableError: as `open_engines`.
-    """
+    """The store of the cluster at that URL. StoreError: there is no cluster, or the store refuses.
+    InvalidArgumentError, UnavailableError: as `open_engines`."""
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
         raise StoreError(f"there is no folder {folder}: correct the URL")
@@ -116,7 +103,6 @@ async def living(store: SharedStore) -> list[str]:
 
 
 async def read_records(store: SharedStore) -> list[ContainerRecord]:
-    """Those of all containers, in order."""
     records = Records(store.registry, store.runtime)
 
     async def read(number: int) -> ContainerRecord:
@@ -210,7 +196,6 @@ def cluster_report(cluster: str, seen_by: str, seen: Seen) -> ClusterReport:
 
 
 def held(server: str, containers: list[ContainerReport]) -> list[int]:
-    """The containers that a server has."""
     return [one.number for one in containers if one.owner == server and one.state in ("open", "moving", "orphaned")]
 
 
@@ -261,16 +246,10 @@ def _state(record: ContainerRecord, seen: Seen) -> Literal["open", "moving", "re
 
 
 class Operator:
-    """Of one server, the one of the id `me`."""
+    """Of the server of the id `me`. What is asked for is begun, not waited for: the report shows how far it is."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        me: str,
-        membership: Membership,
-        watch: RecordWatch,
-        keeper: Keeper,
-        store: SegmentStore,
+        self, cluster: Cluster, me: str, membership: Membership, watch: RecordWatch, keeper: Keeper, store: SegmentStore
     ) -> None:
         self._cluster, self._me = cluster, me
         self._membership, self._watch, self._keeper, self._store = membership, watch, keeper, store

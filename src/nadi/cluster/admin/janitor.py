@@ -1,15 +1,12 @@
-"""Removes from a cluster's store what nobody needs: `garbage` decides, this lists, reads and deletes.
+"""Removes from a cluster's store what nobody needs, and never will.
 
 Objects are listed a page at a time, with a pause after each, and the record is read after the page. Chunks take more:
 the state of the record's snapshot is restored into a folder, and of each old chunk that it doesn't know the description
 is read. "Old" is by the store's own clock, as its listing shows it: its newest entry of a server or container is taken
 for now, so that nothing is taken for older than it is. A log that isn't in the store tells the ages by itself.
 
-Which objects of a cluster's store nobody needs, and never will. All of it is pure.
-
-What is decided here holds whatever servers do meanwhile, for it follows from a record, which was read *after* the
-objects were listed, and from names: records only move on, and no name is used twice. Age is asked for as well, to be
-sure of it twice over. What isn't understood stays.
+What is decided holds whatever servers do meanwhile, for it follows from a record, which was read *after* the objects
+were listed, and from names: records only move on, and no name is used twice. What isn't understood stays.
 
 - A frame of a log, if no state refers to it. The record's start says from which sequence on frames may still hold the
   only copy of bytes (`held_from`), and which epochs these are in (`begun`). A walk begins at the start's place. So a
@@ -38,13 +35,7 @@ from nadi.cluster.records import ContainerRecord, Records
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.proof import PROOF
 from nadi.errors import NadiError, NotFoundError
-from nadi.limits import (
-    JANITOR_DELETED_AT_ONCE,
-    JANITOR_EACH_S,
-    JANITOR_FIRST_S,
-    JANITOR_OLDER_S,
-    JANITOR_PAUSE_S,
-)
+from nadi.limits import JANITOR_DELETED_AT_ONCE, JANITOR_EACH_S, JANITOR_FIRST_S, JANITOR_OLDER_S, JANITOR_PAUSE_S
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
@@ -99,57 +90,39 @@ class Janitor:
         self._records = Records(registry, runtime)
 
     async def clean(self) -> Cleaned:
-        """Once through the whole store.
-
-        Raises:
-            UnavailableError: the store can't answer; what was removed was garbage.
-            StoreError: a record is damaged.
-        """
-        cleaned = Cleaned()
+        """Once through the whole store. UnavailableError: the store can't answer; what was removed was garbage.
+        StoreError: a record is damaged."""
+        cleaned, log = Cleaned(), self._log
         now_ms = 0
         for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
                 now_ms = max([now_ms, *(one.modified_ms for one in page)])
         before_ms = now_ms - round(self._older_s * 1000)
-        cleaned.servers += await self._of_servers(before_ms, cleaned)
-        cleaned.proofs += await self._of_proofs(before_ms, cleaned)
+        # entries that nobody has renewed; one that lives after all sets its own again
+        async for page in self._pages(membership_view.FOLDER):
+            cleaned.servers += await self._remove(page, _names(old(page, before_ms)), cleaned)
+        async for page in self._pages(PROOF):
+            cleaned.proofs += await self._remove(page, _names(old(page, before_ms)), cleaned)
+        if log is not None:
+            async for page in self._aged(log, PROOF):
+                cleaned.proofs += await self._remove(page, _names(page), cleaned, log)
         for container in range(self._count):
-            await self._of_container(container, before_ms, cleaned)
+            await self._of_log(container, before_ms, cleaned)
+            async for page in self._pages(snapshots.folder_of(container)):
+                aged = old(page, before_ms)
+                record = await self._record(container) if aged else ContainerRecord()
+                names = snapshot_objects(container, record, aged)
+                cleaned.snapshot_objects += await self._remove(page, names, cleaned)
+            await self._of_chunks(container, before_ms, cleaned)
         return cleaned
 
-    async def _of_servers(self, before_ms: int, cleaned: Cleaned) -> int:
-        """Entries that nobody has renewed; one that lives after all sets its own again."""
-        count = 0
-        async for page in self._pages(membership_view.FOLDER):
-            count += await self._remove(page, [one.name for one in old(page, before_ms)], cleaned)
-        return count
-
-    async def _of_proofs(self, before_ms: int, cleaned: Cleaned) -> int:
-        count = 0
-        async for page in self._pages(f"{PROOF}/"):
-            count += await self._remove(page, [one.name for one in old(page, before_ms)], cleaned)
-        if self._log is not None:
-            async for page in self._aged(self._log, PROOF):
-                count += await self._remove(page, [one.name for one in page], cleaned, self._log)
-        return count
-
-    async def _of_log(self, container: int, before_ms: int, cleaned: Cleaned) -> int:
-        count, log = 0, self._log
+    async def _of_log(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
+        log = self._log
         pages = self._pages(folder_of(container)) if log is None else self._aged(log, folder_of(container))
         async for page in pages:
             aged = page if log is not None else old(page, before_ms)
             record = await self._record(container) if aged else ContainerRecord()
-            count += await self._remove(page, frames(container, record, aged), cleaned, log)
-        return count
-
-    async def _of_container(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
-        cleaned.frames += await self._of_log(container, before_ms, cleaned)
-        async for page in self._pages(snapshots.folder_of(container)):
-            aged = old(page, before_ms)
-            record = await self._record(container) if aged else ContainerRecord()
-            names = snapshot_objects(container, record, aged)
-            cleaned.snapshot_objects += await self._remove(page, names, cleaned)
-        await self._of_chunks(container, before_ms, cleaned)
+            cleaned.frames += await self._remove(page, frames(container, record, aged), cleaned, log)
 
     async def _of_chunks(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
         record = await self._record(container)
@@ -222,6 +195,10 @@ class Janitor:
         return len(names)
 
 
+def _names(listed: Iterable[Listed]) -> list[str]:
+    return [one.name for one in listed]
+
+
 def _chunks_of(folder: Path, container: int) -> set[str]:
     metadata = Metadata(folder, container, durable=False)
     try:
@@ -232,7 +209,6 @@ def _chunks_of(folder: Path, container: int) -> set[str]:
 
 
 async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], bool]) -> None:
-    """Once a day, if this server is the one to do it then; forever."""
     await runtime.sleep(JANITOR_FIRST_S)
     while True:
         if is_due():
@@ -298,5 +274,4 @@ def is_lost_chunk(record: ContainerRecord, known: Collection[str], name: str, pl
 
 
 def old(listed: Iterable[Listed], before_ms: int) -> list[Listed]:
-    """Those that were stored before that time, by the store's clock."""
     return [one for one in listed if one.modified_ms < before_ms]

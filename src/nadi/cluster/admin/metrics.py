@@ -1,10 +1,4 @@
-"""A server's own figures of its cluster, for Prometheus: each server tells its own, whichever has the controller.
-
-`CountedEngine` stands in front of the engine and counts what a log's objects take; the rest is asked for when it is
-told.
-
-How often containers came to a server, and left it.
-"""
+"""A server's own figures of its cluster, for Prometheus: each server tells its own, whichever has the controller."""
 
 from __future__ import annotations
 
@@ -39,17 +33,11 @@ MEANINGS = by_name(
             "nadi_cluster_fenced", "Claims, or containers, that another server was faster to claim.", (), "counter"
         ),
         Meaning(
-            "nadi_cluster_log_put_seconds",
-            "How long puts of the log's objects took that were stored.",
-            (),
-            "histogram",
+            "nadi_cluster_log_put_seconds", "How long puts of the log's objects took that were stored.", (), "histogram"
         ),
         Meaning("nadi_cluster_log_put_bytes", "Bytes of the log's objects that were stored.", (), "counter"),
         Meaning(
-            "nadi_cluster_log_retries",
-            "Puts of the log's objects that had to be tried again, or read.",
-            (),
-            "counter",
+            "nadi_cluster_log_retries", "Puts of the log's objects that had to be tried again, or read.", (), "counter"
         ),
         Meaning(
             "nadi_cluster_log_errors",
@@ -124,7 +112,6 @@ class Figures(NamedTuple):
 
 
 def samples(figures: Figures) -> Iterator[Sample]:
-    """Its metrics."""
     servers = Counter("alive" if is_alive else "dead" for is_alive in figures.servers)
     moves, engine = figures.moves, figures.engine
     yield _sample("nadi_cluster_containers", figures.containers)

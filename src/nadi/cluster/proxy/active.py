@@ -2,13 +2,7 @@
 
 What is being answered by one that no longer is, ends: a deposed controller's answers aren't to be trusted, and one
 whose server is dead would never answer. Nor is the own one's answer given once others may have taken its server for
-dead, and be active: it answers from memory, and knows nothing of what they have done. That something is not there is
-an answer, too.
-
-What the servers of a cluster sign, with keys that all derive from one secret: delegation tokens, which any store
-must accept whichever server issued them, and proofs that a call was passed on by one of them.
-
-The secret is made once, with the cluster, and kept in its store; it never leaves the servers.
+dead, and be active: it answers from memory, and knows nothing of what they have done.
 """
 
 from __future__ import annotations
@@ -93,7 +87,9 @@ _HASH = "sha512"
 
 
 class ClusterKey:
-    """secret: at least 32 random bytes, the same for all servers."""
+    """What the servers of a cluster sign: delegation tokens, which any store must accept whichever server issued them,
+    and proofs that a call was passed on by one of them. secret: at least 32 random bytes, kept in the cluster's store.
+    """
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) < LEAST_SECRET_BYTES:

@@ -1,11 +1,8 @@
 """Where segments and servers are: what each server tells clients by itself, whichever has the active controller.
 
-Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds,
-and its readers ask it again after one, ten and thirty. Other servers notice a death three seconds later. So the store
-that has a segment is rung first, and named once it takes a connection. If it doesn't, or if a container is between two
-servers, the answer waits until that is settled.
-
-A store that can't be reached from here and goes on to beat is named as well: a client may reach it.
+Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds.
+Other servers notice a death three seconds later. So the store that has a segment is rung first, and named once it takes
+a connection, or goes on to beat: a client may reach what can't be reached from here. Otherwise the answer waits.
 """
 
 from __future__ import annotations
@@ -36,11 +33,9 @@ _RESET = struct.pack("ii", 1, 0)  # on, 0 s
 
 
 async def takes_connections(address: Address) -> bool:
-    """Whether a server listens there; one that stands still does, too.
-
-    The connection is reset: one that is closed in order keeps its port for a minute, and a few hundred each second
-    would leave none. Then nobody could be reached any more.
-    """
+    """Whether a server listens there; one that stands still does, too. The connection is reset: one that is closed in
+    order keeps its port for a minute, and a few hundred each second would leave none. Then nobody could be reached any
+    more."""
     try:
         async with asyncio.timeout(CLUSTER_RING_S):
             _, writer = await asyncio.open_connection(*address)
@@ -55,11 +50,8 @@ async def takes_connections(address: Address) -> bool:
 
 
 class Presence:
-    """Whether the stores of other servers are there.
-
-    own: this server's. lives_since: whether the server that was at an address at a time of the monotonic clock was
-    surely alive after that. ring: see `takes_connections`.
-    """
+    """Whether the stores of other servers are there. own: this server's. lives_since: whether the server that was at an
+    address at a time of the monotonic clock was surely alive after that. ring: see `takes_connections`."""
 
     def __init__(
         self,
@@ -132,7 +124,6 @@ class Directory:
         self._waiting = 0
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
-        """Where a segment lives."""
         stream = request.streamInfo
         segment = segment_name(stream.scope, stream.stream, request.segmentId)
         limit = self._runtime.monotonic() + CLUSTER_WHERE_S
@@ -161,5 +152,4 @@ class Directory:
         return self._waiting < CLUSTER_WHERE_AT_ONCE
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
-        """All servers: each answers for all."""
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])

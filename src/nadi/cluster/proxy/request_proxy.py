@@ -1,13 +1,8 @@
 """What every server of a cluster is to clients: the controller, whichever server has the active one.
 
 A call, or a request over REST, is answered here by the controller of this process if that is the active one; otherwise
-it is passed on to the server that has it, once: there it is answered or refused. Limits hold at either end, for whoever
-made the call. Where segments and servers are, each server says by itself.
-
-gRPC calls that are passed on to the server whose controller is the active one, as they came: bytes in, bytes out.
-
-A connection carries a limited number of calls, so there is another for every hundred of them. Of a caller's metadata
-only the authorization is passed on, which is all that a controller reads.
+it is passed on as it came to the server that has it, once: there it is answered or refused. Limits hold at either end,
+for whoever made the call. Where segments and servers are, each server says by itself.
 """
 
 from __future__ import annotations
@@ -118,7 +113,6 @@ class RequestProxy:
 
 
 def _forwarded(call: Any) -> str | None:
-    """What a call says of having been passed on."""
     return next((str(value) for key, value in call.invocation_metadata() or () if key == FORWARDED), None)
 
 
@@ -138,15 +132,14 @@ OpenChannel = Callable[[str, Security, float, list[tuple[str, Any]]], Awaitable[
 
 @dataclass(slots=True, eq=False)
 class _Channel:
-    """calls: how many are under way."""
-
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class Forward:
-    """To one server. address: "host:port" of its gRPC door. security: how that is reached. channels: opens what calls
-    go over."""
+    """Calls passed on to one server, over a connection for every hundred of them. Of a caller's metadata only the
+    authorization is passed on, which is all that a controller reads. address: "host:port" of its gRPC door. security:
+    how that is reached. channels: opens what calls go over."""
 
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
@@ -156,12 +149,8 @@ class Forward:
         self._idle.set()
 
     async def answer(self, call: Call) -> bytes | None:
-        """The reply's bytes; None if replies were written.
-
-        Raises:
-            Refusal: the other server's status, or that it can't be reached.
-            UnavailableError: too many calls are on their way there.
-        """
+        """The reply's bytes; None if replies were written. Refusal: the other server's status, or that it can't be
+        reached. UnavailableError: too many calls are on their way there."""
         channel = await self._free()
         channel.calls += 1
         self._under_way += 1

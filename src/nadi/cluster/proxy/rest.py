@@ -1,11 +1,6 @@
 """REST in front of whichever server has the active controller: health, metrics, descriptions, the page with the events
 that it shows, the cluster as it is seen from here, and data, are this server's own. Everything else is the
 controller's, and passed on if that is another server's.
-
-One HTTP request passed on to another server, and its answer back, in portions as fast as the client takes them.
-
-Each goes over a connection of its own, which is closed after it: REST is asked seldom. Headers that are about a
-connection rather than a request stay behind; the request's body, which is small, is sent as a whole.
 """
 
 from __future__ import annotations
@@ -139,19 +134,16 @@ class BodyRefused(Exception):
 
 
 class Passage:
-    """For the requests of one server. tls: for connections to others."""
+    """Requests passed on to other servers, each over a connection of its own: there are few. Headers that are about a
+    connection rather than a request stay behind. tls: for connections to others."""
 
     def __init__(self, tls: ssl.SSLContext | None, key: ClusterKey) -> None:
         self._tls, self._key = tls, key
         self._places = Places(FORWARD_REST_AT_ONCE)
 
     async def request(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to "host:port", and send its answer.
-
-        Raises:
-            BodyRefused: the body doesn't come, or is too large.
-            UnavailableError: the server can't be reached, or its answer ended before its end.
-        """
+        """Pass a request on to "host:port", and send its answer. BodyRefused: the body doesn't come, or is too large.
+        UnavailableError: the server can't be reached, or its answer ended before its end."""
         if not address:
             raise UnavailableError("the server that has the active controller has no REST port: start it with one")
         body = await _body(receive)

@@ -1,16 +1,10 @@
 """How the controller of a cluster reaches segments: an `Exchange` over all stores.
 
-What lies in a container of the store in this process is asked at its inner door, all else over the wire, of the store
-that has it. The controller's own records are asked at the inner door alone: if their container is no longer here, this
-controller is no longer the active one, and must not change them from afar.
+What lies in the store in this process is asked at its inner door, all else over the wire. The controller's own records
+are asked at the inner door alone: if their container is no longer here, this controller is no longer the active one.
 
 A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
 where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.
-
-There is one connection to each of the other segment stores, over which any number of commands are on their way.
-
-If a store can't be reached, or says nothing for some seconds, what was sent to it fails with UnavailableError, and the
-next command tries to connect again.
 """
 
 from __future__ import annotations
@@ -79,12 +73,8 @@ class SegmentRouter:
         self._writers: LRUCache[bytes, _Writer] = LRUCache(APPEND_SESSIONS_KEPT)
 
     async def __call__(self, command: Command) -> Command:
-        """Return the reply, which may be an error.
-
-        Raises:
-            NotOwnerError: nobody is known to have the segment; nothing was done.
-            UnavailableError: its store can't be reached or didn't answer; the command may have been carried out.
-        """
+        """Return the reply, which may be an error. NotOwnerError: nobody is known to have the segment; nothing was
+        done. UnavailableError: its store can't be reached or didn't answer; the command may have been carried out."""
         match command:
             case wire.ConditionalAppend():
                 return await self._append(command)
@@ -112,7 +102,6 @@ class SegmentRouter:
         return self._address if is_record(segment) or self._store.has(segment) else self._owner_of(segment)
 
     def close(self) -> None:
-        """End the connections to other stores."""
         self._peers.close()
 
     async def _where_it_is(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
@@ -151,8 +140,6 @@ class SegmentRouter:
                 return reply
             pages.append(reply)
         return joined(command, pages)
-
-    # --- appends ---------------------------------------------------------------------------------
 
     async def _set_up(self, writer: _Writer, address: str | None) -> Command:
         if address is None:
@@ -202,7 +189,8 @@ def endpoint_of(address: str) -> Endpoint:
 
 
 class Peer:
-    """One other store."""
+    """The connection to one other store. If that can't be reached, or says nothing for some seconds, commands fail with
+    UnavailableError, and the next one tries to connect again."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self._endpoint, self._tls = endpoint_of(address), tls
@@ -212,7 +200,6 @@ class Peer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is neither a connection nor anybody who needs one."""
         return not self._under_way and (
             self._opening is None or (self._opening.done() and not _is_usable(self._opening))
         )
@@ -271,7 +258,6 @@ class Peers:
         self._is_closed = False
 
     def at(self, address: str) -> Peer:
-        """The store at "host:port"."""
         if self._is_closed:
             raise ClosedError("this server is being stopped")
         peer = self._peers.get(address)
@@ -282,7 +268,6 @@ class Peers:
         return peer
 
     def close(self) -> None:
-        """End all connections; whoever waits for an answer gets ClosedError or UnavailableError."""
         self._is_closed = True
         for peer in self._peers.values():
             peer.close()
@@ -299,11 +284,9 @@ def _seen(task: asyncio.Task[SegmentStoreConnection]) -> None:
 
 
 def joined(command: wire.GetSegmentLoads, replies: Sequence[wire.SegmentLoads]) -> wire.SegmentLoads:
-    """One page of the pages of several stores, each in order of names.
-
-    It ends where the first of them ends that isn't its store's last one: what comes after that isn't known of all. A
-    segment that moved from one to the other meanwhile is in it once.
-    """
+    """One page of the pages of several stores, each in order of names. It ends where the first of them ends that isn't
+    its store's last one: what comes after that isn't known of all. A segment that moved from one to the other meanwhile
+    is in it once."""
     pages = [(unpacked_loads(reply.loads), reply.is_last) for reply in replies]
     ends = [page[-1].segment for page, is_last in pages if page and not is_last]
     found: dict[str, SegmentLoad] = {}

@@ -1,6 +1,6 @@
-"""Objects in HDFS as a `LogEngine`: what a data folder's claim to its store is proven by. No log is kept in it.
+"""HDFS as `LogEngine` and `Registry`, for a data folder's claim to its store; no log is kept in it.
 
-Small values in HDFS by compare-and-set, which it doesn't have: a value is a folder, its versions are files in it.
+HDFS has no compare-and-set: a value is a folder, its versions are files in it.
 
     tier2.json/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
 
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 
 class HdfsEngine:
-    """A `LogEngine` in HDFS."""
-
     def __init__(self, files: Files) -> None:
         self._files = files
 
@@ -92,8 +90,6 @@ def value_of(name: str) -> str | None:
 
 
 class HdfsRegistry:
-    """A `Registry` in HDFS."""
-
     def __init__(self, files: Files, runtime: Runtime) -> None:
         self._files, self._runtime = files, runtime
 
@@ -112,7 +108,8 @@ class HdfsRegistry:
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
         if version is None:
-            return await self._begin(name, value)
+            first = Version(self._runtime.unique()[:8], 1)
+            return str(first) if await self._files.put_folder(name, _file(first), [value]) else None
         known = _known(version)
         if await self._newest(name) != known:
             return None
@@ -144,11 +141,6 @@ class HdfsRegistry:
     async def delete(self, name: str) -> None:
         check_name(name)
         await self._files.delete(name, whole=True)
-
-    async def _begin(self, name: str, value: bytes) -> str | None:
-        """Set a value that isn't there."""
-        first = Version(self._runtime.unique()[:8], 1)
-        return str(first) if await self._files.put_folder(name, _file(first), [value]) else None
 
     async def _newest(self, name: str) -> Version | None:
         files: list[File] = [file async for page in self._files.pages(name) for file in page]

@@ -3,24 +3,14 @@
 A file is written under a name of chance in `.unfinished`, synced to the disks of its data nodes (a file that is merely
 closed may be in their memory), and then renamed, which HDFS does in one step and refuses if something has the name. It
 is one block, so that one sync is for all of it, and so that a quota, which is charged by whole blocks while they are
-written, is charged for little more than the file.
+written, is charged for little more than the file. What a killed writer left in `.unfinished` is removed by a later one,
+once it is old by the name node's clock.
 
-What a killed writer left in `.unfinished` is removed by a later one, once it is old by the name node's clock.
-
-What HDFS's errors mean, said once, without the Java stack that comes with them.
-
-`hdfs-native` has a missing or existing file as Python's own errors, what the network does as OSError, and all else as a
-RuntimeError whose text is a variant of its own, such as `RPCError("<Java class>", "<message, stack>")`.
-
-Calls of HDFS's client, in a loop of their own: what it checks and copies doesn't hold up a server's, and whoever has
-no loop may call it, too. A call that has no answer in time is cancelled, and leaves nothing behind.
-
-The loop's thread is a daemon, one for all stores of a process, begun by the first call.
-
-The client of HDFS: the package `hdfs-native`, or what stands in for it in tests, which replace `connect`.
-
-Its asyncio client is used, as what hangs can be cancelled: a sync may, whose data node has died while a block began.
-But it panics where it would pause before it tries a name node again, so it is told to try each once, and no more.
+The client is the asyncio one of `hdfs-native`, as what hangs can be cancelled: a sync may, whose data node has died
+while a block began. It runs in a loop of its own, so that what it checks and copies doesn't hold up a
+server's, and callers without a loop can use it. It has a missing or existing file as Python's own errors, what the
+network does as OSError, and all else as a RuntimeError whose text is a variant of its own, such as
+`RPCError("<Java class>", "<message, stack>")`.
 """
 
 from __future__ import annotations
@@ -34,7 +24,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -63,8 +53,6 @@ class File(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """over: whatever has the path. makes_folder: that it is in."""
-
     path: str
     over: bool
     makes_folder: bool
@@ -77,18 +65,13 @@ class Files:
     def __init__(self, where: Where, runtime: Runtime) -> None:
         self._where, self._runtime = where, runtime
         self._client: Client | None = connect(where)
-        self._calls = Calls()
+        self._permits = asyncio.Semaphore(HDFS_CALLS_AT_ONCE)
         self._is_swept = False
 
     async def put(self, name: str, parts: Sequence[Buffer], *, over: bool = False, makes_folder: bool = True) -> bool:
         """Store `parts`, end to end; they are durable when this returns. over: whatever has the name. makes_folder:
-        that it is to be in, if it isn't there.
-
-        False: something has the name; or there is no such folder.
-
-        Raises:
-            StorageFullError, UnavailableError: it may be there all the same, or come to be there.
-        """
+        that it is to be in, if it isn't there. False: something has the name; or there is no such folder.
+        StorageFullError, UnavailableError: it may be there all the same, or come to be there."""
 
         async def put(client: Client) -> bool:
             draft = self._draft()
@@ -113,12 +96,8 @@ class Files:
         raise problem
 
     async def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        """Its bytes from there on, fewer if it is shorter.
-
-        Raises:
-            FileNotFoundError: nothing has the name.
-            UnavailableError: it can't be read.
-        """
+        """Its bytes from there on, fewer if it is shorter. FileNotFoundError: nothing has the name. UnavailableError:
+        it can't be read."""
         return await self.run(f"read {name}", lambda client: self._read(client, name, position, length))
 
     def is_there(self, name: str) -> bool:
@@ -138,7 +117,6 @@ class Files:
         return self.run_here(f"list {folder or 'what is there'}", lambda client: self._list(client, folder))
 
     async def pages(self, folder: str) -> AsyncIterator[list[File]]:
-        """`listed`, some at a time."""
         what = f"list {folder or 'what is there'}"
         found = await self.run(what, lambda client: self._list(client, folder))
         for first in range(0, len(found), _PAGE):
@@ -159,41 +137,34 @@ class Files:
         raise problem
 
     async def delete(self, name: str, *, whole: bool = False) -> None:
-        """Delete a file if it is there; whole: or a folder, with all that is in it, in one step.
-
-        Raises:
-            UnavailableError: it may still be there.
-        """
+        """Delete a file if it is there; whole: or a folder, with all that is in it, in one step. UnavailableError: it
+        may still be there."""
         await self.run(f"delete {name}", lambda client: client.delete(self._path(name), whole))
 
-    # --- calls ---------------------------------------------------------------------------------------
-
     async def run(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float = HDFS_ANSWER_S) -> T:
-        """`work`, in the loop of `calls`. Raises: FileNotFoundError, FileExistsError, and `told`'s of all else."""
-        client = self._connected()
-        try:
-            return await self._calls.run(timeout_s, lambda: work(client))
-        except BaseException as error:
-            problem = self._problem(what, error, client)
-            if problem is None:
-                raise
-        raise problem
+        """Do `work` in the client's loop. Raises: FileNotFoundError, FileExistsError, and `told`'s of all else."""
+        return await asyncio.wrap_future(self._begin(what, work, timeout_s))
 
     def run_here(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float = HDFS_ANSWER_S) -> T:
         """`run`, for a thread that may block."""
-        client = self._connected()
+        return self._begin(what, work, timeout_s).result()
+
+    def _begin(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float) -> Future[T]:
+        if self._client is None:
+            self._client = connect(self._where)
+        return asyncio.run_coroutine_threadsafe(self._done(what, work, timeout_s, self._client), _thread.running())
+
+    # --- in the client's loop -------------------------------------------------------------------------
+
+    async def _done(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float, client: Client) -> T:
         try:
-            return self._calls.wait(timeout_s, lambda: work(client))
+            async with asyncio.timeout(timeout_s), self._permits:
+                return await work(client)
         except BaseException as error:
             problem = self._problem(what, error, client)
             if problem is None:
                 raise
         raise problem
-
-    def _connected(self) -> Client:
-        if self._client is None:
-            self._client = connect(self._where)
-        return self._client
 
     def _problem(self, what: str, error: BaseException, client: Client) -> UnavailableError | None:
         """None: it is the caller's."""
@@ -201,14 +172,9 @@ class Files:
             return UnavailableError(f"HDFS can't {what}: a folder has that name")
         if isinstance(error, (FileNotFoundError, FileExistsError)) or not is_foreign(error):
             return None
-        return self._told(what, error, client)
-
-    def _told(self, what: str, error: BaseException, client: Client) -> UnavailableError:
         if isinstance(error, TimeoutError) and self._client is client:
             self._client = None  # its connection may be to a machine that is gone, and nothing on it would tell
         return told(what, error)
-
-    # --- in the loop of `calls` -----------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self._where.root}/{name}" if name else self._where.root
@@ -283,7 +249,7 @@ class Files:
     async def _list(self, client: Client, folder: str) -> list[File]:
         path = self._path(folder.rstrip("/"))
         try:
-            found: list[Status] = [one async for one in client.list_status(path, True)]
+            found = [one async for one in client.list_status(path, True)]
         except FileNotFoundError:
             return []
         start = len(self._where.root) + 1
@@ -375,30 +341,8 @@ def _in_a_line(text: str) -> str:
 _END_S = 1.0
 
 
-class Calls:
-    """Of one store; from any thread or loop. What is called runs in the loop of this module."""
-
-    def __init__(self, at_once: int = HDFS_CALLS_AT_ONCE) -> None:
-        self._permits = asyncio.Semaphore(at_once)
-
-    async def run(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
-        """What it returns or raises; TimeoutError if it doesn't in that time, or has no turn."""
-        return await asyncio.wrap_future(self._begin(timeout_s, work))
-
-    def wait(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
-        """`run`, for a thread that may block."""
-        return self._begin(timeout_s, work).result()
-
-    def _begin(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(self._in_time(timeout_s, work), _thread.running())
-
-    async def _in_time(self, timeout_s: float, work: Callable[[], Awaitable[T]]) -> T:
-        async with asyncio.timeout(timeout_s), self._permits:
-            return await work()
-
-
 class _Thread:
-    """With the loop; a fork begins one of its own."""
+    """With the client's loop, one for all stores of a process; a fork begins one of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -430,44 +374,22 @@ class _Thread:
 _thread = _Thread()
 
 
+# the client panics where it would pause before it tries a name node again: it tries each once
 _PATIENCE = {"dfs.client.failover.sleep.base.millis": "0", "dfs.client.socket-timeout": "20000"}
 _FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the group of the folder that they are in, which may read
 _NO_SERVICE = "No NameNode hosts found"
 
 
-class Status(Protocol):
-    """modification_time: milliseconds since 1970, by the name node's clock."""
-
-    path: str
-    length: int
-    isdir: bool
-    modification_time: int
-
-
-class Reader(Protocol):
-    def __len__(self) -> int: ...
-
-    async def read_range(self, offset: int, len: int) -> bytes: ...
-
-
-class Writer(Protocol):
-    async def write(self, buf: Buffer) -> int: ...
-
-    async def hsync(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Client(Protocol):
-    """Paths are absolute. What is wrong, it says as `failures` reads it."""
+    """Paths are absolute; what it returns, and what it raises, is `hdfs-native`'s."""
 
-    async def get_file_info(self, path: str) -> Status: ...
+    async def get_file_info(self, path: str) -> Any: ...
 
-    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Status]: ...
+    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Any]: ...
 
-    async def read(self, path: str) -> Reader: ...
+    async def read(self, path: str) -> Any: ...
 
-    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
         """A new file; the folders that lead to it are made."""
 
     async def make_folder(self, path: str) -> None:
@@ -479,23 +401,19 @@ class Client(Protocol):
 
 
 def connect(where: Where) -> Client:
-    """A client; nothing is asked of HDFS yet.
-
-    Raises:
-        InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's configuration can't be used.
-    """
+    """A client; nothing is asked of HDFS yet. InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's
+    configuration can't be used."""
     try:
         import hdfs_native
     except ImportError:
         raise InvalidArgumentError("HDFS needs the package `hdfs-native`: pip install 'nadi[hdfs]'") from None
 
     class Native(hdfs_native.AsyncClient):  # type: ignore[misc, unused-ignore]  # of an extra
-        async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Writer:
+        async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
             options = hdfs_native.WriteOptions(
                 block_size=block_bytes, replication=replication, permission=_FILE, overwrite=False, create_parent=True
             )
-            writer: Writer = await self.create(path, options)
-            return writer
+            return await self.create(path, options)
 
         async def make_folder(self, path: str) -> None:
             await self.mkdirs(path, _FOLDER, True)

@@ -1,18 +1,6 @@
-"""The way to NATS: a link, made anew by the next who asks when the last has ended; and a limit to each request.
-
-One connection to a NATS server, as long as it lasts: requests with their answers. It never reconnects by itself, for
-what is sent then would be stored late; `connection` makes another.
-
-`nats-py` is imported here alone. It has requests of its own, which go on waiting when their connection is closed.
-
-What JetStream's errors mean, said once. Its codes are in nats-server's `server/errors.json`.
-
-Room for answers that may be large. A NATS server drops a client to which it would have to send more than its
-`max_pending`, 64 MiB by default, and how large a message is shows only when it comes. So it is guessed from the last
-ones, and if the connection ends all the same, the next are asked for one by one.
-
-What it sends at one time it counts until all of that is sent, also what has come here long since. So there may be twice
-as much as is under way.
+"""The way to NATS: a `Link`, which never reconnects by itself, for what is sent then would be stored late; `Connection`
+makes another when it has ended, and limits each request. `nats-py` is imported here alone; its own requests go on
+waiting when their connection is closed.
 """
 
 from __future__ import annotations
@@ -43,8 +31,6 @@ _AT_ONCE = 64  # requests
 
 
 class Failed(msgspec.Struct):
-    """What an answer of JetStream's API has if it is an error."""
-
     error: Problem | None = None
 
 
@@ -59,14 +45,11 @@ class Connection:
         self._turns, self._room = asyncio.Semaphore(_AT_ONCE), Room()
 
     async def ask(self, what: str, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-        """The answer to a request. what: as in "NATS can't store log/0/1".
-
-        UnavailableError: there is none in time; it may have been carried out, or be carried out later.
-        """
+        """The answer to a request. what: as in "NATS can't store log/0/1". UnavailableError: there is none in time; it
+        may have been carried out, or be carried out later."""
         return await self._with_link(what, lambda link: link.ask(subject, payload, headers))
 
     async def read(self, what: str, subject: str, request: bytes) -> Answer:
-        """As `ask`, for an answer that may be large."""
 
         async def asked(link: Link) -> Answer:
             try:
@@ -100,7 +83,6 @@ class Connection:
             raise type(error)(f"NATS can't {what}: {error}") from None
 
     async def call(self, what: str, subject: str, request: object, answer: type[T]) -> T | Problem:
-        """Ask JetStream's API: what it answers, or its error."""
         found = await self.ask(what, f"$JS.API.{subject}", msgspec.json.encode(request))
         return decoded(what, found.data, answer)
 
@@ -109,17 +91,15 @@ class Connection:
             if self._link is None or not self._link.is_open:
                 await self._forget()
                 self._link = await self._open_link(self._where)
-                if self._link.max_payload < self._largest_bytes:
-                    raise RefusedError(await self._too_small(self._link))
+                most_bytes = self._link.max_payload
+                if most_bytes < self._largest_bytes:
+                    await self._forget()
+                    raise RefusedError(
+                        f"its server takes messages of up to {most_bytes:,} bytes, and those of a log can have "
+                        f"{self._largest_bytes:,}: write `max_payload: 32MB` into the configuration of all its "
+                        "servers, and reload it"
+                    )
             return self._link
-
-    async def _too_small(self, link: Link) -> str:
-        found = link.max_payload
-        await self._forget()
-        return (
-            f"its server takes messages of up to {found:,} bytes, and those of a log can have {self._largest_bytes:,}: "
-            "write `max_payload: 32MB` into the configuration of all its servers, and reload it"
-        )
 
     async def _forget(self) -> None:
         link, self._link = self._link, None
@@ -140,12 +120,12 @@ def decoded(what: str, data: bytes, answer: type[T]) -> T | Problem:
 
 
 def good(what: str, found: T | Problem) -> T:
-    """What was answered; raises the error if it is one."""
     if isinstance(found, Problem):
         raise told(what, found)
     return found
 
 
+# of nats-server's `server/errors.json`
 EXISTS = 10071  # the subject has a message already
 NOT_THERE = 10037  # no message has that subject
 NO_STREAM = 10059
@@ -161,8 +141,6 @@ _NO_STREAM_HERE = "the log's stream isn't there any more; its cluster can't run 
 
 
 class Problem(msgspec.Struct):
-    """As JetStream answers."""
-
     err_code: int = 0
     code: int = 0
     description: str = ""
@@ -197,7 +175,12 @@ _FIRST_BYTES = 6 << 20  # a full frame in base64
 
 
 class Room:
-    """`async with room.taken():` around a request; then `came` or `broke`."""
+    """Room for answers that may be large: `async with room.taken():` around a request; then `came` or `broke`.
+
+    A NATS server drops a client to which it would have to send more than its `max_pending`, 64 MiB by default, which
+    may count twice what is under way; and how large a message is shows only when it comes. So it is guessed from the
+    last ones, and if the connection ends all the same, the next are asked for one by one.
+    """
 
     def __init__(self) -> None:
         self._expected = _FIRST_BYTES
@@ -342,10 +325,8 @@ class Link:
         return self._client.max_payload
 
     async def ask(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Answer:
-        """Send a request and wait for its answer; the caller limits how long.
-
-        UnavailableError: nobody is there to answer, or the connection breaks; it may have been carried out.
-        """
+        """Send a request and wait for its answer; the caller limits how long. UnavailableError: nobody is there to
+        answer, or the connection breaks; it may have been carried out."""
         token = str(next(self._tokens))
         waiting = self._waiting[token] = _Waiting([], lambda _: True, asyncio.get_running_loop().create_future())
         try:

@@ -4,9 +4,7 @@ condition that the subject has none. Messages never change, and nothing but `del
 All is asked of the stream's leader: the others may be behind. Its answers have the message in base64, which costs 2 ms
 a MiB; 32 at a time, as a log is walked, 1,000 frames take a fifth of a second.
 
-The stream that keeps a log: made once, and looked at by each server that starts, for a setting may take away what
-was acknowledged.
-
+The stream is made once, and looked at by each server that starts, for a setting may take away what was acknowledged.
 Whether its servers sync what they acknowledge (`sync_interval: always`) none of them tells.
 """
 
@@ -149,7 +147,6 @@ class JetStreamEngine:
                 yield {self._name(one.subject): _size_bytes(one) for one in page}
 
     async def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
-        """See `OwnEngine`."""
         async with aclosing(self._pages(prefix)) as pages:
             async for page, now in pages:
                 now_s = now.timestamp()
@@ -269,12 +266,8 @@ class Made(msgspec.Struct):
 
 
 async def open_stream(where: Where, connection: Connection, largest_bytes: int, *, make: bool) -> None:
-    """See that the stream is there and keeps what it has; make: make it if it isn't.
-
-    Raises:
-        StoreError: it isn't there, or is none that a log can be in.
-        UnavailableError: NATS can't answer, or refuses.
-    """
+    """See that the stream is there and keeps what it has; make: make it if it isn't. StoreError: it isn't there, or is
+    none that a log can be in. UnavailableError: NATS can't answer, or refuses."""
     what, name = f"look at the stream {where.stream}", where.stream
     found = await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
     if isinstance(found, Problem) and found.err_code == NO_STREAM:

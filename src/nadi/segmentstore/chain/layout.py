@@ -20,14 +20,20 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck, checksum_at, encode_table, pack_checksum
+from nadi.segmentstore.tier1.layout import (
+    CHECKSUM_BYTES,
+    FrameCheck,
+    check_frame,
+    checksum_at,
+    encode_table,
+    pack_checksum,
+)
 
 FRAME, SEAL = 1, 2
 
 _MAGIC = b"nadi-cl1"
 _FIELDS = struct.Struct("<8sIIQQQQQ16sIIIII")
 _CRC = struct.Struct("<I")
-_PART = struct.Struct("<II")
 HEADER_BYTES = _FIELDS.size + _CRC.size
 
 
@@ -111,19 +117,8 @@ class Header(NamedTuple):
 
     def check(self, data: memoryview) -> FrameCheck:
         """Look at all checksums of a frame; `data` is the object, or what is there of it."""
-        seed, begin, end = _seed(self.container, self.place), HEADER_BYTES, HEADER_BYTES + self.payload_bytes
-        head = data[begin : begin + self.head_bytes]
-        is_whole = len(head) == self.head_bytes and checksum_at(head, seed, 0, begin) == self.head_crc
-        table = data[end : end + self.parts * _PART.size]
-        if len(table) < self.parts * _PART.size or checksum_at(table, seed, 0, end) != self.table_crc:
-            return FrameCheck(is_whole, b"", tuple(range(self.parts)))
-        checksums, damaged, position = [], [], begin + self.head_bytes
-        for part, (size, checksum) in enumerate(_PART.iter_unpack(table)):
-            if checksum_at(data[position : position + size], seed, 0, position) != checksum:
-                damaged.append(part)
-            checksums.append(pack_checksum(checksum))
-            position += size
-        return FrameCheck(is_whole, b"".join(checksums), tuple(damaged))
+        sums = self.head_bytes, self.head_crc, self.parts, self.table_crc
+        return check_frame(data, HEADER_BYTES, self.payload_bytes, *sums, _seed(self.container, self.place), 0, 0)
 
 
 def encode_seal(container: int, place: Place, sequence: int, next_epoch: int, nonce: bytes) -> bytes:

@@ -1,12 +1,11 @@
 """A `DurableLog` that is a chain of objects in an engine: any server can continue it, and none holds anything of it.
 
-Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. Opening the
-log is `replay`: it walks to the chain's end and seals it (`walk`), and asks once more whether the container is still
-this claimant's; only then may anything be acknowledged. A frame is acknowledged when it is known to be under its number
-and to be this owner's. If another's object is there, this owner was fenced, for good.
+Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. `replay`
+walks to the chain's end and seals it (`walk`), and asks once more whether the container is still this claimant's; only
+then may anything be acknowledged. If another's object has a frame's number, this owner was fenced, for good.
 
-Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind
-them (`released`). Seals are never deleted: they are what stops an owner that wakes up late.
+Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind them
+(`released`). Seals are never deleted: they are what stops an owner that wakes up late.
 """
 
 from __future__ import annotations
@@ -33,16 +32,7 @@ from nadi.limits import (
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
 from nadi.segmentstore.chain.walk import ChainObjects, Link, Walk
-from nadi.segmentstore.tier1.log import (
-    NOTHING,
-    Appended,
-    Frame,
-    HeadsRead,
-    LogAddress,
-    Part,
-    PartRead,
-    each_by_itself,
-)
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
@@ -50,7 +40,7 @@ _READS_AT_ONCE = 16  # of frames, for one caller
 
 
 class Ahead:
-    """`links` gives what the walk gives, and raises what it raises; `close` ends it before that."""
+    """Walks ahead of whoever reads `links`, which raises what the walk raises; `close` ends it before that."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
         self._found: deque[Link] = deque()
@@ -87,11 +77,9 @@ class Ahead:
 
 
 class ChainStart(NamedTuple):
-    """Where a claimant begins: part of the container's manifest.
-
-    place: of the frame after `sequence`, which may not be there yet. begun: (epoch, its first sequence), of epochs of
-    which frames before that place may still be there. held_from: the first of those; held_bytes: what they hold.
-    """
+    """Where a claimant begins: part of the container's manifest. place: of the frame after `sequence`, which may not be
+    there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may still be there.
+    held_from: the first of those; held_bytes: what they hold."""
 
     place: Place = Place(0, 1)
     sequence: int = 0
@@ -144,8 +132,6 @@ class ChainLog:
         self._deleting: asyncio.Task[None] | None = None
         self._to_delete: list[int] = []
 
-    # --- opening -------------------------------------------------------------------------------------
-
     def read_ahead(self) -> None:
         """Begin what `replay` does, and seal the chain, before anybody asks for the frames."""
         self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
@@ -181,8 +167,6 @@ class ChainLog:
         self._sizes.append(size_bytes)
         self._held_bytes += size_bytes
 
-    # --- figures -------------------------------------------------------------------------------------
-
     @property
     def size_bytes(self) -> int:
         return self._older_bytes + self._held_bytes
@@ -191,18 +175,11 @@ class ChainLog:
     def last_sequence(self) -> int:
         return max(0, self._next_sequence - 1)
 
-    @property
-    def trouble(self) -> str:
-        """What the store last said, if its last answer was an error: the log waits for it."""
-        return self._objects.trouble
-
     is_full = False
     sure_bytes = _PLENTY_BYTES
 
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return _PLENTY_BYTES
-
-    # --- appending -----------------------------------------------------------------------------------
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
@@ -256,8 +233,6 @@ class ChainLog:
         if self._closed:
             raise ClosedError("the log is closed")
 
-    # --- reading -------------------------------------------------------------------------------------
-
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         if self._closed:
             raise ClosedError("the log is closed")
@@ -290,7 +265,6 @@ class ChainLog:
         return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
 
     async def _parts_of_frame(self, parts: list[Part]) -> list[PartRead]:
-        """Of parts of one frame, in one read."""
         begin = min(part.offset for part in parts)
         size = max(part.offset + part.length for part in parts) - begin
         place = Place(parts[0].address.file, parts[0].address.offset)
@@ -330,8 +304,6 @@ class ChainLog:
 
     def _is_held(self, sequence: int) -> bool:
         return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
-
-    # --- releasing -----------------------------------------------------------------------------------
 
     def start_after(self, sequence: int) -> ChainStart:
         """Where a claimant may begin that has everything up to that frame: for the next manifest."""

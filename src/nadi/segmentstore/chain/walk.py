@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 
 class ChainObjects:
-    """Those of one container."""
-
     def __init__(self, engine: LogEngine, container: int, runtime: Runtime) -> None:
         self.container = container
         self.trouble = ""  # what the engine last said, if its last answer was an error
@@ -42,10 +40,8 @@ class ChainObjects:
         )
 
     async def store(self, place: Place, parts: Sequence[bytes]) -> memoryview | None:
-        """Store an object there. None: there it is, and durable; else what somebody else has stored there first.
-
-        The outcome of a try may stay unknown: then the same bytes are stored again under the same name.
-        """
+        """Store an object there. None: there it is, and durable; else what somebody else has stored there first. The
+        outcome of a try may stay unknown: then the same bytes are stored again under the same name."""
         name, size_bytes = name_of(self.container, place), sum(map(len, parts))
         return await self._until_done(lambda: outcomes.stored(self._engine, name, parts), size_bytes)
 
@@ -55,7 +51,6 @@ class ChainObjects:
         return await self._until_done(lambda: self._engine.get(name, position, length), length or 0)
 
     async def delete(self, places: Sequence[Place]) -> None:
-        """Delete what is there of these; raise UnavailableError if some may still be there."""
         await self._engine.delete([name_of(self.container, place) for place in places])
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], size_bytes: int) -> T:
@@ -88,10 +83,8 @@ class Link(NamedTuple):
 
 class Walk:
     """One claimant's. epoch: its own; nonce: its own, in the seal. still_claimed: raises FencedError if another has
-    claimed the container since.
-
-    `links` is to be read to its end once; `begun` has the first sequence of each epoch that was entered.
-    """
+    claimed the container since. `links` is to be read to its end once; `begun` has the first sequence of each epoch
+    that was entered."""
 
     def __init__(
         self, objects: ChainObjects, epoch: int, nonce: bytes, still_claimed: Callable[[], Awaitable[None]]
@@ -104,12 +97,8 @@ class Walk:
 
     async def links(self, place: Place, sequence: int) -> AsyncIterator[Link]:
         """All frames from that place on, the first of which follows `sequence`, until the chain is sealed for this
-        claimant.
-
-        Raises:
-            FencedError: the container is another's.
-            CorruptLogError: an object is damaged, or missing though it was acknowledged.
-        """
+        claimant. FencedError: the container is another's. CorruptLogError: an object is damaged, or missing though it
+        was acknowledged."""
         container = self._objects.container
         try:
             while True:
@@ -162,10 +151,8 @@ class Walk:
             await asyncio.wait(tasks)
 
     async def _check_gap(self, place: Place) -> None:
-        """CorruptLogError if the object that isn't there is known to have been there: a later one says so.
-
-        To a claimant that others have overtaken, objects are missing because they were deleted.
-        """
+        """CorruptLogError if the object that isn't there is known to have been there: a later one says so. To a
+        claimant that others have overtaken, objects are missing because they were deleted."""
         for number, task in enumerate(self._ahead, place.number + 1):
             data = await task
             header = Header.decode(data, self._objects.container, Place(place.epoch, number)) if data else None

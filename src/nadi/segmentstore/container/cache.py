@@ -1,8 +1,5 @@
 """Recently written and read blocks in memory, by where they are stored; any of them may be dropped at any time.
 
-Keys are places (a frame of the log, a block of a chunk), not segment offsets, so merging segments
-needs no care here.
-
 What is in the log is read once more for certain, when it is moved to tier 2. So it isn't pushed out by what somebody
 reads of history, unless it takes most of the room: many small reads of the log would cost more than that saves.
 """
@@ -104,8 +101,6 @@ class BlockCache:
 
 
 class _Shelf:
-    """Blocks in the order in which they were last used."""
-
     def __init__(self) -> None:
         self.blocks: OrderedDict[Place, Buffer] = OrderedDict()
         self.size_bytes = 0

@@ -1,8 +1,7 @@
 """A container's state is written after its log, in checkpoints; then the log is released up to what is still needed.
 
-Between two frames everything applied is durable. A checkpoint is taken there, and a task writes it while frames
-continue. Only one runs at a time; if a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no
-commit may run meanwhile.
+A checkpoint is taken between two frames, when everything applied is durable, and a task writes it while frames
+continue. If a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no commit may run meanwhile.
 """
 
 from __future__ import annotations
@@ -17,14 +16,62 @@ import lmdb
 
 from nadi import limits
 from nadi.errors import DamagedStateError, UnavailableError
+from nadi.limits import COURTESY_LONGEST_S, COURTESY_MOST_TIMES, COURTESY_SLOW_TIMES, LOG_QUICK_FRAME_BYTES
 from nadi.runtime import Runtime
-from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import Checkpoint
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
+_WEIGHT = 1 / 16  # of the latest frame in the average
+_REST_S = 30.0  # the quickest average of this time, or of the one before, counts as that of a disk at rest
+_IDLE_S = 0.5  # without a frame: nobody waits
+
+
+class BackgroundThrottle:
+    """How far work in the background gives way to frames: whoever waits for an acknowledgement shares the disk with it.
+
+    Each small frame says how long it took. If frames take longer than they do at rest, whoever works in the background
+    pauses after each piece of it, and for longer the more frames suffer; never longer than four times the work before
+    it. clock: the monotonic one. paused_s: how long each kind of work has paused.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.paused_s: dict[str, float] = {}
+        self._clock = clock
+        self._average_s = 0.0
+        self._quickest = (0.0, 0.0)  # of the time before, and so far of this one
+        self._turns_at = self._last_at = -_REST_S
+
+    def took(self, seconds: float, payload_bytes: int) -> None:
+        """A frame of that size was written. Large ones say more about themselves than about others."""
+        if payload_bytes > LOG_QUICK_FRAME_BYTES:
+            return
+        now = self._clock()
+        if now - self._last_at > _REST_S:  # what was known is old
+            self._average_s, self._quickest, self._turns_at = seconds, (seconds, seconds), now + _REST_S
+        self._last_at = now
+        self._average_s += (seconds - self._average_s) * _WEIGHT
+        if now >= self._turns_at:
+            self._quickest, self._turns_at = (self._quickest[1], self._average_s), now + _REST_S
+        elif self._average_s < self._quickest[1]:
+            self._quickest = self._quickest[0], self._average_s
+
+    def pause(self, what: str, work_s: float) -> float:
+        """How many seconds to pause after so much work in the background; they are counted for it."""
+        if self._clock() - self._last_at > _IDLE_S:
+            return 0.0
+        slow = self._average_s / max(min(self._quickest), 1e-6)
+        if slow < COURTESY_SLOW_TIMES:
+            return 0.0
+        pause = min(work_s * min(slow - 1, COURTESY_MOST_TIMES), COURTESY_LONGEST_S)
+        self.paused(what, pause)
+        return pause
+
+    def paused(self, what: str, seconds: float) -> None:
+        """Count a pause; from any thread that does that work."""
+        self.paused_s[what] = self.paused_s.get(what, 0.0) + seconds
 
 
 class Checkpoints:
@@ -37,7 +84,7 @@ class Checkpoints:
         parts: ContainerParts,
         wake: Callable[[], None],
         recover_from: Callable[[Exception], None],
-        courtesy: Courtesy,
+        throttle: BackgroundThrottle,
         counts: Counts,
         runtime: Runtime,
     ) -> None:
@@ -46,7 +93,7 @@ class Checkpoints:
         self.waits_for_room = False  # checkpoints fail for lack of room, and are retried
         self.stopping = False
         self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
-        self._courtesy, self._counts = courtesy, counts
+        self._throttle, self._counts = throttle, counts
         self.current_at = runtime.monotonic()  # when one was made, or there was nothing to write, last
         self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
         self._started_at = 0.0
@@ -161,7 +208,7 @@ class Checkpoints:
             if left and not self.stopping and not self._opened.log.is_full:
                 left -= 1
                 self._runtime.rest(limits.CHECKPOINT_REST_S)
-                self._courtesy.paused("checkpoints", limits.CHECKPOINT_REST_S)
+                self._throttle.paused("checkpoints", limits.CHECKPOINT_REST_S)
 
         return rest
 
@@ -188,10 +235,8 @@ class Checkpoints:
 
     async def inspect_state(self) -> tuple[str, int]:
         """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the
-        container recovers. No commit runs meanwhile; what it would write stays in the log.
-
-        Call it after `idle`, without an await in between. UnavailableError: the state can't be read.
-        """
+        container recovers. No commit runs meanwhile; what it would write stays in the log. Call it after `idle`,
+        without an await in between. UnavailableError: the state can't be read."""
         walk = self._task = asyncio.create_task(self._parts.inspect_state())
         try:
             damage, size_bytes = await asyncio.shield(walk)
@@ -202,7 +247,6 @@ class Checkpoints:
         return damage, size_bytes
 
     async def idle(self) -> None:
-        """Wait until none is running."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 

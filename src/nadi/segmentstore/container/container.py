@@ -1,11 +1,10 @@
 """A segment container: the one owner of its segments' state, over one log.
 
-Requests queue up. The loop takes what waits, checks each request against the state as it will be, applies
-it, writes one frame, and once that is durable answers all of them in order. Only one frame is in
-flight, so a crash can tear only the last. On a full disk, requests that take room are refused before they change
-anything (`FrameBuilder`); everything else continues. If the log fails, everything not yet durable is
-forgotten: the waiting requests get an error, and the container recovers from disk as after a crash. Once another
-server has its parts, it ends instead: nothing is written any more, nor opened again.
+The loop takes the requests that wait, checks each against the state as it will be, applies it, writes one frame, and
+once that is durable answers all of them in order. Only one frame is in flight, so a crash can tear only the last. On a
+full disk, requests that take room are refused before they change anything (`FrameBuilder`). If the log fails,
+everything not yet durable is forgotten: the waiting requests get an error, and the container recovers from disk as
+after a crash. Once another server has its parts, it ends instead: nothing is written any more, nor opened again.
 """
 
 from __future__ import annotations
@@ -33,13 +32,12 @@ from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.checkpoints import Checkpoints
-from nadi.segmentstore.container.courtesy import Courtesy
+from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoints
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, Call, Request, RequestQueue, again
 from nadi.segmentstore.counts import Counts, Stages
-from nadi.segmentstore.load import LoadMeter
+from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
@@ -114,10 +112,8 @@ class Phase(Enum):
 
 
 class Container:
-    """One container. `submit` queues a request; `call` queues a function and waits for its result.
-
-    parts: its log and its state. counts: of its store.
-    """
+    """One container. `submit` queues a request; `call` queues a function and waits for its result. parts: its log and
+    its state. counts: of its store."""
 
     log: DurableLog
     metadata: Metadata
@@ -132,7 +128,7 @@ class Container:
         self.cache = cache
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
-        self.courtesy = Courtesy(runtime.monotonic)
+        self.throttle = BackgroundThrottle(runtime.monotonic)
         self.counts = counts or Counts()
         self.monotonic = runtime.monotonic
         self._runtime = runtime
@@ -148,11 +144,9 @@ class Container:
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, self.counts, runtime)
+        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.throttle, self.counts, runtime)
         self.on_taken: Callable[[], None] = lambda: None  # the parts are another server's now
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
-
-    # --- life ----------------------------------------------------------------------------------------
 
     @property
     def is_lost(self) -> bool:
@@ -212,7 +206,6 @@ class Container:
             self._refuse_waiting()
 
     def _end(self) -> None:
-        """Its parts are another server's."""
         if not self.is_lost:
             self._set_lost()
             self.on_taken()
@@ -237,8 +230,6 @@ class Container:
         if self._failure is None:
             self._pending_failure = error
             self._wake.set()
-
-    # --- requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request, *, own: bool = False) -> None:
         """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
@@ -292,14 +283,11 @@ class Container:
 
     @property
     def started(self) -> bool:
-        """Whether it has recovered after its start."""
         return self._task is not None
 
     @property
     def ended(self) -> bool:
         return self._is_stopping or (self._task is not None and self._task.done())
-
-    # --- the loop ---------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -373,7 +361,7 @@ class Container:
             ref.address, checksums = await self.log.append(parts)
             self._is_appending = False
             stages.durable = self.monotonic()
-            self.courtesy.took(stages.durable - ref.at, frame.size_bytes)
+            self.throttle.took(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)

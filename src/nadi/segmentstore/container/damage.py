@@ -26,7 +26,6 @@ class Damage:
 
 class KnownDamage:
     """A container's damaged places, which don't overlap; adjacent ones of a segment with the same reason are one.
-
     `unlisted` counts those the list had no room for. logs: log new ones; else whoever asks for the list reports them.
     """
 

@@ -1,9 +1,8 @@
 """One frame of the log while it is being put together: operations, and the data they append.
 
-Appends to one segment are gathered in a run: one operation, one extent and one block of data for
-all of them. Any other operation on that segment ends its run, so the order of a segment's changes
-is the order of its operations. A large run goes beside the log (`tier1.runs`): then it has two extents, for what is
-less than a block of it stays in the frame.
+Appends to one segment are gathered in a run: one operation, one extent and one block of data for all of them. Any other
+operation on that segment ends its run. A large run goes beside the log (`tier1.runs`): then it has two extents, for
+what is less than a block of it stays in the frame.
 """
 
 from __future__ import annotations
@@ -68,18 +67,10 @@ class FrameBuilder:
         self._open: dict[int, _Run] = {}
 
     def append(
-        self,
-        record: SegmentRecord,
-        parts: list[Buffer],
-        size: int,
-        events: int,
-        writer: bytes | None,
-        last: int,
+        self, record: SegmentRecord, parts: list[Buffer], size: int, events: int, writer: bytes | None, last: int
     ) -> int:
-        """Add bytes to the segment's run; return the segment's length after them. `parts` are taken over.
-
-        There may be a call for each event.
-        """
+        """Add bytes to the segment's run; return the segment's length after them. `parts` are taken over. There may be
+        a call for each event."""
         payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
         if run is None:
@@ -128,10 +119,8 @@ class FrameBuilder:
         self.emit_all([operation], *records, of_kept=of_kept)
 
     def emit_all(self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_kept: float = NOTHING) -> None:
-        """Add operations and apply them, all or none.
-
-        of_kept: how much of the room kept aside for a full disk they may use.
-        """
+        """Add operations and apply them, all or none. of_kept: how much of the room kept aside for a full disk they may
+        use."""
         payload_bytes = self._payload_bytes + sum(map(most_bytes, operations))
         if payload_bytes > self._room and payload_bytes > self._room_bytes(of_kept):
             raise _no_room()
@@ -153,10 +142,8 @@ class FrameBuilder:
         return not self._operations
 
     def place_beside(self, runs: RunFiles) -> list[tuple[Extent, Piece, bytes]]:
-        """Place large runs in files beside the log, once all is in the frame.
-
-        Return their extents, what is to be written to the files before the frame is `finish`ed, and the runs' bytes.
-        """
+        """Place large runs in files beside the log, once all is in the frame. Return their extents, what is to be
+        written to the files before the frame is `finish`ed, and the runs' bytes."""
         if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:
             return []
         placed = []

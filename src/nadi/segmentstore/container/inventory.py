@@ -1,6 +1,4 @@
-"""What a container's state names must exist: checked once at the start, before anybody reads.
-
-Files are looked up and their sizes compared; their contents are checked when they are read. What is missing is logged,
+"""What a container's state names must exist: checked once at the start, by names and sizes. What is missing is logged,
 listed in the container, and left in place; everything else is served.
 """
 

@@ -97,7 +97,6 @@ class RequestQueue:
         (self._own if own and self.is_held else self._requests).append(request)
 
     def take(self) -> Request:
-        """Remove the first that may have its turn."""
         request = (self._own or self._requests).popleft()
         self.size_bytes -= request.size_bytes
         self.count -= request.count
@@ -129,7 +128,6 @@ class RequestQueue:
         return taken
 
     async def room(self) -> None:
-        """Wait until there is room again."""
         while self.is_full:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)

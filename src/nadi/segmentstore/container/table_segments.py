@@ -1,8 +1,7 @@
-"""Table segments: keys with versions, conditional updates, ordered iteration, deltas.
+"""Table segments: keys with versions, conditional updates, ordered iteration, deltas; all in the container's turn.
 
-A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes,
-as in Pravega's hash tables. So a position is also where a delta read resumes. All functions run
-in the container's turn, on its current state.
+A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes, as in
+Pravega's hash tables. So a position is also where a delta read resumes.
 """
 
 from __future__ import annotations
@@ -63,17 +62,11 @@ def _check_length(record: SegmentRecord, expected: int) -> None:
 
 
 def update(
-    frame: FrameBuilder,
-    record: SegmentRecord,
-    entries: Sequence[TableEntry],
-    length: int,
-    of_kept: float = NOTHING,
+    frame: FrameBuilder, record: SegmentRecord, entries: Sequence[TableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the state before. Return the versions.
-
-    of_kept: how much of the room kept aside for a full disk they may use. Small values that replace
-    others whose versions they name, as a reader group's state does, may always use half of it.
-    """
+    """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
+    of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
+    reader group's state does, may always use half of it."""
     _check_open(record)
     _check_length(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)

@@ -1,11 +1,9 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
-A read returns what lies contiguously in memory, or one piece fetched from where it is stored. Less than was asked for
-is fine, except for a small read, which gets all of it: official readers of index streams take a record from one reply.
-Concurrent reads of one block share its fetch, and few fetches run at a time:
-connections take turns, however many fetches each has asked for.
-Everything fetched is checked against the checksums of its extent before anybody gets it, and only intact
-bytes go to the cache.
+A read returns what lies contiguously in memory, or one piece fetched from where it is stored; a small read gets all
+that it asked for, as official readers of index streams take a record from one reply. Concurrent reads of one block
+share its fetch, and connections take turns, however many fetches each has asked for. Everything fetched is checked
+against the checksums of its extent before anybody gets it, and only intact bytes go to the cache.
 """
 
 from __future__ import annotations
@@ -31,20 +29,13 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import (
-    FETCHES_AT_ONCE,
-    LOCATE_EXTENTS_BACK,
-    MIB,
-    READ_AHEAD_FETCHES,
-    READ_REPLY_MAX_BYTES,
-    READ_WHOLE_BYTES,
-)
+from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.reading.sizes import SizesOfEvents
-from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import Part, PartRead
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -88,34 +79,23 @@ def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) 
 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
-    """Extents of the log, each checked.
-
-    Raises:
-        UnavailableError: the log can't be read.
-    """
-    parts = []
+    """Extents of the log, or one beside it, each checked. UnavailableError: the log can't be read."""
+    parts, first = [], extents[0]
     for extent in extents:
         assert extent.frame is not None
         assert extent.frame.address is not None
         parts.append(Part(extent.frame.address, extent.position, extent.length, extent.checksums))
+    read: list[PartRead]
     try:
-        found = await container.log.read_parts(parts)
+        if first.run and container.runs is not None:
+            read = [await container.runs.read_at(first.run, first.position, first.length, first.checksums)]
+        else:
+            read = await container.log.read_parts(parts)
+    except (NotFoundError, CorruptLogError) as error:  # of a run
+        read = [error]
     except OSError as error:
         raise UnavailableError(f"the log can't be read: {error}") from error
-    return [_fetched(extent.length, data) for extent, data in zip(extents, found, strict=True)]
-
-
-async def of_run(container: Container, extent: Extent) -> Fetched:
-    """An extent beside the log, checked. Raises: as `of_log`."""
-    assert container.runs is not None
-    data: PartRead
-    try:
-        data = await container.runs.read_at(extent.run, extent.position, extent.length, extent.checksums)
-    except (NotFoundError, CorruptLogError) as error:
-        data = error
-    except OSError as error:
-        raise UnavailableError(f"the log can't be read: {error}") from error
-    return _fetched(extent.length, data)
+    return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
 
 
 def _fetched(length: int, found: PartRead) -> Fetched:
@@ -142,66 +122,25 @@ def following(
     return chosen
 
 
-class Chunked:
-    """For one segment store."""
-
-    def __init__(self, chunks: ChunkStore) -> None:
-        self._chunks = chunks
-        self._is_away = False  # as far as the last fetch knows
-
-    async def fetch(self, extent: Extent, begin: int, size: int) -> Fetched:
-        """Part of a chunk, from a whole block on, checked.
-
-        Raises:
-            ChunksUnavailableError: tier 2 doesn't give it now.
-        """
-        name, first = extent.chunk, begin // BLOCK_BYTES
-        try:
-            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
-        except NotFoundError:
-            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
-            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
-        except DiskReadError as error:
-            if size <= BLOCK_BYTES:
-                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
-            # one bad place fails the whole read: block by block, the others are recovered
-            pieces = [
-                await self.fetch(extent, at, min(BLOCK_BYTES, begin + size - at))
-                for at in range(begin, begin + size, BLOCK_BYTES)
-            ]
-            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
-            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
-        except UnavailableError as error:
-            if not self._is_away:
-                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
-            self._is_away = True
-            raise ChunksUnavailableError(
-                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
-            ) from None
-        self._is_away = False
-        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
-        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
-
-
 class SegmentReader:
     """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
-    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota, counts: Counts | None = None) -> None:
+    def __init__(
+        self, chunks: ChunkStore, cache: BlockCache, scheduler: FairScheduler, counts: Counts | None = None
+    ) -> None:
         self.counts = counts or Counts()
-        self.walks = Walks(rota)
-        self.sizes = SizesOfEvents(rota)
+        self.walks = Walks(scheduler)
+        self.sizes = SizesOfEvents(scheduler)
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, _Fetch] = {}
         self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
         if not chunks.is_here:  # what a slow store is asked for doesn't hold up what is in the log
             self._of_logs = Places(FETCHES_AT_ONCE // 2)
-        self._chunked = Chunked(chunks)
+        self._is_away = False  # tier 2, as far as the last fetch knows
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def place_of_chunks(self) -> tuple[str, str]:
-        """The URL of the chunk store, and its mark."""
         return self._chunks.url, await self._chunks.mark()
 
     async def read(
@@ -230,8 +169,7 @@ class SegmentReader:
                 raise container.refusal(name) from error
             raise
         except DamagedDataError as error:
-            async with self.walks.behind_damage:
-                go_on_at = await self._next_event(container, name, error.end_offset)
+            go_on_at = await self._next_event(container, name, error.end_offset)
             raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
 
     async def _read(
@@ -327,10 +265,8 @@ class SegmentReader:
     async def _load(
         self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
     ) -> Buffer | None:
-        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile.
-
-        Raises DamagedDataError.
-        """
+        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile. Raises
+        DamagedDataError."""
         extent = record.extents[record.extent_index(offset)]
         within = offset - extent.offset
         count = min(extent.length - within, length, record.durable_length - offset)
@@ -356,27 +292,21 @@ class SegmentReader:
         return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
 
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
-        """The first place at or after the offset where both an append and an event begin."""
+        """The first place at or after the offset where both an append and an event begin; else the segment's end."""
         record, _ = self.at_hand(container, name, offset, 0)
         end = record.durable_length
         if offset >= end:
             return offset
-        edges: list[int] = []
         for extent in record.extents[record.extent_index(offset) :]:
-            edges += (begin for begin in await self.event_begins(extent) if offset <= begin < end)
-            if len(edges) > LOCATE_EXTENTS_BACK:
-                break
-
-        async def read(offset: int, length: int) -> Buffer:
-            return (await self._read(container, name, offset, length, None))[1]
-
-        return await self.walks.first_event_at([*edges, end], read)
+            for begin in await self.event_begins(extent):
+                if offset <= begin < end:
+                    return begin
+        return end
 
     def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[Fetched]:
-        """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
-        fetch = partial(self._chunked.fetch, extent, begin, size)
+        fetch = partial(self._fetch_chunk, extent, begin, size)
         return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
@@ -415,10 +345,8 @@ class SegmentReader:
 
     async def _of_log(self, container: Container, record: SegmentRecord, extent: Extent) -> Fetched:
         """An extent of the log, or beside it; what follows it in the log goes to the cache, for a reader in order."""
-        if extent.run:
-            return await of_run(container, extent)
         wanted = [extent]
-        if _is_there(record, extent):
+        if not extent.run and _is_there(record, extent):
             index = record.extent_index(extent.offset)
             wanted = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
         found = await of_log(container, wanted)
@@ -430,6 +358,36 @@ class SegmentReader:
     def _has(self, container: Container) -> Callable[[Extent], bool]:
         return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
 
+    async def _fetch_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
+        """Part of a chunk, from a whole block on, checked. ChunksUnavailableError: tier 2 doesn't give it now."""
+        name, first = extent.chunk, begin // BLOCK_BYTES
+        try:
+            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
+        except NotFoundError:
+            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
+            return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+        except DiskReadError as error:
+            if size <= BLOCK_BYTES:
+                return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+            # one bad place fails the whole read: block by block, the others are recovered
+            pieces = [
+                await self._fetch_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
+                for at in range(begin, begin + size, BLOCK_BYTES)
+            ]
+            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
+            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+        except UnavailableError as error:
+            if not self._is_away:
+                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
+            self._is_away = True
+            raise ChunksUnavailableError(
+                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
+            ) from None
+        self._is_away = False
+        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
+        return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
+
     async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched) -> DamagedDataError:
         """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
@@ -439,20 +397,16 @@ class SegmentReader:
         end = extent.length
         if extent.chunk and (last + 1) * fetched.block_bytes < end:
             description = await self._chunks.describe(extent.chunk, extent.length)
-            if description is not None and description.block_bytes == fetched.block_bytes:
+            if description is not None:
                 end = min(end, description.go_on_at(last + 1))
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
-        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored.
-
-        False: all data is correct, but the chunk's description, which follows it, is damaged or missing.
-        """
+        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored. False:
+        all data is correct, but the chunk's description, which follows it, is damaged or missing."""
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
-            if not extent.chunk or not extent.checksums:  # chunks without checksums never had a description
-                return True
-            return await self._chunks.description(extent.chunk, extent.length) is not None
+            return not extent.chunk or await self._chunks.description(extent.chunk, extent.length) is not None
         except NotFoundError:
             return True  # moved, compacted or truncated meanwhile
 
@@ -460,10 +414,8 @@ class SegmentReader:
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
     ) -> list[Buffer]:
         """Return all bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if
-        they are there, unless `past_cache`.
-
-        Raises DamagedDataError; NotFoundError if they no longer belong to the segment.
-        """
+        they are there, unless `past_cache`. Raises DamagedDataError; NotFoundError if they no longer belong to the
+        segment."""
         parts: list[Buffer] = []
         together: dict[int, Fetched] = {}  # of the log, by offset
         is_at_hand = self._has(container) if not past_cache else lambda extent: False
@@ -479,11 +431,11 @@ class SegmentReader:
             if extent.offset in together:
                 fetched = together.pop(extent.offset)
             elif extent.frame is None:
-                fetched = await self._chunked.fetch(extent, 0, extent.length)
-            elif extent.run:
-                fetched = await of_run(container, extent)
+                fetched = await self._fetch_chunk(extent, 0, extent.length)
             else:
-                wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
+                wanted = [extent]
+                if not extent.run:
+                    wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
                 found = await of_log(container, wanted)
                 together.update(zip((one.offset for one in wanted[1:]), found[1:], strict=True))
                 fetched = found[0]
@@ -506,7 +458,6 @@ class _Fetch(NamedTuple):
 
 
 def _bounded(length: int) -> int:
-    """The length of a reply, whatever was asked for."""
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 

@@ -1,11 +1,8 @@
 """How long the events of a range are, for those who need nothing else of them: found in the stored bytes.
 
 All bytes are read and checked, as if they were sent. Where they are damaged, or aren't events, or the segment ends, the
-answer ends too, and whoever asked reads on: so errors are those of a read.
-
-A range may be long, and anyone who may read can ask. So an answer covers so many bytes and so many events; an event of
-more bytes is looked at by several, which begin where the one before stopped. Only a few answers are made at a time, and
-each advances a little per turn of the loop.
+answer ends too, and whoever asked reads on: so errors are those of a read. An answer covers a bounded number of bytes
+and events; only a few are made at a time, and each advances a little per turn of the loop.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from nadi.limits import (
     MAX_LARGE_EVENT_BYTES,
 )
 from nadi.model.framing import HEADER, HEADER_BYTES, event_starts
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import Numbers, packed_sizes
 from nadi.wire.fields import Buffer
@@ -34,10 +31,8 @@ Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an of
 
 
 class SizesOfEvents:
-    """Those of one store."""
-
-    def __init__(self, rota: Rota) -> None:
-        self._rota = rota
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self._scheduler = scheduler
         self._places = asyncio.Semaphore(EVENT_SIZES_AT_ONCE)
 
     async def answer(self, command: wire.ListEventSizes, read: Read) -> wire.EventSizesListed:
@@ -45,7 +40,7 @@ class SizesOfEvents:
         if command.most <= 0 or command.checked < command.start:
             raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
         async with self._places:
-            search = _Search(self._rota, read, command)
+            search = _Search(self._scheduler, read, command)
             await search.run()
             sizes = np.concatenate(search.found) if search.found else np.empty(0, np.int64)
             return wire.EventSizesListed(
@@ -56,8 +51,8 @@ class SizesOfEvents:
 class _Search:
     """One answer: `found`, which end at `reached`, and the bytes looked at, up to `checked`."""
 
-    def __init__(self, rota: Rota, read: Read, command: wire.ListEventSizes) -> None:
-        self._rota, self._read, self._end = rota, read, command.end
+    def __init__(self, scheduler: FairScheduler, read: Read, command: wire.ListEventSizes) -> None:
+        self._scheduler, self._read, self._end = scheduler, read, command.end
         self._left = min(command.most, EVENT_SIZES_LISTED)
         self.reached, self.checked = command.start, command.checked
         self.found: list[Numbers] = []
@@ -142,7 +137,7 @@ class _Search:
                 self._add(np.diff(starts, append=size))
             return min(len(starts), EVENT_SIZES_A_TURN) // HOPS_A_COMMAND
 
-        await self._rota.do(work)
+        await self._scheduler.do(work)
         return sizes[0]
 
     def _event_end(self, block: memoryview, at: int) -> int:

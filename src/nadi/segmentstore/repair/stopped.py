@@ -22,13 +22,12 @@ from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.damage import KnownDamage
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.replay import recovered_of
-from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES, FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
@@ -112,7 +111,7 @@ class StoppedLog:
             self._note(error)
             headers = read_headers(folder, known[0] if known else None, UNKNOWN)
         self._log_id = headers.log_id or b""
-        self._replay = Replay(headers, self._log_id, cut_at(folder), direct=False)
+        self._replay = Replay(headers, self._log_id)
         self._use(headers)
 
     def _use(self, headers: Headers) -> None:
@@ -233,7 +232,7 @@ class StoppedContainer(Container):
         super().__init__(LocalParts(number, folder, chunks), BlockCache())
         self.folder, self.chunks = folder, chunks
         self.damage = KnownDamage(number, logs=False)
-        self._reader = SegmentReader(chunks, self.cache, Rota())
+        self._reader = SegmentReader(chunks, self.cache, FairScheduler())
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name
 

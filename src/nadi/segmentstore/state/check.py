@@ -1,9 +1,9 @@
 """Whether a container's state may be opened: its file is checked before the server maps it.
 
 A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; it is removed before
-anything is written. So a file with a seal is as it was left, or damaged. One without, from a server that was killed,
-is read completely by another process (`checked`), which LMDB may crash. A seal also says, by the epoch of
-the log's owner, whether the state has all that the log ever said: then nothing of the log is needed to start.
+anything is written. A file without one, from a server that was killed, is read completely by another process
+(`checked`), which LMDB may crash. A seal also says, by the epoch of the log's owner, whether the state has all that the
+log ever said: then nothing of the log is needed to start.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ class Examined:
 
 
 def seal(folder: Path, epoch: int = 0, *, given_up_from: int = 0) -> None:
-    """Vouch for the state in `folder`, which has been closed; blocking.
-
-    epoch: it has all that is in the log, and the log's last owner was that of this epoch; 0: it may lack some.
-    given_up_from: the first frame of an end of the log that a repair gave up; 0: of none.
-    """
+    """Vouch for the state in `folder`, which has been closed; blocking. epoch: it has all that is in the log, and the
+    log's last owner was that of this epoch; 0: it may lack some. given_up_from: the first frame of an end of the log
+    that a repair gave up; 0: of none."""
     size, crc = _checksum(folder / STATE_FILE)
     line = f"nadi-state-seal {size} {crc:08x}" + (f" all-to-epoch {epoch}" if epoch else "")
     line += f" given-up-from {given_up_from}" if given_up_from else ""
@@ -73,14 +71,9 @@ def unseal(folder: Path) -> None:
 
 
 def examine(folder: Path, container: int, copy: Path | None = None) -> Examined:
-    """Check the state in `folder`, which nobody has open; nothing is changed. Blocking.
-
-    copy: gets a compact copy of a sound file without a seal. That has no list of free pages; damage of the file's own,
-    which no record shows, would let LMDB write over pages in use.
-
-    Raises:
-        OSError: the file can't be read, or the copy can't be written.
-    """
+    """Check the state in `folder`, which nobody has open; nothing is changed. Blocking. copy: gets a compact copy of a
+    sound file without a seal. That has no list of free pages; damage of the file's own, which no record shows, would
+    let LMDB write over pages in use. OSError: the file can't be read, or the copy can't be written."""
     file = folder / STATE_FILE
     if not file.exists() or not file.stat().st_size:
         return Examined(Verdict.MISSING, "there is none")
@@ -132,11 +125,8 @@ def _checksum(file: Path) -> tuple[int, int]:
 
 
 def inspect_file(file: Path, container: int, copy: Path | None = None) -> Inspected:
-    """Inspect a state's file in a process of its own, which damage may crash: see `checked.inspect`. Blocking.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Inspect a state's file in a process of its own, which damage may crash: see `checked.inspect`. Blocking. OSError:
+    it can't be read."""
     file.open("rb").close()
     # -P: what happens to lie in the current folder, an lmdb.py, say, would be imported, and the state called damaged
     command = [sys.executable, "-P", "-m", checked.__name__, str(file), str(container), *([str(copy)] if copy else [])]

@@ -47,12 +47,10 @@ class Inspected(msgspec.Struct, frozen=True):
 
 
 def seed_of(container: int, table: str) -> int:
-    """The seed of a table's checksums."""
     return int(crc32c(f"{container}/{table}/".encode()))
 
 
 def seeds_of(container: int) -> dict[str, int]:
-    """Those of all its tables."""
     return {table: seed_of(container, table) for table in TABLES}
 
 
@@ -75,15 +73,12 @@ def is_whole(seed: int, key: bytes, raw: bytes) -> bool:
 
 
 def checksum_of(raw: bytes | bytearray | memoryview) -> int:
-    """The checksum that a stored value ends in."""
     return int(_CRC.unpack_from(raw, len(raw) - CRC_BYTES)[0])
 
 
 def inspect(file: Path, container: int, copy: Path | None = None) -> Inspected:
-    """Read all of a state's file, which nobody changes meanwhile; blocking. copy: gets a compact one of a sound file.
-
-    A damaged file may crash the process.
-    """
+    """Read all of a state's file, which nobody changes meanwhile; blocking. copy: gets a compact one of a sound file. A
+    damaged file may crash the process."""
     try:
         with lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, max_dbs=len(TABLES)) as env:
             inspected = _inspect(env, container)

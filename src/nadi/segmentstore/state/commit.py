@@ -1,8 +1,7 @@
 """One transaction that changes a container's state: checksums on all values, totals updated, changes noted.
 
-What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the
-file. So applying just that to an earlier copy of the file makes it current (`apply`), without knowing
-what the records mean.
+What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the file. So
+`apply` makes an earlier copy of the file current, without knowing what the records mean.
 """
 
 from __future__ import annotations
@@ -15,14 +14,7 @@ import lmdb
 from crc32c import crc32c
 
 from nadi.limits import CHECKPOINT_ROWS
-from nadi.segmentstore.state.checked import (
-    COUNTED,
-    CRC_BYTES,
-    TOTALS_KEY,
-    Totals,
-    checksum_of,
-    encode_totals,
-)
+from nadi.segmentstore.state.checked import COUNTED, CRC_BYTES, TOTALS_KEY, Totals, checksum_of, encode_totals
 from nadi.wire.fields import Buffer
 
 _CRC = struct.Struct("<I")
@@ -34,8 +26,6 @@ Seeds = Mapping[str, int]
 
 
 class Noted(NamedTuple):
-    """What a transaction changed."""
-
     changes: Changes
     size_bytes: int
     totals: Totals
@@ -81,7 +71,6 @@ class Commit:
             self._rest()
 
     def delete(self, table: str, key: bytes) -> None:
-        """Delete a key if it is there."""
         old = self._cursors[table].pop(key)
         if old is not None:
             self._gone(table, key, old)
@@ -135,7 +124,6 @@ class Commit:
 
 
 def merge(changes: Changes, later: Changes) -> None:
-    """Add later changes."""
     for table, rows in later.items():
         if rows:
             changes.setdefault(table, {}).update(rows)

@@ -1,10 +1,8 @@
 """The rows of the table `extents`: where a segment's bytes lie, by segment and offset.
 
 An extent in a chunk, or in a file beside the log, is a row of its own. Those in the log are as many as appends, and
-most are gone within seconds: so consecutive ones that are written together share a row. A shared row has the key of
-its first extent, and a fixed part for each. `singles` takes rows apart: nobody else knows of shared ones.
-Which rows there are follows from nothing but what was written together, in which order; a state that is made anew of a
-snapshot and the log has the same extents in other rows.
+most are gone within seconds: so consecutive ones that are written together share a row, which has the key of its first
+extent, and a fixed part for each. `singles` takes rows apart: nobody else knows of shared ones.
 """
 
 from __future__ import annotations
@@ -53,10 +51,8 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
 
 
 def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
-    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append.
-
-    stored: offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`.
-    """
+    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append. stored:
+    offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`."""
     offsets = sorted(changed)
     kept = _withdraw(commit, whole, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
     parts: list[bytes] = []

@@ -1,22 +1,21 @@
 """The state of a container and how operations change it: the fold over the log.
 
 `apply` is the only place where an operation changes state, live and in replay; only appends, which
-are gathered in runs, have a live form of their own in `frame`. Clean, idle records leave
-memory and are loaded again when they are needed (`record_cache`).
+are gathered in runs, have a live form of their own in `frame`. Clean, idle records leave memory (`RecordCache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from nadi.errors import DamagedStateError
-from nadi.limits import CHUNK_FLUSH_BYTES
+from nadi.limits import CHUNK_FLUSH_BYTES, RECORD_ATTRIBUTES_IN_MEMORY, RECORDS_IN_MEMORY
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.metadata import Metadata, Overlay
-from nadi.segmentstore.state.record_cache import RecordCache
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
@@ -36,11 +35,132 @@ class Checkpoint:
     times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
 
-class HeldRuns:
-    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`).
+class RecordCache:
+    """Which segment records are in memory, which of them changed, and which may leave.
 
-    unused: those without any such bytes, with the frame that said so: once no start replays that frame any more, they
-    can be deleted."""
+    A record is looked up by name or id and loaded from disk where it is not here. It may leave once it is clean (a
+    checkpoint wrote it), has no bytes in the log, and nobody holds it; then loading it again gives the same. Those that
+    may leave stand in a queue, the first to come to rest at its head; `make_room` takes from there. It is called only
+    where no record is held on the stack, so code between two awaits may keep what it looked up; across an await it must
+    `hold` it, or look again. frames: the log's, which loaded records share.
+    """
+
+    def __init__(self, metadata: Metadata, frames: dict[int, FrameRef]) -> None:
+        self.dirty: dict[int, SegmentRecord] = {}  # changed since the last checkpoint began
+        self.deleted: dict[int, str] = {}  # id: name, of those that disk still knows
+        self._metadata = metadata
+        self._frames = frames
+        self._by_name: dict[str, SegmentRecord] = {}
+        self._by_id: dict[int, SegmentRecord] = {}
+        self._idle: dict[int, SegmentRecord] = {}  # those that may leave
+        self._writing: dict[int, SegmentRecord] = {}  # in the current checkpoint: disk has them only after it
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def all(self) -> list[SegmentRecord]:
+        return list(self._by_id.values())
+
+    def find(self, name: str) -> SegmentRecord | None:
+        record = self._by_name.get(name)
+        if record is not None:
+            return record
+        segment = self._metadata.segment_id(name)
+        return None if segment is None else self.by_id(segment)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a segment of that name; its record stays where it is."""
+        if name in self._by_name:
+            return True
+        segment = self._metadata.segment_id(name)
+        return segment is not None and segment not in self.deleted
+
+    def by_id(self, segment: int) -> SegmentRecord | None:
+        record = self._by_id.get(segment)
+        if record is None and segment not in self.deleted:
+            record = self._metadata.load(segment, self._frames)
+            if record is not None:
+                self._by_id[segment] = self._by_name[record.name] = record
+                self._rest(record)
+        return record
+
+    def known(self, segment: int) -> SegmentRecord | None:
+        """The record if it is in memory."""
+        return self._by_id.get(segment)
+
+    def add(self, record: SegmentRecord) -> None:
+        self._by_id[record.id] = self._by_name[record.name] = record
+        self.mark(record)
+
+    def remove(self, record: SegmentRecord) -> None:
+        record.deleted = True
+        record.overlay.clear()
+        del self._by_id[record.id]
+        if self._by_name.get(record.name) is record:
+            del self._by_name[record.name]
+        self.dirty.pop(record.id, None)
+        self._idle.pop(record.id, None)
+        self.deleted[record.id] = record.name
+
+    def mark(self, record: SegmentRecord) -> None:
+        """The record differs from what disk has."""
+        self.dirty[record.id] = record
+        self._idle.pop(record.id, None)
+
+    def begin_writing(self) -> None:
+        """What is dirty now is being written; changes from here on make dirty again."""
+        assert not self._writing, "one checkpoint at a time"
+        self._writing, self.dirty = self.dirty, {}
+
+    def written(self, deleted: Iterable[int]) -> None:
+        """The checkpoint is on disk, and these deleted segments are gone from it."""
+        for segment in deleted:
+            self.deleted.pop(segment, None)
+        records, self._writing = self._writing, {}
+        for record in records.values():
+            if len(record.attributes) > RECORD_ATTRIBUTES_IN_MEMORY:
+                record.attributes = {key: record.attributes[key] for key in record.changed_attributes}
+                record.attributes_loaded = False
+            self._rest(record)
+
+    def not_written(self) -> None:
+        """The checkpoint failed and wrote nothing: its records are dirty again."""
+        records, self._writing = self._writing, {}
+        for record in records.values():
+            if self._by_id.get(record.id) is record:
+                self.dirty[record.id] = record
+
+    def hold(self, record: SegmentRecord) -> None:
+        """Keep the record here until `release`: the same object answers for the segment all the time."""
+        record.holders += 1
+        self._idle.pop(record.id, None)
+
+    def release(self, record: SegmentRecord) -> None:
+        record.holders -= 1
+        self._rest(record)
+
+    def _rest(self, record: SegmentRecord) -> None:
+        """Let the record leave when there is need, if disk has all of it and nobody holds it."""
+        if record.holders or record.log_bytes or self._by_id.get(record.id) is not record:
+            return
+        if record.id not in self.dirty and record.id not in self._writing:
+            self._idle[record.id] = record
+
+    def make_room(self) -> None:
+        """Let the records leave that have been idle longest, until few enough are here or none may leave."""
+        excess = len(self._by_id) - RECORDS_IN_MEMORY
+        if excess > 0 and self._idle:
+            for record in list(islice(self._idle.values(), excess)):
+                assert not record.overlay, "a clean record's entries are all on disk"
+                assert record.times.is_stored, "and so is its time index"
+                del self._idle[record.id], self._by_id[record.id]
+                del self._by_name[record.name]
+
+
+class HeldRuns:
+    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`). unused:
+    those without any such bytes, with the frame that said so: once no start replays that frame any more, they can be
+    deleted."""
 
     def __init__(self) -> None:
         self.bytes_of: dict[int, int] = {}
@@ -48,13 +168,12 @@ class HeldRuns:
         self.unused: dict[int, int] = {}
 
     def hold(self, run: int, length: int) -> None:
-        """That many more bytes are there."""
         self.bytes_of[run] = self.bytes_of.get(run, 0) + length
         self.size_bytes += length
         self.unused.pop(run, None)
 
     def release(self, run: int, length: int, sequence: int) -> None:
-        """That many fewer are, says a frame."""
+        """sequence: of the frame that says so."""
         self.size_bytes -= length
         self.bytes_of[run] -= length
         if not self.bytes_of[run]:
@@ -105,8 +224,6 @@ class StateMachine:
         frames.clear()
         frames.update(in_order)
 
-    # --- records -----------------------------------------------------------------------------------
-
     def must(self, segment: int) -> SegmentRecord:
         record = self.by_id(segment)
         if record is None:
@@ -130,8 +247,6 @@ class StateMachine:
             record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
             if record.log_bytes >= CHUNK_FLUSH_BYTES:
                 self.large[record.id] = None
-
-    # --- what is in the log only -------------------------------------------------------------------
 
     def logged_in(self, frame: FrameRef) -> SegmentRecord:
         """A segment that has bytes in this frame, which still holds some that are not set aside."""
@@ -172,8 +287,6 @@ class StateMachine:
             else:
                 del self.large[segment]
         return found
-
-    # --- operations --------------------------------------------------------------------------------
 
     def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0, checksum: bytes = b"") -> None:
         """Change the state; `data_at` is where the data area begins in the frame's payload, `checksum` that of what
@@ -364,8 +477,6 @@ class StateMachine:
         record.changed_extents[operation.offset] = chunk
         self.mark(record)
 
-    # --- checkpoints -------------------------------------------------------------------------------
-
     @property
     def dirty_count(self) -> int:
         return len(self.record_cache.dirty) + len(self.record_cache.deleted)
@@ -387,11 +498,7 @@ class StateMachine:
                 record.changed_attributes = set()
         self.record_cache.begin_writing()
         state = ContainerState(
-            self.sequence,
-            self.next_segment,
-            list(self.planned),
-            list(self.garbage),
-            list(self.transients),
+            self.sequence, self.next_segment, list(self.planned), list(self.garbage), list(self.transients)
         )
         checkpoint.changes.append(state_change(state))
         return checkpoint
@@ -443,6 +550,3 @@ def extents_of(
         extent.continues = offset > operation.offset or (in_pieces and offset > 0)
         extents.append(extent)
     return extents
-
-
-__all__ = ["Checkpoint", "Kind", "StateMachine"]

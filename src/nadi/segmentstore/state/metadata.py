@@ -1,9 +1,8 @@
 """The state of one container on disk: an LMDB file, written after the log.
 
-What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes
-into one transaction together with that number. Recovery reads it and replays the log from there.
-Each value has a checksum, which is verified whenever it is read (`checked`). What a checkpoint wrote is also
-noted, record by record, for the snapshots (`changes`).
+What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes into one transaction
+together with that number. Each value has a checksum, which is verified whenever it is read (`checked`). What a
+checkpoint wrote is also noted, record by record, for the snapshots (`changes`).
 """
 
 from __future__ import annotations
@@ -85,11 +84,8 @@ def _reserve_lock_file(path: Path) -> None:
 
 
 class Metadata:
-    """Point reads on the event loop (microseconds), checkpoints from a thread.
-
-    A value that is not what was stored raises DamagedStateError, and `on_damage` is called: from then on nothing read
-    here can be relied on.
-    """
+    """Point reads on the event loop (microseconds), checkpoints from a thread. A value that is not what was stored
+    raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
 
     def __init__(self, folder: Path, container: int = 0, *, durable: bool = True) -> None:
         """Open or create the state of that container in a folder of its own.
@@ -150,13 +146,9 @@ class Metadata:
         times: Iterable[tuple[int, StoredTimes]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write everything in one transaction; blocking.
-
-        deleted: names by id of segments that are removed completely. extents: by segment, and
-        from where on none are stored; entries: by segment.
-        times: by segment. rest: see `Commit`.
-        MapFullError: nothing was written; `grow`, then try again.
-        """
+        """Write everything in one transaction; blocking. deleted: names by id of segments that are removed completely.
+        extents, entries, times: by segment; of extents also from where on none are stored. rest: see `Commit`.
+        MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
             commit = Commit(txn, self._tables, self.seeds, self._totals, rest)
             for segment, name in deleted.items():
@@ -180,10 +172,8 @@ class Metadata:
             self.changes = {}  # whoever takes them sees by `changed_bytes` that they are not there
 
     def take_changes(self) -> tuple[Changes | None, int]:
-        """Return what changed since the last call, and about how large it is; only while no commit runs.
-
-        None: too much to keep.
-        """
+        """Return what changed since the last call, None if it was too much to keep, and about how large it is; only
+        while no commit runs."""
         taken = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
         self.changes, self.changed_bytes = {}, 0
         return taken
@@ -235,8 +225,6 @@ class Metadata:
                 lambda raw: ID.unpack_from(raw)[0] > times.start_offset,
             )
             clock += 1
-
-    # --- reading ---------------------------------------------------------------------------------------
 
     def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         """The value stored as `raw`, after its checksum has been verified."""

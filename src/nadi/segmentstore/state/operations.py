@@ -1,9 +1,8 @@
 """What a container writes to its log: operations with everything resolved, grouped in frames.
 
-A frame's payload is `u32 size · msgpack list of operations · data`. An operation names what became
-of the state, never what was asked, so replay only applies. All bytes that one frame appends to one
-segment lie together in the data area, so a thousand small appends cost one `Append`. To the log, what stands before the
-data area is the frame's head, and the data of each `Append` a part. Large runs lie beside the log (`tier1.runs`).
+A frame's payload is `u32 size · msgpack list of operations · data`; to the log, what stands before the data area is the
+frame's head, and the data of each `Append` a part. An operation names what became of the state, never what was asked,
+so replay only applies. Large runs lie beside the log (`tier1.runs`).
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class ChunkStored(Operation, frozen=True, tag="c"):
     offset: int
     length: int
     chunk: str
-    checksums: bytes = b""  # of its blocks, see `tier2.checksums`; earlier versions made none
+    checksums: bytes = b""  # of its blocks, see `tier2.checksums`
 
 
 class ChunksDropped(Operation, frozen=True, tag="x"):
@@ -138,23 +137,8 @@ class ChunksDeleted(Operation, frozen=True, tag="d"):
     chunks: list[str]
 
 
-AnyOperation = (
-    Create
-    | Append
-    | AppendBeside
-    | Seal
-    | Truncate
-    | Delete
-    | Merge
-    | Attributes
-    | Policy
-    | TimesIndexed
-    | TableUpdate
-    | ChunkPlanned
-    | ChunkStored
-    | ChunksDropped
-    | ChunksDeleted
-)
+_OfSegments = Create | Append | AppendBeside | Seal | Truncate | Delete | Merge | Attributes | Policy
+AnyOperation = _OfSegments | TimesIndexed | TableUpdate | ChunkPlanned | ChunkStored | ChunksDropped | ChunksDeleted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyOperation])

@@ -46,9 +46,9 @@ class Extent(msgspec.Struct, eq=False, gc=False):
 
     run: the file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none.
 
-    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; earlier
-    versions had none.
-    continues: it begins within an event, which an extent before it began; earlier versions didn't say so.
+    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; empty if
+    the frame lost them.
+    continues: it begins within an event, which an extent before it began.
     aside: it is damaged, so the storage writer leaves it where it is.
 
     There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector, which
@@ -88,10 +88,8 @@ class StoredTimes:
 
 @dataclass(slots=True)
 class Times:
-    """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order.
-
-    cut: by clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way.
-    """
+    """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order. cut: by
+    clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way."""
 
     entries: dict[int, dict[int, int]] = field(default_factory=dict)
     cut: dict[int, int] = field(default_factory=dict)

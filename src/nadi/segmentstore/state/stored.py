@@ -26,8 +26,6 @@ Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete
 
 
 class ContainerState(msgspec.Struct, array_like=True):
-    """What a container knows beside its segments."""
-
     sequence: int = 0
     next_segment: int = 1
     planned: list[str] = []
@@ -61,7 +59,6 @@ def time_key(segment: int, clock: int, time: int | None = None) -> bytes:
 
 
 def time_of(key: bytes) -> tuple[int, int]:
-    """The clock and time of an entry's key."""
     _, clock, time = _TIME_KEY.unpack(key)
     return clock, time + _EARLIEST
 
@@ -79,7 +76,6 @@ def bounded_key(raw: bytes) -> bytes:
 
 
 def state_change(state: ContainerState) -> Change:
-    """What a checkpoint writes of what the container knows beside its segments."""
     return "state", STATE_KEY, _encode(state)
 
 
@@ -151,10 +147,4 @@ def unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
 
 
 def decode_sequence(state: bytes) -> int:
-    """The last frame that a state reflects, of its own record."""
     return decode_state(state).sequence
-
-
-def encode_state(sequence: int, next_segment: int) -> bytes:
-    """A state's own record, if no more is known."""
-    return _encode(ContainerState(sequence, next_segment))

@@ -1,10 +1,9 @@
 """The time index of a stream segment, from times to offsets, so that it can be read from any time on.
 
 It has clocks. The clock ARRIVAL is the server's: an entry (moment, offset) says that all bytes before `offset` were
-appended before that moment. `note` makes an entry
-at the start of bytes that arrive together, a run of appends or a merge, if the last entry is old enough and enough was
-added since (`TIME_INDEX_*` in `limits`); its moment is the first at which it could have been made. The same operations
-call it live and in replay, so both make the same index. A new entry stays with the record until a checkpoint stores it.
+appended before that moment. `note` makes an entry at the start of bytes that arrive together, a run of appends or a
+merge, if the last entry is old enough and enough was added since (`TIME_INDEX_*` in `limits`); its moment is the first
+at which it could have been made. The same operations call it live and in replay, so both make the same index.
 
 An event's moment is the clock's time when its append was taken, or its transaction merged; if the clock went back,
 the latest earlier moment in its segment. The offset that `locate` returns for a moment in the past
@@ -78,7 +77,6 @@ def sealed_before(record: SegmentRecord, at_ms: int) -> bool:
 
 
 def locate(metadata: Metadata, record: SegmentRecord, at_ms: int, now_ms: int) -> int:
-    """Return the offset for a moment; see above."""
     if at_ms > record.appended_ms and (at_ms >= _due_ms(record) or at_ms > now_ms or sealed_before(record, at_ms)):
         return record.length  # where the next bytes make an entry, or no more will come
     found = _last(metadata, record, ARRIVAL, at_ms) if at_ms > 0 else None
@@ -86,16 +84,12 @@ def locate(metadata: Metadata, record: SegmentRecord, at_ms: int, now_ms: int) -
 
 
 def _last(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> Entry | None:
-    """The clock's last entry at or before that time."""
     found: Entry | None = None
     for entry in record.times.of(clock).items():  # in order, and later than all those on disk
         if entry[0] > time:
             break
         found = entry
     return found or metadata.last_time(record.id, clock, min(time, record.times.valid_to(clock)))
-
-
-# --- times of events ---------------------------------------------------------------------------------------
 
 
 def indexed_to(metadata: Metadata, record: SegmentRecord, clock: int) -> int:
@@ -152,9 +146,6 @@ def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: in
         if found == _last(metadata, record, clock, _LATEST):  # all in the index is earlier, or has no time
             return indexed_to(metadata, record, clock)
     return min(max(record.start_offset, found[1] if found is not None else 0), record.length)
-
-
-# --- entries, listed ---------------------------------------------------------------------------------------
 
 
 def entries(

@@ -1,9 +1,8 @@
 """Who owns a log of files: the `epoch` file, one line `nadi-log-epoch <log id> <epoch> <crc>`.
 
-Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps
-the file it wrote open and checks, before and after each write, whether the name still leads to it: if
-not, somebody else has opened the log, and what was just written is not acknowledged. The new owner
-starts a file of its own, so a late write of the former one can't land on frames of the new.
+Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps the file it wrote
+open and checks, before and after each write, whether the name still leads to it: if not, what was just written is not
+acknowledged. The new owner starts a file of its own, so a late write of the former one can't land on its frames.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import re
 from pathlib import Path
 from typing import Self
 
-from crc32c import crc32c
-
 from nadi.errors import ClosedError
-from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.disk import read_line, replace_line
 
-EPOCH_FILE = "epoch"
+EPOCH_FILE, LATEST_FILE = "epoch", "latest"
 _LINE = re.compile(r"nadi-log-epoch ([0-9a-f]{32}) (\d+)")
+_LATEST_LINE = re.compile(r"nadi-log-latest ([0-9a-f]{32}) (\d+)")
 _logger = logging.getLogger(__name__)
 
 
@@ -67,55 +64,15 @@ class Fence:
             self._fd = -1
 
 
-LATEST_FILE = "latest"
-_PLACE_BYTES = 512
-_LATEST_LINE = re.compile(rb"(nadi-log-latest ([0-9a-f]{32}) (\d+) (\d+)) ([0-9a-f]{8})\n *")
-
-
 def latest(folder: Path, log_id: bytes | None) -> int:
     """The number of the last file that the log had in use; 0: not known. `log_id` None: of any log."""
-    return _read(folder, log_id)[1]
-
-
-def _read(folder: Path, log_id: bytes | None) -> tuple[int, int]:
-    """Count and number."""
     try:
-        text = (folder / LATEST_FILE).read_bytes()
+        match = _LATEST_LINE.fullmatch(read_line(folder / LATEST_FILE))
     except FileNotFoundError:
-        return 0, 0
-    found = [(0, 0)]
-    for begin in (0, _PLACE_BYTES):
-        match = _LATEST_LINE.fullmatch(text[begin : begin + _PLACE_BYTES])
-        is_whole = match is not None and int(match[5], 16) == crc32c(match[1])
-        if match is not None and is_whole and (log_id is None or bytes.fromhex(match[2].decode()) == log_id):
-            found.append((int(match[3]), int(match[4])))
-    return max(found)
+        return 0
+    return int(match[2]) if match is not None and log_id in (None, bytes.fromhex(match[1])) else 0
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Record, durably, that file `number` is in use; blocking.
-
-    Raises:
-        OSError: there was no `latest` yet, and there is no room for it; or the disk fails.
-    """
-    path = folder / LATEST_FILE
-    count = _read(folder, log_id)[0] + 1
-    line = b"nadi-log-latest %s %d %d" % (log_id.hex().encode(), count, number)
-    place = b"%s %08x\n" % (line, crc32c(line))
-    is_new = not path.exists()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if is_new or os.fstat(fd).st_size < 2 * _PLACE_BYTES:
-            disk.write_all(fd, memoryview(bytes(2 * _PLACE_BYTES)), 0)
-        disk.write_all(fd, memoryview(place.ljust(_PLACE_BYTES)), count % 2 * _PLACE_BYTES)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    if is_new:
-        disk.sync_folder(folder)
-
-
-def forget(folder: Path) -> None:
-    """Forget the number, for a log that an operator cuts before that file; blocking."""
-    (folder / LATEST_FILE).unlink(missing_ok=True)
-    disk.sync_folder(folder)
+    """Record, durably, that file `number` is in use; blocking. Raises: OSError."""
+    replace_line(folder / LATEST_FILE, f"nadi-log-latest {log_id.hex()} {number}")

@@ -1,10 +1,8 @@
 """The durable log on local files: what the embedded server writes its frames to.
 
-`append` hands a frame to the log's writer thread, which copies it after a header into an aligned staging buffer,
-writes it at the end of the current file, syncs it, and only then answers; a small one, while the disk is quick, it
-writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so that a write changes
-no metadata. `layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads
-single parts, `supply` has files ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
+`append` hands a frame to the log's writer thread, which writes it at the end of the current file, syncs it, and only
+then answers; a small one, while the disk is quick (`Pace`), it writes by itself. Files are full of zeros or of released
+frames before they are used, so that a write changes no metadata.
 
 Frames are never written after those of a former owner: the first append after `open` starts a new file, and so does a
 frame that doesn't fit the rest of one. A frame larger than a file makes its file larger. After a failed write the log
@@ -40,20 +38,16 @@ from nadi.limits import (
     MIB,
 )
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
-from nadi.segmentstore.tier1.reading import by_file, heads_of_files, read_checked, read_heads, read_near, some_of
+from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, read_near, some_of
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
-from nadi.segmentstore.tier1.supply import FileSupply
-from nadi.segmentstore.tier1.writer import FrameWriter
+from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-
-
 _WEIGHT = 1 / 16  # of the latest write in the average
 _MOST_S = 4 * LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
 
@@ -69,7 +63,6 @@ class Pace:
         self._pause_until = clock()
 
     def is_quick(self, payload_bytes: int) -> bool:
-        """Whether the frame may be written here and now."""
         return payload_bytes <= LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
 
     def took(self, seconds: float) -> None:
@@ -92,7 +85,14 @@ class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
     def __init__(
-        self, folder: Path, file_bytes: int, spare_files: int, name: str, complete: tuple[int, int] | None
+        self,
+        folder: Path,
+        file_bytes: int,
+        spare_files: int,
+        name: str,
+        complete: tuple[int, int] | None,
+        *,
+        is_new: bool,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
@@ -115,7 +115,7 @@ class FileLog:
             self._fence.close()
             raise
         self._log_id, self._log_crc = log_id, crc32c(log_id)
-        self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
+        self._replay = Replay(headers, log_id, is_new=is_new)
         self._use(headers)
         self._next_sequence = 0  # 0 until replay() has ended
         self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
@@ -157,9 +157,7 @@ class FileLog:
             OSError: the folder can't be used.
         """
         assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "files are whole blocks, two at least"
-        log = cls(folder, file_bytes, spare_files, name, complete)
-        log._replay.is_cut |= is_new
-        return log
+        return cls(folder, file_bytes, spare_files, name, complete, is_new=is_new)
 
     def _read_headers(self, log_id: bytes | None) -> Headers:
         try:
@@ -243,17 +241,11 @@ class FileLog:
 
     async def claim(self) -> None:
         self._check_open()
-        await asyncio.get_running_loop().run_in_executor(None, self._claim)
-
-    def _claim(self) -> None:
-        """In a thread; the writer's has nothing to do meanwhile."""
         try:
-            self._writer.begin(self._next_sequence)
+            await asyncio.get_running_loop().run_in_executor(None, self._writer.begin, self._next_sequence)
         except Exception as error:
             self._failure = self._explained(error)
-            if self._failure is error:
-                raise
-            raise self._failure from error
+            raise self._failure from self._failure.__cause__
 
     def _check_open(self) -> None:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
@@ -281,15 +273,16 @@ class FileLog:
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
-        found: list[PartRead] = []
-        for some in by_file(parts):
+        read: list[PartRead] = []
+        for _, group in itertools.groupby(parts, lambda part: part.address.file):
+            some = list(group)
             try:
                 file = self._pin(some[0].address)
             except NotFoundError as error:
-                found += [error] * len(some)
+                read += [error] * len(some)
             else:
-                found += await self._reading(file, partial(read_near, file, self._log_crc, some))
-        return found
+                read += await self._reading(file, partial(read_near, file, self._log_crc, some))
+        return read
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:
@@ -343,9 +336,7 @@ class FileLog:
             appended = self._writer.write(parts, self._next_sequence)
         except Exception as error:
             self._failure = self._explained(error)
-            if self._failure is error:
-                raise
-            raise self._failure from error
+            raise self._failure from self._failure.__cause__
         self._next_sequence += 1
         self._pace.took(time.perf_counter() - began)
         return appended
@@ -385,8 +376,6 @@ class FileLog:
                 self._before_bytes += self._current.end
             self._files[file.number] = self._current = file
 
-    # --- reading and recycling -------------------------------------------------------------------
-
     def _pin(self, address: LogAddress) -> LogFile:
         """The frame's file, which isn't recycled before `_read` has ended."""
         if self._closed:
@@ -400,7 +389,6 @@ class FileLog:
             return file
 
     async def _reading(self, file: LogFile, read: Callable[[], T]) -> T:
-        """Have a pinned file read in a thread."""
         reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, read)
         return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
 

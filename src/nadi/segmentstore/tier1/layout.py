@@ -61,12 +61,10 @@ def log_file_number(name: str) -> int | None:
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to whole blocks."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def frame_bytes(payload_bytes: int, parts: int = 0) -> int:
-    """What a frame takes in its file."""
     return padded(FRAME_HEADER_BYTES + payload_bytes + parts * _PART.size)
 
 
@@ -75,16 +73,12 @@ def checksum_at(data: bytes | memoryview, log_crc: int, number: int, position: i
     return crc32c(data, crc32c(_PLACE.pack(number, position), log_crc))
 
 
-def pack_checksum(checksum: int) -> bytes:
-    """The checksum as an extent keeps it."""
-    return _CRC.pack(checksum)
+pack_checksum = _CRC.pack  # the checksum as an extent keeps it
 
 
 class FileHeader(NamedTuple):
-    """What the first block of a log file says; every frame of the file is of this epoch.
-
-    `size_bytes` is the least that the file takes on disk; 0 if that is damaged.
-    """
+    """What the first block of a log file says; every frame of the file is of this epoch. `size_bytes` is the least that
+    the file takes on disk; 0 if that is damaged."""
 
     log_id: bytes
     number: int
@@ -99,11 +93,8 @@ class FileHeader(NamedTuple):
 
     @classmethod
     def decode(cls, block: bytes | memoryview, path: Path) -> FileHeader | None:
-        """The header in `block`, or None if it is torn, damaged or was never written.
-
-        Raises:
-            DataFolderVersionError: it is intact, but of another format.
-        """
+        """The header in `block`, or None if it is torn, damaged or was never written. DataFolderVersionError: it is
+        intact, but of another format."""
         if len(block) < _FILE_HEADER.size + 2 * _CRC.size + _FILE_SIZE.size:
             return None
         magic, version, log_id, number, first_sequence, epoch = _FILE_HEADER.unpack_from(block)
@@ -119,7 +110,7 @@ class FileHeader(NamedTuple):
 
 
 class FrameCheck(NamedTuple):
-    """What of a frame is as it was written: whether its head is, and which parts, by number from 0, are not."""
+    """Whether a frame's head is as it was written, and which parts, by number from 0, are not."""
 
     head_is_whole: bool
     checksums: bytes  # of the parts, u32 each; empty if they are unknown
@@ -145,7 +136,6 @@ class FrameHeader(NamedTuple):
 
     @property
     def content_bytes(self) -> int:
-        """Header, payload and table."""
         return FRAME_HEADER_BYTES + self.payload_bytes + self.parts * _PART.size
 
     @property
@@ -177,22 +167,35 @@ class FrameHeader(NamedTuple):
 
     def check(self, frame: memoryview, log_crc: int) -> FrameCheck:
         """Look at all of the frame's checksums. `frame` is header, payload and table, or what is there of them."""
-        begin, end = FRAME_HEADER_BYTES, FRAME_HEADER_BYTES + self.payload_bytes
-        head = frame[begin : begin + self.head_bytes]
-        head_crc = checksum_at(head, log_crc, self.number, self.offset + begin)
-        is_whole = len(head) == self.head_bytes and head_crc == self.head_crc
-        table = frame[end : self.content_bytes]
-        table_crc = checksum_at(table, log_crc, self.number, self.offset + end)
-        if len(table) < self.parts * _PART.size or table_crc != self.table_crc:
-            return FrameCheck(is_whole, b"", tuple(range(self.parts)))
-        checksums, damaged = [], []
-        position = begin + self.head_bytes
-        for part, (size, checksum) in enumerate(_PART.iter_unpack(table)):
-            if checksum_at(frame[position : position + size], log_crc, self.number, self.offset + position) != checksum:
-                damaged.append(part)
-            checksums.append(_CRC.pack(checksum))
-            position += size
-        return FrameCheck(is_whole, b"".join(checksums), tuple(damaged))
+        sums = self.head_bytes, self.head_crc, self.parts, self.table_crc
+        return check_frame(frame, FRAME_HEADER_BYTES, self.payload_bytes, *sums, log_crc, self.number, self.offset)
+
+
+def check_frame(
+    frame: memoryview,
+    begin: int,
+    payload_bytes: int,
+    head_bytes: int,
+    head_crc: int,
+    parts: int,
+    table_crc: int,
+    log_crc: int,
+    number: int,
+    offset: int,
+) -> FrameCheck:
+    """Look at the checksums of a frame whose payload begins at `begin` in it; it is at `offset` of file `number`."""
+    end, position = begin + payload_bytes, begin + head_bytes
+    head, table = frame[begin:position], frame[end : end + parts * _PART.size]
+    is_whole = len(head) == head_bytes and checksum_at(head, log_crc, number, offset + begin) == head_crc
+    if len(table) < parts * _PART.size or checksum_at(table, log_crc, number, offset + end) != table_crc:
+        return FrameCheck(is_whole, b"", tuple(range(parts)))
+    checksums, damaged = [], []
+    for part, (size, checksum) in enumerate(_PART.iter_unpack(table)):
+        if checksum_at(frame[position : position + size], log_crc, number, offset + position) != checksum:
+            damaged.append(part)
+        checksums.append(_CRC.pack(checksum))
+        position += size
+    return FrameCheck(is_whole, b"".join(checksums), tuple(damaged))
 
 
 def encode_table(parts: Sequence[bytes], log_crc: int, number: int, position: int) -> tuple[bytes, bytes]:

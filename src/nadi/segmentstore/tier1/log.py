@@ -53,12 +53,9 @@ PartRead: TypeAlias = bytes | NotFoundError | CorruptLogError  # or why there is
 
 
 class Frame(NamedTuple):
-    """A frame as `replay` found it.
-
-    payload: the head, which is intact, and the parts after it.
-    checksums: of the parts, as in `Appended`; empty for a frame of an earlier format, and if they are lost.
-    damaged_parts: which parts, by number from 0, are not as they were appended; `read_at` won't return them.
-    """
+    """A frame as `replay` found it. payload: the head, which is intact, and the parts after it. checksums: of the
+    parts, as in `Appended`; empty if they are lost. damaged_parts: which parts, by number from 0, are not as they were
+    appended; `read_at` won't return them."""
 
     address: LogAddress
     payload: bytes
@@ -108,11 +105,9 @@ class DurableLog(Protocol):
         """Whether the disk has no room for more of the log; the log keeps checking this by itself."""
 
     def room_bytes(self, of_kept: float = NOTHING) -> int:
-        """Return how large a frame's payload may be so that there is certainly room for it; below 0: none.
-
-        of_kept: how much of the room kept aside the frame may take. While more room is being made, the room isn't
-        known, and counts as plenty: `settle` waits for that.
-        """
+        """Return how large a frame's payload may be so that there is certainly room for it; below 0: none. of_kept: how
+        much of the room kept aside the frame may take. While more room is being made, the room isn't known, and counts
+        as plenty: `settle` waits for that."""
 
     @property
     def sure_bytes(self) -> int:
@@ -126,10 +121,7 @@ class DurableLog(Protocol):
 
     async def claim(self) -> None:
         """Make it durable that this owner writes the log from now on, and from which frame, so that whoever opens it
-        then knows, even if no frame follows. Before the first append, where that matters.
-
-        Raises: as `append`.
-        """
+        then knows, even if no frame follows. Before the first append, where that matters. Raises: as `append`."""
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.
@@ -180,10 +172,10 @@ class _ReadsParts(Protocol):
 
 async def each_by_itself(log: _ReadsParts, parts: Sequence[Part]) -> list[PartRead]:
     """`read_parts` of a log that has no quicker way."""
-    found: list[PartRead] = []
+    read: list[PartRead] = []
     for part in parts:
         try:
-            found.append(await log.read_at(*part))
+            read.append(await log.read_at(*part))
         except (NotFoundError, CorruptLogError) as error:
-            found.append(error)
-    return found
+            read.append(error)
+    return read

@@ -1,6 +1,4 @@
-"""Reading parts of frames by their address: returns the bytes that were appended, or an error.
-
-Also reads a replay's frames piece by piece; and all that a replay needs of frames, while the log is being written, to
+"""Reading parts of frames by their address; and all that a replay needs of frames, while the log is being written, to
 see whether it is still there.
 """
 
@@ -8,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,12 +27,8 @@ _TOGETHER_BYTES = MIB  # read in one go
 def read_checked(
     file: LogFile, log_crc: int, address: LogAddress, offset: int, length: int, checksum: bytes = b""
 ) -> bytes:
-    """As DurableLog.read_at, of a file that is open for reading; blocking.
-
-    Raises:
-        CorruptLogError: the bytes there are others, or fewer, or the disk can't read them.
-        OSError: reading failed for another reason.
-    """
+    """As DurableLog.read_at, of a file that is open for reading; blocking. CorruptLogError: the bytes there are others,
+    or fewer, or the disk can't read them. OSError: reading failed for another reason."""
     place = address.offset + offset
     if not checksum:
         with _readable(file.path, place):
@@ -44,18 +37,8 @@ def read_checked(
     return read_part(file.read_fd, file.path, place, length, checksum, seed)
 
 
-def by_file(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts in their order, those of one file that follow each other together."""
-    for _, some in itertools.groupby(parts, lambda part: part.address.file):
-        yield list(some)
-
-
 def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
-    """`read_checked` of parts of one file; those that are near each other are read in one go.
-
-    Raises:
-        OSError: reading failed.
-    """
+    """`read_checked` of parts of one file; those near each other are read in one go. OSError: reading failed."""
     found: dict[int, PartRead] = {}
     places = [part.address.offset + part.offset for part in parts]
     in_order = sorted(range(len(parts)), key=places.__getitem__)
@@ -89,10 +72,7 @@ def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRe
 
 
 def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
-    """That many bytes of a file, of which the checksum is known; blocking.
-
-    Raises: as `read_checked`.
-    """
+    """That many bytes of a file, of which the checksum is known; blocking. Raises: as `read_checked`."""
     with _readable(path, place):
         data = os.pread(fd, length, place)
     if len(data) < length:
@@ -133,10 +113,8 @@ def read_heads(
     """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
 
     place: a frame's position and sequence. It ends before frame `stop`, or after `most_bytes` or a little more; the
-    data is skipped. `file` is open for reading; blocking.
-
-    Raises:
-        OSError: reading failed for a reason other than the disk not being able to read a place.
+    data is skipped. `file` is open for reading; blocking. OSError: reading failed for a reason other than the disk not
+    being able to read a place.
     """
     position, sequence = place
     read_bytes = 0
@@ -184,10 +162,8 @@ async def heads_of_files(
     files: Sequence[LogFile], last_sequence: int, after_sequence: int, read: ReadHeads
 ) -> AsyncIterator[HeadsRead]:
     """See whether what a replay after that frame needs of files, up to the last frame, is still there, piece by piece.
-
-    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file
-    that is no longer needed, NotFoundError says that it is missing.
-    """
+    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file that is
+    no longer needed, NotFoundError says that it is missing."""
     for file, following in zip(files, [*files[1:], None], strict=False):
         stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
         place = BLOCK_BYTES, file.first_sequence

@@ -1,35 +1,27 @@
 """Reading a log's files back: which of them are in use, and every intact frame in order.
 
-Two steps. `read_headers` looks at the first blocks of each file; `Replay` then walks the frames. Nothing
-is changed on disk. Frames up to the one that the state reflects are not needed to start: if they are damaged or
-their file is gone, the walk resumes after them, and reading what they held raises an error. For all later ones, how a
-torn tail is told from damage:
+`read_headers` looks at the first blocks of each file; `Replay` then walks the frames. Frames up to the one that the
+state reflects are not needed to start: if they are damaged or their file is gone, the walk resumes after them, and
+reading what they held raises an error. For all later ones, how a torn tail is told from damage:
 
-* Each owner starts a file of its own, and a file's header is durable before its first frame is
-  written. So in every file but the last, the next header says where the frames must reach to: one that
-  can't be read before that is damage.
-* One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of
-  a crash, never acknowledged, unless a later frame header of this log shows that it was durable once.
+* Each owner starts a file of its own, and a file's header is durable before its first frame is written. So in every
+  file but the last, the next header says where the frames must reach to: one that can't be read before that is damage.
+* One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of a crash, never
+  acknowledged, unless a later frame header of this log shows that it was durable once.
 * The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames, and
   so may one whose last file is shorter than it was.
 * A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
   it: then it is damaged.
 
-If the state is known to have all that the log ever said, as after a clean stop, nothing of the log is needed to start.
-The same damage is then no reason to refuse; only reading the data it hit raises an error.
-
-A frame whose data is damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
+After a clean stop nothing of the log is needed to start, and damage is no reason to refuse. A frame whose data is
+damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
-import mmap
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,8 +31,7 @@ from crc32c import crc32c
 
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
-from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.disk import open_for_reading
+from nadi.segmentstore.tier1.disk import open_file, open_for_reading
 from nadi.segmentstore.tier1.fence import latest
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
@@ -50,91 +41,36 @@ from nadi.segmentstore.tier1.layout import (
     FrameHeader,
     log_file_name,
     log_file_number,
-    padded,
 )
 from nadi.segmentstore.tier1.log import Frame, LogAddress
 
 _logger = logging.getLogger(__name__)
-
-
 _PIECE_BYTES = 4 * MIB
-_HEADROOM_BYTES = 5 * MIB  # before a piece: what is still needed of the one before (a full frame at most)
 
 
-class Window:
-    """`open` a file, then `view` it at positions that never go back; `close` at the end of all files."""
+class _Window:
+    """One file after another, read in order, a piece at a time."""
 
-    def __init__(self, *, direct: bool) -> None:
-        self._direct = direct
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="nadi-log-reader")
-        self._buffers = [disk.aligned_buffer(_HEADROOM_BYTES + _PIECE_BYTES) for _ in range(2)]
-        self._current = 0  # the buffer that `_data` lies in; the other one is read into
-        self._data = memoryview(b"")  # bytes `_end - len(_data)` to `_end` of the file
-        self._end = 0
-        self._size = 0
+    def __init__(self) -> None:
         self._fd = -1
-        self._ahead: Future[int] | None = None
+        self._begin, self._data = 0, memoryview(b"")
 
     def open(self, path: Path) -> None:
-        self._let_go()
-        self._fd = disk.open_file(path, os.O_RDONLY, direct=self._direct)
-        self._size = os.fstat(self._fd).st_size
-        self._data, self._end = memoryview(b""), 0
-        self._read_ahead()
+        self.close()
+        self._fd = open_file(path, os.O_RDONLY, direct=False)
 
     def view(self, position: int, length: int) -> memoryview:
-        """The bytes there, fewer at the end of the file; valid until the next call."""
-        while position + length > self._end and self._ahead is not None:
-            self._move_to(position)
-        begin = max(0, position - (self._end - len(self._data)))
-        return self._data[begin : begin + length]
+        """The bytes there, fewer at the end of the file."""
+        if not self._begin <= position <= position + length <= self._begin + len(self._data):
+            self._begin, self._data = position, memoryview(os.pread(self._fd, max(length, _PIECE_BYTES), position))
+            end = position + len(self._data)
+            os.posix_fadvise(self._fd, end, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)  # read meanwhile
+        return self._data[position - self._begin :][:length]
 
     def close(self) -> None:
-        self._let_go()
-        self._reader.shutdown()
-        self._data = memoryview(b"")
-        self._buffers.clear()  # they are large, and the log lives on
-
-    def _move_to(self, position: int) -> None:
-        """Keep what was read from `position` on, and put the next piece after it."""
-        assert self._ahead is not None
-        count = self._ahead.result()
-        self._current = 1 - self._current
-        buffer = memoryview(self._buffers[self._current])
-        kept = self._data[max(0, len(self._data) - max(0, self._end - position)) :]
-        if len(kept) <= _HEADROOM_BYTES:
-            begin = _HEADROOM_BYTES - len(kept)
-            data = buffer[begin : _HEADROOM_BYTES + count]
-            data[: len(kept)] = kept
-        else:  # inside a giant frame
-            data = memoryview(b"".join([kept, buffer[_HEADROOM_BYTES : _HEADROOM_BYTES + count]]))
-        self._data = data
-        self._end += count
-        self._ahead = None
-        if count == _PIECE_BYTES:
-            self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        buffer = self._buffers[1 - self._current]
-        self._ahead = self._reader.submit(self._read, buffer, self._fd, self._end, self._size)
-
-    @staticmethod
-    def _read(buffer: mmap.mmap, fd: int, offset: int, size: int) -> int:
-        done, wanted = 0, min(_PIECE_BYTES, padded(max(0, size - offset)))
-        piece = memoryview(buffer)[_HEADROOM_BYTES : _HEADROOM_BYTES + wanted]
-        while done < wanted:
-            count = os.preadv(fd, [piece[done:]], offset + done)
-            done += count
-            if not count or count % BLOCK_BYTES:
-                break  # the end of the file
-        return done
-
-    def _let_go(self) -> None:
-        if self._ahead is not None:
-            with contextlib.suppress(OSError):  # nobody looks at that piece any more
-                self._ahead.result()
-        self._ahead = None
+        self._begin, self._data = 0, memoryview(b"")
         if self._fd >= 0:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(self._fd)
             self._fd = -1
 
@@ -187,10 +123,8 @@ def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = N
 
     A damaged header is made up for by the file's first frame, which says the same. complete_to: no frame after that one
     was ever written, or it doesn't matter (UNKNOWN): nothing is refused, and whatever may be in use counts as such.
-
-    Raises:
-        CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one
-            only prepared.
+    CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one only
+    prepared.
     """
     files: list[LogFile] = []
     in_use: list[bool] = []
@@ -242,12 +176,7 @@ def _all_headers(
 ) -> Headers:
     """Whatever may be in use counts as such, so that it is kept."""
     prepared: list[LogFile] = []
-    if (
-        any(in_use)
-        and not in_use[-1]
-        and log_id is not None
-        and first_frame(files[-1].path, files[-1].number, log_id) is None
-    ):
+    if any(in_use) and not in_use[-1] and log_id and not first_frame(files[-1].path, files[-1].number, log_id):
         prepared = [files.pop()]
     first = complete_to + 1
     for file, is_known in zip(reversed(files), reversed(in_use[: len(files)]), strict=True):
@@ -256,19 +185,12 @@ def _all_headers(
         first = min(first, file.first_sequence)
     for file, following in pairwise(files):
         following.first_sequence = max(file.first_sequence, following.first_sequence)
-    if prepared:
-        next_number = prepared[0].number
-    else:
-        next_number = files[-1].number + 1 if files else 1
+    next_number = prepared[0].number if prepared else files[-1].number + 1 if files else 1
     return Headers(folder, log_id, files, prepared, next_number)
 
 
 def check_can_be_told(headers: Headers, is_known: bool) -> None:
-    """If no file says which log it belongs to, the epoch file must (`is_known`).
-
-    Raises:
-        CorruptLogError: it doesn't.
-    """
+    """If no file says which log it belongs to, the epoch file must (`is_known`). CorruptLogError: it doesn't."""
     if not is_known and headers.prepared and not headers.used:
         what = "neither its header nor the epoch file can be read"
         raise CorruptLogError(str(headers.prepared[0].path), 0, what)
@@ -282,11 +204,10 @@ def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
 
 def headers_of(fd: int, log_crc: int, number: int) -> Iterator[FrameHeader]:
     """All intact frame headers that belong where they stand, in file `number`."""
-    for position in itertools.count(0, MIB):
-        chunk = os.pread(fd, MIB, position)
-        if not chunk:
-            return
+    position = 0
+    while chunk := os.pread(fd, MIB, position):
         yield from headers_in(chunk, log_crc, number, position)
+        position += MIB
 
 
 def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterator[FrameHeader]:
@@ -307,24 +228,18 @@ class _End(NamedTuple):
 
 
 class Replay:
-    """One walk over the frames of the files in use. `next_sequence` is known at its end.
+    """One walk over the frames of the files in use. `next_sequence` is known at its end. is_new: nothing was ever
+    written, whatever the state has."""
 
-    given_up: the number of the last file that an operator kept, if the log was cut: it may end before the state.
-    """
-
-    def __init__(self, headers: Headers, log_id: bytes, given_up: int | None, *, direct: bool) -> None:
+    def __init__(self, headers: Headers, log_id: bytes, *, is_new: bool = False) -> None:
         self._folder, self._used, self._prepared = headers.folder, headers.used, headers.prepared
-        self._log_crc = crc32c(log_id)
-        self.is_cut = given_up is not None and (not self._used or self._used[-1].number <= given_up)
-        self._window = Window(direct=direct)
+        self._log_crc, self._is_new = crc32c(log_id), is_new
+        self._window = _Window()
         self.next_sequence = 0
 
     def frames(self, after_sequence: int) -> Iterator[Frame]:
-        """Every frame later than `after_sequence`. Files that end before it are not read.
-
-        Raises:
-            CorruptLogError: a later frame that was durable once is damaged or missing.
-        """
+        """Every frame later than `after_sequence`. Files that end before it are not read. CorruptLogError: a later
+        frame that was durable once is damaged or missing."""
         self.next_sequence = after_sequence + 1
         for file in self._used:
             if file.header_is_damaged:
@@ -336,7 +251,7 @@ class Replay:
                 first = self._used[0]
                 what = f"the log begins with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
                 raise CorruptLogError(str(first.path), 0, what)
-            if not self._used and after_sequence and not self.is_cut:
+            if not self._used and after_sequence and not self._is_new:
                 what = f"no file of the log is there, and the state has frame {after_sequence:,}"
                 raise CorruptLogError(str(self._folder / log_file_name(1)), 0, what)
             for file, following in zip(self._used, [*self._used[1:], None], strict=False):
@@ -404,8 +319,6 @@ class Replay:
 
     def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
         """The last file's frames end there: check that none is lost. Return the number of the next one."""
-        if self.is_cut:
-            return sequence
         place = min(position, file.size_bytes)
         if sequence <= after_sequence:
             is_the_last = sequence == after_sequence

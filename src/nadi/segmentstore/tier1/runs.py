@@ -3,7 +3,6 @@ becomes a chunk of tier 2 by a second name (`docs/decisions/0020`).
 
 A large run is durable in such a file before the frame that mentions it is written to the log. So a frame that is there
 has all its bytes, a torn one is torn as ever, and what a crash leaves in a file beyond that is mentioned nowhere.
-A frame has the checksum of each of its runs. `runfile` says what is in a file.
 
 Files are prepared in advance by a thread, with all their blocks allocated: a run that finds none ready, because there
 is no room or because it is the first one, goes to the log as small ones do. A former owner's files are only read.
@@ -47,17 +46,12 @@ FOLDER = "runs"  # in the log's
 _NAME = re.compile(r"run-([0-9a-f]{16})")
 _TRY_AGAIN_S = 5.0  # after the disk had no room
 _ROOM_FILES = 8  # so many must fit on the disk for one to be made: others need the last of it more
-
-
 _CARRIED_PART = 32  # of a file that ended, what it carries is no more than this part: memory for many small ones
 
 
 class Piece:
-    """What one frame writes to one file: what was carried, and the whole blocks of a large run.
-
-    position: of the run in the file. length: how much of the run is there, the rest stays in the frame. checksum: of
-    that part of the run, once it was written.
-    """
+    """What one frame writes to one file: what was carried, and the whole blocks of a large run, from `position` in the
+    file: `length` bytes of it, the rest stays in the frame. checksum: of these, once written."""
 
     __slots__ = ("at", "carried", "checksum", "data", "file", "length", "position")
 
@@ -86,7 +80,6 @@ class RunFile:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is closed, and all pieces were written."""
         return self.closed and not self._is_written
 
     @property
@@ -127,10 +120,8 @@ class RunFile:
             self._carried, self._carried_bytes = [], 0
 
     def write(self, piece: Piece, staging: memoryview) -> None:
-        """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size.
-
-        Raises: OSError.
-        """
+        """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size. Raises:
+        OSError."""
         try:
             self._write(piece, staging)
         finally:
@@ -174,10 +165,8 @@ class RunFile:
         return carried, found
 
     def complete(self, tail: Sequence[Buffer]) -> None:
-        """Write what follows the whole blocks, and give back what the file doesn't need; durable. Blocking.
-
-        Raises: OSError.
-        """
+        """Write what follows the whole blocks, and give back what the file doesn't need; durable. Blocking. Raises:
+        OSError."""
         data = b"".join(tail)
         fd = disk.open_file(self.path, os.O_WRONLY, direct=False)
         try:
@@ -238,7 +227,6 @@ class RunReader:
         self._runtime = runtime
 
     def numbers(self) -> list[int]:
-        """Those of all that are there; blocking."""
         if not self._folder.is_dir():
             return []
         return sorted(number for path in self._folder.iterdir() if (number := run_number(path.name)))
@@ -272,7 +260,6 @@ class RunReader:
             os.close(fd)
 
     async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
-        """`read` in a thread."""
         return await self._runtime.in_thread(self.read, number, position, length, checksum)
 
     def keep_aside(self, used: Container[int]) -> str:
@@ -302,9 +289,7 @@ class _Ready(NamedTuple):
 
 class RunFiles(RunReader):
     """The files of one owner of the log, whose `epoch` it is; they are written for as long as it is the owner.
-
-    Everything but `read` and `has` is called from one event loop.
-    """
+    Everything but `read` and `has` is called from one event loop."""
 
     def __init__(self, folder: Path, epoch: int, name: str = "log", runtime: Runtime = REAL) -> None:
         super().__init__(folder, runtime)
@@ -321,11 +306,8 @@ class RunFiles(RunReader):
         self._maker = ThreadPoolExecutor(1, thread_name_prefix=f"nadi-runs-ready-{name}")
         self._stopped = False
 
-    # --- writing -----------------------------------------------------------------------------------
-
     @property
     def are_open(self) -> bool:
-        """Whether there are files that may go on."""
         return bool(self._open)
 
     def place(self, segment: int, offset: int, block: Buffer) -> Piece | None:
@@ -351,11 +333,8 @@ class RunFiles(RunReader):
             self._end(file)
 
     async def write(self, pieces: Sequence[Piece]) -> None:
-        """Make them durable; afterwards they have their checksums.
-
-        Raises:
-            OSError: the disk failed; nothing of them may be mentioned.
-        """
+        """Make them durable; afterwards they have their checksums. OSError: the disk failed; nothing of them may be
+        mentioned."""
         writes = [self._runtime.in_thread(self._write, piece, pool=self._pool) for piece in pieces]
         error: BaseException | None = None
         for write in writes:  # all of them end before anybody goes on
@@ -399,14 +378,11 @@ class RunFiles(RunReader):
         file.drop_carried()
         self.close_file(file)
 
-    # --- files that become chunks, or are of no more use -----------------------------------------------
-
     def written(self, number: int) -> RunFile | None:
         """The file of that number, if this owner has written it and it may become a chunk."""
         return self._written.get(number)
 
     def close_file(self, file: RunFile) -> None:
-        """Write no more runs to it."""
         if self._open.get(file.segment) is file:
             del self._open[file.segment]
         file.shut()

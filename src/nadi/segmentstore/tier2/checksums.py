@@ -78,7 +78,7 @@ def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length
     """Return which blocks of the chunk are not what was stored.
 
     first: the number of the block that `data` begins with. length: how long `data` should be. checksums: of the whole
-    chunk; without any (a chunk of an earlier version) only missing bytes can be detected.
+    chunk.
 
     >>> checksums = checksums_of("a chunk", [b"its data"])
     >>> damaged_blocks("a chunk", checksums, 0, b"its data", 8), damaged_blocks("a chunk", checksums, 0, b"its dat", 8)
@@ -95,5 +95,5 @@ def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length
 
 
 def is_right(checksums: bytes, block: int, checksum: int) -> bool:
-    """Whether that is the block's checksum, according to its chunk's checksums; True if there are none."""
-    return not checksums or _U32.pack(checksum) == checksums[block * _U32.size :][: _U32.size]
+    """Whether that is the block's checksum, according to its chunk's checksums."""
+    return _U32.pack(checksum) == checksums[block * _U32.size :][: _U32.size]

@@ -1,9 +1,8 @@
 """Chunk objects in an object store: put once, read by range, deleted. `tests/conformance/test_chunk_store.py` says what
 every store does.
 
-What keeps them is a place (`places`): a folder, an object store, or HDFS. Elsewhere than in a folder here an object is
-put only if its name is free (`putting`). A store that a data folder has claimed (`claim`) is written only while it is
-that folder's.
+What keeps them is a `Place`: a folder, an object store, or HDFS. Elsewhere than in a folder here an object is put only
+if its name is free. A store that a data folder has claimed (`claim`) is written only while it is that folder's.
 """
 
 from __future__ import annotations
@@ -43,17 +42,12 @@ MARK, MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 _PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
-
-
 _PIECE_BYTES = 256 * KIB
 
 
 async def put_new(place: Place, name: str, parts: Sequence[Buffer]) -> None:
-    """Store `parts`, end to end, if nothing has the name; they are durable when this returns.
-
-    Raises:
-        StorageFullError, UnavailableError: it isn't known whether they are stored, or something else has the name.
-    """
+    """Store `parts`, end to end, if nothing has the name; they are durable when this returns. StorageFullError,
+    UnavailableError: it isn't known whether they are stored, or something else has the name."""
     if await place.create(name, parts):
         return
     try:
@@ -69,10 +63,7 @@ async def put_new(place: Place, name: str, parts: Sequence[Buffer]) -> None:
 
 
 def read_checked(path: Path, name: str, position: int, length: int, checksums: bytes) -> tuple[memoryview, list[int]]:
-    """Return bytes of the chunk of that name, fewer if it is shorter, and which blocks aren't what was stored.
-
-    position: where a block begins. checksums: of the whole chunk, or none. Blocking; OSError if the disk fails.
-    """
+    """`ChunkStore.read_checked` of a file; blocking. Raises: OSError."""
     data = np.empty(length, np.uint8).data  # doesn't clear the memory
     damaged: list[int] = []
     read = 0
@@ -123,11 +114,8 @@ class ChunkStore:
 
     @classmethod
     def from_url(cls, url: str, **config: str) -> ChunkStore:
-        """The store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, `hdfs://host:port/folder`, or
-        `memory:///` for tests.
-
-        config: of the store, such as `endpoint` or `access_key_id`, beside what its environment variables say.
-        InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
+        """The store at `file:///folder`, `hdfs://host:port/folder`, or one of `remote_store`, which says what `config`
+        is and what is wrong.
 
         >>> ChunkStore.from_url("memory:///").room_bytes() > 0
         True
@@ -153,13 +141,8 @@ class ChunkStore:
         return self._local is not None
 
     async def check_ours(self) -> None:
-        """Before deleting what a state doesn't need: that no copy of the data folder has opened the store since, which
-        may need it.
-
-        Raises:
-            StoreError: one has.
-            UnavailableError: the store can't say.
-        """
+        """Before deleting what a state doesn't need: raise StoreError if a copy of the data folder has opened the store
+        since, which may need it, UnavailableError if the store can't say."""
         if self.claim is not None:
             self._check_mounted()
             await self.claim.check()
@@ -196,10 +179,7 @@ class ChunkStore:
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store a chunk that is `parts` end to end, whose name nobody has used; it is durable when this returns.
-
-        Raises:
-            StorageFullError, UnavailableError: it may be there all the same, or come to be there.
-        """
+        StorageFullError, UnavailableError: it may be there all the same, or come to be there."""
         await self._before_write()
         if self._local is None:
             await put_new(self._place, name, parts)
@@ -226,15 +206,9 @@ class ChunkStore:
         return NotFoundError(f"chunk {name} is not in tier 2")
 
     async def adopt(self, name: str, file: Path, complete: Callable[[], None]) -> bool:
-        """Store a file as a chunk, by giving it a second name; it is durable when this returns.
-
-        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more.
-        False: it can't be done here, as this store is elsewhere.
-
-        Raises:
-            NotFoundError: the file is gone.
-            StorageFullError, UnavailableError: as `put`.
-        """
+        """Store a file as a chunk, durably, by giving it a second name; return False if that isn't possible here.
+        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more. Raises:
+        NotFoundError if the file is gone; as `put`."""
         if self._local is None:
             return False
         await self._before_write()
@@ -249,10 +223,8 @@ class ChunkStore:
         return True
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
-        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter.
-
-        NotFoundError if it is gone; DiskReadError if its disk can't read it.
-        """
+        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter. NotFoundError if it is
+        gone; DiskReadError if its disk can't read it."""
         self._check_is_file(name)
         try:
             return await self._place.read(name, position, length)
@@ -263,9 +235,7 @@ class ChunkStore:
         self, name: str, position: int, length: int, checksums: bytes
     ) -> tuple[memoryview, list[int]]:
         """`read` from the start of a block; also return the numbers of the blocks that are not what was stored.
-
-        checksums: of the whole chunk; without any, only missing bytes can be detected.
-        """
+        checksums: of the whole chunk."""
         if self._local is not None:
             arguments = self._local / name, name, position, length, checksums
             try:
@@ -283,7 +253,7 @@ class ChunkStore:
         return data, await self.runtime.in_thread(check)  # it takes long enough to hold up others
 
     async def describe(self, name: str, length: int) -> ChunkDescription | None:
-        """Return the description of a chunk with `length` bytes of data; None if it has none, or can't be read."""
+        """`description`; None also if it can't be read."""
         try:
             return await self.description(name, length)
         except (NotFoundError, UnavailableError) as error:  # whoever reads the data reports it
@@ -292,9 +262,7 @@ class ChunkStore:
 
     async def description(self, name: str, length: int) -> ChunkDescription | None:
         """Return the description after `length` bytes of data in a chunk; None if it is damaged or missing.
-
-        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer.
-        """
+        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer."""
         self._check_is_file(name)
         try:
             return ChunkDescription.decode(name, await self._place.read(name, length, None))
@@ -317,7 +285,7 @@ class ChunkStore:
         return self._place.has(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the sizes of all objects whose names begin with a folder; blocking."""
+        """`listed`; blocking."""
         return self._place.sizes(prefix)
 
     async def listed(self, folder: str) -> dict[str, int]:
@@ -336,6 +304,5 @@ class ChunkStore:
         await self._place.rename(name, new)
 
     async def delete(self, name: str) -> None:
-        """Delete a chunk if it is there."""
         await self._before_write()
         await self._place.delete(name)

@@ -4,8 +4,7 @@
     footer     size of the description u32 · its crc32c, seeded with the chunk's name, u32 · magic 8 (little-endian)
 
 The data comes first, so that positions in it are those of the extent. Readers don't need the description: the state
-has the checksums too. It says where to resume after damage, and whose the bytes are if the state is lost. Chunks of
-earlier versions have none.
+has the checksums too. It says where to resume after damage, and whose the bytes are if the state is lost.
 """
 
 from __future__ import annotations
@@ -26,26 +25,21 @@ _MAGIC = b"nadichnk"
 class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     """segment, offset: whose bytes these were when they were moved here, and from where on; a merge may move them.
 
-    boundaries: for each block of `block_bytes`, the first position in the data at or after the block's start where an
-    append begins, not counting appends that continue an event; the data's length if there is none. Earlier versions
-    counted all appends.
-    epoch, sequence: of the log's owner, and of the frame that the chunk was planned in; 0: of an earlier version.
+    boundaries: for each block of `BLOCK_BYTES`, the first position in the data at or after the block's start where an
+    append begins, not counting appends that continue an event; the data's length if there is none.
+    sequence: of the frame that the chunk was planned in; 0: not known.
     """
 
-    version: int
     container: int
     segment_id: int
     segment: str
     offset: int
     length: int
-    block_bytes: int
     checksums: bytes
     boundaries: tuple[int, ...]
-    epoch: int = 0
     sequence: int = 0
 
     def encode(self, name: str) -> bytes:
-        """Return what follows the data in the chunk of that name."""
         body = msgspec.msgpack.encode(self)
         return body + _FOOTER.pack(len(body), crc32c(body, crc32c(name.encode())), _MAGIC)
 
@@ -53,7 +47,7 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     def decode(cls, name: str, tail: Buffer) -> ChunkDescription | None:
         """Return the description at the end of an object of that name, or None if there is no intact one.
 
-        >>> described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, BLOCK_BYTES, b"....", (0,))
+        >>> described = ChunkDescription(0, 7, "s/t/0.#epoch.0", 0, 4, b"....", (0,))
         >>> ChunkDescription.decode("a", b"data" + described.encode("a")) == described
         True
         >>> ChunkDescription.decode("b", described.encode("a"))
@@ -76,7 +70,6 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def continues(self) -> bool:
-        """Whether the data begins within an event."""
         return self.length > 0 and self.go_on_at(0) > 0
 
 

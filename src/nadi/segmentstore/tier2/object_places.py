@@ -1,4 +1,4 @@
-"""Chunks in a store of `obstore`: in S3, GCS or Azure, in a folder, or in memory for tests.
+"""What keeps chunks: `obstore` (S3, GCS, Azure, a folder, or memory for tests), or HDFS.
 
 `obstore` renames a local object into place but never fsyncs it. So in a folder an object counts as stored only once its
 file and the folders that lead to it have been synced here. Elsewhere an object is put in one request: parts of one that
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -29,10 +29,7 @@ _PAGE = 1_000
 
 
 def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
-    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking.
-
-    Raises: OSError.
-    """
+    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking."""
     complete()
     path = root / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,10 +38,7 @@ def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> No
 
 
 def sync(root: Path, file: Path) -> None:
-    """Make a file of the folder `root` durable, and the folders that lead to it; blocking.
-
-    Raises: OSError.
-    """
+    """Make a file of the folder `root` durable, and the folders that lead to it; blocking. Raises: OSError."""
     for path in (file, *file.parents):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -75,24 +69,14 @@ class Place(Protocol):
     or the cause of what it says, which may have credentials."""
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Store `parts`, end to end, if nothing has the name; they are durable when this returns.
-
-        False: something has it, or the place took its own earlier try for another's: only reading it says whose it is.
-
-        Raises:
-            StorageFullError, UnavailableError: it isn't known whether they are stored.
-        """
+        """As `LogEngine.create`."""
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store `parts`, end to end, whatever has the name now; durable, too. Raises: as `create`."""
 
     async def read(self, name: str, position: int, length: int | None) -> memoryview:
-        """The object's bytes from there on, fewer if it is shorter; length: None is up to its end.
-
-        Raises:
-            FileNotFoundError: nothing has the name, though the place is there.
-            DiskReadError: the disk can't read them.
-        """
+        """The object's bytes from there on, fewer if it is shorter; length: None is up to its end. FileNotFoundError:
+        nothing has the name, though the place is there. DiskReadError: the disk can't read them."""
 
     def has(self, name: str) -> bool:
         """Whether an object has the name; blocking."""
@@ -132,34 +116,27 @@ class ObjectPlace:
         return cls(LocalStore(str(folder), mkdir=True), folder, runtime)
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        return await self._put(name, parts, "create")
+
+    async def _put(self, name: str, parts: Sequence[Buffer], mode: Literal["create", "overwrite"]) -> bool:
         try:
             # an iterator: obstore puts them together in a thread of its own, while the loop continues
-            await obstore.put_async(self._patient, name, iter(parts), mode="create", use_multipart=False)
+            await obstore.put_async(self._patient, name, iter(parts), mode=mode, use_multipart=False)
             await self._settle(name)
-        except (AlreadyExistsError, PreconditionError):
-            return False
-        except Exception as error:
-            problem = self._unwritten(name, error)
+        except Exception as error:  # obstore raises its own family, mapped here once
+            if mode == "create" and isinstance(error, (AlreadyExistsError, PreconditionError)):
+                return False
+            problem = told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
         else:
             return True
         raise problem  # here, so that it has no context: its text may have credentials
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
-        try:
-            await obstore.put_async(self._patient, name, iter(parts), mode="overwrite", use_multipart=False)
-            await self._settle(name)
-        except Exception as error:  # obstore raises its own family, mapped here once
-            problem = self._unwritten(name, error)
-        else:
-            return
-        raise problem
+        await self._put(name, parts, "overwrite")
 
     async def _settle(self, name: str) -> None:
         if self._local is not None:
             await self._runtime.in_thread(sync, self._local, self._local / name)
-
-    def _unwritten(self, name: str, error: Exception) -> UnavailableError:
-        return told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
 
     async def read(self, name: str, position: int, length: int | None) -> memoryview:
         try:
@@ -204,15 +181,11 @@ class ObjectPlace:
             raise self._failed(f"list {prefix}", error) from None
 
     async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
-        listing = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
-        while True:
-            try:
-                page = await anext(listing)
-            except StopAsyncIteration:
-                return
-            except Exception as error:
-                raise self._failed(f"list {folder or 'what is there'}", error) from None
-            yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
+        try:
+            async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
+                yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
+        except Exception as error:
+            raise self._failed(f"list {folder or 'what is there'}", error) from None
 
     async def rename(self, name: str, new: str) -> None:
         try:
@@ -259,8 +232,6 @@ def _in_a_line(error: Exception) -> str:
 
 
 class HdfsPlace:
-    """A `Place` in HDFS."""
-
     def __init__(self, url: str, runtime: Runtime, options: dict[str, str]) -> None:
         self._files = Files(where(url, **options), runtime)
 

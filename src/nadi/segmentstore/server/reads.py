@@ -1,8 +1,7 @@
 """The reads that one connection has asked for.
 
-What is in memory is answered at once, and at a segment's tail as soon as something comes, without a task for either;
-only what must be fetched takes a task. While the peer doesn't take what it asked for, or there is no room for a reply,
-reads wait as plain requests: nothing is put together or fetched for a reply that can't be sent.
+What is in memory is answered at once, and at a segment's tail as soon as something comes, without a task for either.
+While there is no room for a reply, reads wait as plain requests: nothing is fetched for a reply that can't be sent.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from nadi.limits import (
     READS_AT_ONCE,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.service import TokenCheck
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader, is_cut_short
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.service import TokenCheck
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
@@ -39,11 +38,9 @@ _LARGE_READ_BYTES = 64 * KIB
 
 
 class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A read at the tail; called when its segment has changed.
-
-    The garbage collector must not walk them: a hundred thousand would cost every full collection time in which
-    everything else stands still. So they hold no strong reference to anything that could lead back to them.
-    """
+    """A read at the tail; called when its segment has changed. The garbage collector must not walk them: a hundred
+    thousand would cost every full collection time in which everything else stands still. So they hold no strong
+    reference to anything that could lead back to them."""
 
     reads: weakref.ref[Reads]
     container: weakref.ref[Container]
@@ -65,13 +62,13 @@ class Reads:
         container_of: Callable[[str], Container],
         reader: SegmentReader,
         access: TokenCheck,
-        rota: Rota,
+        scheduler: FairScheduler,
     ) -> None:
         self._replies = replies
         self._container_of = container_of
         self._reader = reader
         self._access = access
-        self._rota = rota
+        self._scheduler = scheduler
         self._waits: dict[_Wait, None] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}  # and what is held for the reply of each
         self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
@@ -94,7 +91,6 @@ class Reads:
         self.go_on()
 
     def close(self) -> None:
-        """End all reads: nobody waits for them any more."""
         self._ready.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
@@ -106,11 +102,11 @@ class Reads:
         """Answer what is ready, as far as there is room for replies; a few at once, if others leave time for it."""
         if self._is_due or not self._ready:
             return
-        if self._rota.is_spent:
+        if self._scheduler.is_spent:
             self._is_due = True
-            self._rota.add(self._again)
+            self._scheduler.add(self._again)
         else:
-            self._rota.count(self._answer_some())
+            self._scheduler.count(self._answer_some())
 
     def _answer_some(self) -> int:
         """Answer some; return how much that was, counted in commands."""
@@ -129,7 +125,7 @@ class Reads:
                 replies.close()
         if done >= READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
-            self._rota.add(self._again)
+            self._scheduler.add(self._again)
         return done
 
     def taken(self) -> None:
@@ -196,7 +192,6 @@ class Reads:
             container.state.record_cache.release(record)
 
     def _fetched(self, task: asyncio.Task[None]) -> None:
-        """Give back what is held for its reply."""
         if task in self._tasks:
             self._replies.held.give(self._tasks.pop(task))
 
@@ -239,7 +234,6 @@ class Reads:
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:
-    """The reply to a read that found this data."""
     segment, offset, request_id = command.segment, command.offset, command.request_id
     if not data and offset > record.durable_length:
         return wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)

@@ -1,8 +1,6 @@
 """Connections with more to do than one turn allows continue one after another, with a bounded amount of work in each
-turn of the loop, however many there are. So the loop soon gets back to those that have little to do.
-
-Work done on arrival, past the rota, is counted too: a crowd of connections may arrive in one turn, and once they
-have used it up, each does little, or waits for its turn.
+turn of the loop, however many there are. Work done on arrival is counted too: once a crowd that arrives in one turn has
+used it up, each does little, or waits for its turn.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from nadi.limits import COMMANDS_A_TURN
 Work = Callable[[], int]  # does some of it, and returns how many commands that was worth
 
 
-class Rota:
-    """The rota of one loop. Work that isn't finished must be added again."""
+class FairScheduler:
+    """The scheduler of one loop. Work that isn't finished must be added again."""
 
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
@@ -27,7 +25,6 @@ class Rota:
         self.under_way = 0  # commands of all connections that wait for their containers
 
     def count(self, commands: int) -> None:
-        """Count commands that were done on arrival."""
         self._done += commands
         if self._done >= COMMANDS_A_TURN:
             self.is_spent = True

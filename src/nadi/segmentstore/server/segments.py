@@ -1,7 +1,5 @@
-"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply.
-
-It finds the segment, checks the command against the state as it is then, and emits what changes; the reply goes out
-once the frame with the change is durable.
+"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply. The
+reply goes out once the frame with the change is durable.
 """
 
 from __future__ import annotations
@@ -66,7 +64,6 @@ def create(frame: FrameBuilder, name: str, kind: Kind, of_kept: float = NOTHING,
 
 
 def delete(frame: FrameBuilder, name: str) -> None:
-    """Delete a segment of any kind."""
     record = find(frame.state, name)
     frame.emit(op.Delete(record.id), record, of_kept=ALL)
 
@@ -155,12 +152,7 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
         frame.state.metadata, record, command.clock, start, command.end, MOMENTS_AT_ONCE
     )
     return wire.MomentsListed(
-        command.request_id,
-        command.segment,
-        packed_moments(found),
-        is_last,
-        record.appended_ms,
-        record.start_offset,
+        command.request_id, command.segment, packed_moments(found), is_last, record.appended_ms, record.start_offset
     )
 
 
@@ -194,9 +186,6 @@ def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[in
             )
         before = end
     return stretches
-
-
-# --- merges ------------------------------------------------------------------------------------------
 
 
 def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
@@ -253,9 +242,6 @@ def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
         raise InvalidArgumentError(f"{source.name} was truncated, so it can't be merged into another segment")
 
 
-# --- attributes --------------------------------------------------------------------------------------
-
-
 def _attribute(state: StateMachine, record: SegmentRecord, attribute: bytes) -> int:
     value = state.attribute(record, attribute)
     return NO_VERSION if value is None else value
@@ -278,9 +264,6 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
         case 4:
             return new if value == expected else None
     raise InvalidArgumentError(f"there is no attribute update of kind {kind}")
-
-
-# --- tables -------------------------------------------------------------------------------------------
 
 
 def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.Command:

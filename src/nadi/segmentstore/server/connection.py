@@ -6,22 +6,26 @@ commands is taken. A peer that has shown no token yet may send only small frames
 that has begun must be completed in time.
 
 Appends go to the containers' queues together with the others that came in one go (`appends`); reads go past these
-(`reads`), for they may wait at the tail; other commands are begun in order, some beside others (`commands`). No reply
-is built that can't be sent soon (`replies`). A peer that breaks the protocol loses its connection, and nobody else
-notices.
+(`reads`), for they may wait at the tail; other commands are begun in order, some beside others. No reply is built that
+can't be sent soon (`replies`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from nadi.access.budget import Budget
-from nadi.errors import NadiError, ProtocolError
+from nadi.access.budget import Account, Budget
+from nadi.errors import NadiError, NotOwnerError, ProtocolError, SegmentNotFoundError, UnavailableError
 from nadi.limits import (
     COMMANDS_AT_ONCE,
     COMMANDS_OF_CROWD,
+    COMMANDS_UNDER_WAY,
+    CONNECTION_COMMANDS_AT_ONCE,
+    CONNECTION_COMMANDS_WAITING,
     CONNECTION_RECEIVED_BYTES,
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
@@ -35,26 +39,202 @@ from nadi.limits import (
     UNKNOWN_PEER_S,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Writers
-from nadi.segmentstore.doors.commands import CommandQueue
-from nadi.segmentstore.doors.reads import Reads
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.server.appends import Writers
+from nadi.segmentstore.server.reads import Reads
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.service import SegmentService
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder
 
+log = logging.getLogger(__name__)
 _COMMAND_WEIGHT = 4  # a command of many small parts takes several times its bytes
 # commands that may be large, and begin as GetTableSegmentInfo does: with the segment and the token
 _LARGE = {kind.code: kind for kind in (wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable)}
 _CHECKED_AFTER = 8  # commands: whether the connection takes more; all of them are in one buffer
 
 
-class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection."""
+_AT_ONE_TIME = {  # what changes something, and is answered with no more than was sent
+    wire.CreateSegment,
+    wire.CreateTableSegment,
+    wire.DeleteSegment,
+    wire.DeleteTableSegment,
+    wire.MergeSegments,
+    wire.MergeSegmentsBatch,
+    wire.RemoveTableKeys,
+    wire.SealSegment,
+    wire.TruncateSegment,
+    wire.UpdateSegmentAttribute,
+    wire.UpdateSegmentPolicy,
+    wire.UpdateTableEntries,
+}
+_background: set[asyncio.Task[None]] = set()  # deletions of transient segments
 
+
+class CommandQueue:
+    """The commands of one connection other than appends and reads, and what of these came after one of them.
+
+    Those with small replies are handled at one time, so that what they change in a container shares a frame of its log,
+    and none waits for another's container. They are begun in order, so two on one segment take effect in order; each is
+    answered once it is done. Others are handled one after another, once all before them are done. A task does that
+    while there are any, and waits whenever the peer takes no replies or there is no room for one.
+
+    received: what is held for what it received. dispatch: handles a command that isn't the service's. resume: called
+    when more may be taken.
+    """
+
+    def __init__(
+        self,
+        replies: Replies,
+        received: Account,
+        service: SegmentService,
+        scheduler: FairScheduler,
+        dispatch: Callable[[wire.Command], None],
+        resume: Callable[[], None],
+    ) -> None:
+        self._replies, self._received, self._service, self._scheduler = replies, received, service, scheduler
+        self._dispatch, self._resume = dispatch, resume
+        self._worker: asyncio.Task[None] | None = None
+        self._waiting: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
+        self._running: set[asyncio.Task[None]] = set()
+        self._change = asyncio.Event()  # something came, or has ended
+        self._is_over = False  # one has ended the connection: nothing more is begun
+        self._transients: set[str] = set()  # they end with it: a writer of large events creates and merges each
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something isn't done yet: what may not go past it is to be added."""
+        return self._worker is not None or bool(self._running)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= CONNECTION_COMMANDS_WAITING
+
+    def add(self, command: wire.Command, size_bytes: int) -> None:
+        """Have it handled in its turn; so much is held for it until then."""
+        self._received.take(size_bytes)
+        if self._worker is None and self._may_start(command) and not (self._scheduler.is_spent or self._is_over):
+            self._start(command, size_bytes)
+            return
+        self._waiting.append((command, size_bytes))
+        self._change.set()
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    def close(self) -> None:
+        for task in (self._worker, *self._running):
+            if task is not None:
+                task.cancel()
+        for _, size in self._waiting:
+            self._received.give(size)
+        self._waiting.clear()
+        if self._transients:
+            task = asyncio.create_task(self._delete(self._transients))
+            _background.add(task)
+            task.add_done_callback(_background.discard)
+
+    def _may_start(self, command: wire.Command) -> bool:
+        """Whether it may be handled beside those that are: there is room for its reply, too."""
+        replies, running = self._replies, len(self._running)
+        return (
+            type(command) in _AT_ONE_TIME
+            and (
+                not running
+                or (running < CONNECTION_COMMANDS_AT_ONCE and self._scheduler.under_way < COMMANDS_UNDER_WAY)
+            )
+            and replies.writable.is_set()
+            and replies.held.room_bytes > 0
+        )
+
+    def _start(self, command: wire.Command, size_bytes: int) -> None:
+        task = asyncio.create_task(self._done(command, size_bytes))
+        self._running.add(task)
+        self._scheduler.under_way += 1
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._scheduler.under_way -= 1
+        self._change.set()
+        if self._worker is None and not self._running:
+            self._resume()
+
+    async def _work(self) -> None:
+        """Begin commands in order; the task ends when none wait and none is under way."""
+        while (self._waiting or self._running) and not self._is_over:
+            if not self._waiting or (self._running and not self._may_start(self._waiting[0][0])):
+                self._change.clear()
+                await self._change.wait()
+                continue
+            await self._replies.may_reply()
+            command, size = self._waiting.popleft()
+            if self._may_start(command):
+                self._start(command, size)
+                self._scheduler.count(1)
+                if self._scheduler.is_spent:
+                    await asyncio.sleep(0)
+            else:
+                await self._done(command, size)
+            if len(self._waiting) == CONNECTION_COMMANDS_WAITING // 2:
+                self._resume()
+        if not self._is_over:
+            self._worker = None
+            self._resume()
+
+    async def _done(self, command: wire.Command, size_bytes: int) -> None:
+        try:
+            await self._handle(command)
+        finally:
+            self._received.give(size_bytes)
+
+    async def _handle(self, command: Any) -> None:
+        replies = self._replies
+        try:
+            if not self._service.handles(command):
+                self._dispatch(command)
+                return
+            reply = await self._service.handle(command)
+            self._note_transients(command, reply)
+            replies.send(reply)  # inside the try too: a reply that the protocol can't hold ends the connection
+            if type(command) not in _AT_ONE_TIME:
+                replies.flush()  # so that the next one knows whether there is room
+            return
+        except UnavailableError as error:
+            log.info("a connection ends: %s", error)
+            replies.close()
+        except ProtocolError as error:
+            replies.refuse(error)
+        except Exception as error:
+            log.error("%s failed", type(command).__name__, exc_info=error)
+            replies.close()
+        self._is_over = True
+        self._change.set()
+
+    def _note_transients(self, command: wire.Command, reply: wire.Command) -> None:
+        if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+            self._transients.add(reply.segment)
+        elif not self._transients:
+            return
+        elif isinstance(reply, wire.SegmentsMerged):
+            self._transients.discard(reply.source)
+        elif isinstance(command, wire.MergeSegmentsBatch) and isinstance(reply, wire.SegmentsBatchMerged):
+            self._transients.difference_update(command.sources)
+        elif isinstance(reply, wire.SegmentDeleted):
+            self._transients.discard(reply.segment)
+
+    async def _delete(self, names: set[str]) -> None:
+        for name in sorted(names):
+            try:
+                await self._service.delete(name)
+            except (SegmentNotFoundError, NotOwnerError):
+                pass  # it was merged, or whoever takes over its container ends it
+            except UnavailableError as error:
+                log.warning("transient segment %s stays for now: %s", name, error, extra={"segment": name})
+
+
+class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         container_of: Callable[[str], Container],
@@ -63,15 +243,14 @@ class Connection(asyncio.BufferedProtocol):
         connections: dict[Connection, None],
         report: Callable[[object, object], None],
         budget: Budget,
-        rota: Rota,
+        scheduler: FairScheduler,
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
         """connections: those that are open, this one among them. report: called with whose connection was ended, and
         why; anybody can cause that, at any rate. known: called when the peer has shown that it may be here. left: when
-        the connection is gone.
-        """
-        self._service, self._access, self._rota = service, service.access, rota
+        the connection is gone."""
+        self._service, self._access, self._scheduler = service, service.access, scheduler
         self._connections, self._known, self._left = connections, known, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -81,16 +260,14 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.max_frame_bytes = UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
         self._is_reading = True
-        self._is_due = False  # in the rota
+        self._is_due = False  # in the scheduler
         self._made_at = self._frame_at = 0.0  # when the current frame began, or reading resumed with it
         self._has_rest = False  # of a frame, when commands were taken last
         self._quiet = 0  # polls since something came
-        self.replies = Replies(budget.sending, report, self._read_on)
+        self.replies = Replies(budget.sending, report, lambda: self._reads.go_on())
         self.writers = Writers(self.replies, container_of, service.access, self.resume)
-        self._reads = Reads(self.replies, container_of, reader, service.access, rota)
-        self._commands = CommandQueue(self.replies, self._held, service, rota, self._dispatch_in_turn, self.resume)
-
-    # --- transport -------------------------------------------------------------------------------------
+        self._reads = Reads(self.replies, container_of, reader, service.access, scheduler)
+        self._commands = CommandQueue(self.replies, self._held, service, scheduler, self._dispatch_in_turn, self.resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
@@ -117,8 +294,8 @@ class Connection(asyncio.BufferedProtocol):
         self._quiet = 0
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
-            rota = self._rota
-            rota.count(self._take(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
+            scheduler = self._scheduler
+            scheduler.count(self._take(COMMANDS_OF_CROWD if scheduler.is_spent else COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
         self.replies.pause()
@@ -126,11 +303,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.replies.go_on()
         self._reads.taken()
-        self._read_on()
-        self.resume()
-
-    def _read_on(self) -> None:
         self._reads.go_on()
+        self.resume()
 
     def close(self) -> None:
         self.replies.close()
@@ -162,29 +336,24 @@ class Connection(asyncio.BufferedProtocol):
             return f"a frame was not whole after {longest_s:.0f} s: {decoder.pending_bytes:,} bytes of it came"
         return ""
 
-    # --- taking commands ---------------------------------------------------------------------------------
-
     @property
     def is_full(self) -> bool:
         """Whether nothing more is taken from the peer for now; `resume` is called when that may have changed."""
         if self._transport is None:
             return True
-        if self._held.held_bytes > PEERS_LEAST_BYTES and self._is_over_share:
+        held = self._held.held_bytes
+        if held > PEERS_LEAST_BYTES and (  # what the peer sent before fills its share: the buffer in use doesn't count
+            held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
+        ):
             self._pool.wait(self.resume)
             return True
         return self.writers.is_full or self.replies.is_full or self._commands.is_full
-
-    @property
-    def _is_over_share(self) -> bool:
-        """Whether what the peer sent before fills its share: the buffer in use doesn't count."""
-        held = self._held.held_bytes
-        return held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
 
     def resume(self) -> None:
         """Something changed: take what is here if there is room now."""
         if not self._is_due and self._transport is not None and not self._is_reading:
             self._is_due = True
-            self._rota.add(self._take_again)
+            self._scheduler.add(self._take_again)
 
     def _take_again(self) -> int:
         self._is_due = False
@@ -193,7 +362,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._take(COMMANDS_AT_ONCE)
 
     def _take(self, most: int) -> int:
-        """Take up to `most` commands; return how many."""
         decoder, transport = self._decoder, self._transport
         count = 0
         try:
@@ -235,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
             self._set_reading(goes_on)
         if is_more and not self._is_due:
             self._is_due = True
-            self._rota.add(self._take_again)
+            self._scheduler.add(self._take_again)
         return count
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -259,8 +427,6 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._pool.wait(self.resume)
         return False
-
-    # --- peers that are not known yet ------------------------------------------------------------------
 
     def _meet(self, command: Any) -> None:
         """See whether the command shows that its sender may be here; its handler reports what is wrong with it."""
@@ -297,8 +463,6 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return True
 
-    # --- handling them -----------------------------------------------------------------------------------
-
     def receive(self, command: wire.Command) -> None:
         """Take a command; the writers' `hand_over` must follow before this turn of the loop ends."""
         if not self._commands.is_busy or isinstance(command, wire.KeepAlive):
@@ -307,8 +471,7 @@ class Connection(asyncio.BufferedProtocol):
             self._enqueue(command)  # not before what came before it
 
     def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
-        """`receive` for appends that came one after another."""
-        if not self._commands.is_busy and not self.writers.in_block:
+        if not self._commands.is_busy and self.writers.block is None:
             self.writers.append_all(appends)
         else:
             for append in appends:
@@ -323,10 +486,10 @@ class Connection(asyncio.BufferedProtocol):
         if kind is wire.AppendBlockEnd:
             writers.append(command)  # type: ignore[arg-type]
             return
-        if writers.in_block:
+        if writers.block is not None:
             raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
-        if kind is wire.AppendBlock:
-            writers.begin_block(command)  # type: ignore[arg-type]
+        if isinstance(command, wire.AppendBlock):
+            writers.block = command
             return
         writers.hand_over()  # it may ask for what was appended before it
         if kind is wire.ReadSegment:

@@ -1,8 +1,8 @@
-"""Appends on a connection, as the container takes them: each writer's session, and its appends that wait their turn.
+"""Appends on a connection: each writer's session, and its appends that wait their turn.
 
-What came in one go is one request to the container: a writer of many segments has an append for each event. They are
-checked against the state in the container's turn, when everything before them is settled, and are acknowledged in
-order. Once an append of a session has failed, nothing later in the session is stored.
+What came in one go is one request to the container. Appends are checked against the state in the container's turn, when
+everything before them is settled, and are acknowledged in order. Once one of a session has failed, nothing later in the
+session is stored.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import again
 from nadi.segmentstore.counts import Arrival
-from nadi.segmentstore.doors.replies import Replies
-from nadi.segmentstore.doors.segments import find
-from nadi.segmentstore.doors.service import TokenCheck
+from nadi.segmentstore.server.replies import Replies
+from nadi.segmentstore.server.segments import find
+from nadi.segmentstore.server.service import TokenCheck
 from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts, event_parts
@@ -86,19 +86,14 @@ class Session:
         self.looked_at = asyncio.get_running_loop().time()
 
     def is_over(self) -> bool:
-        """Whether it has been idle for long, or for a while after its end."""
         now = asyncio.get_running_loop().time()
         if self.is_used:
             self.is_used, self.looked_at = False, now
             return False
-        idle_s = now - self.looked_at
-        return idle_s > APPEND_SESSION_IDLE_S or (idle_s > APPEND_SESSION_GONE_S and self._has_ended())
-
-    def _has_ended(self) -> bool:
-        container = self.container
-        return self.error is not None or (
-            container.failure is None and not container.state.record_cache.exists(self.segment)
-        )
+        idle_s, container = now - self.looked_at, self.container
+        if idle_s <= APPEND_SESSION_GONE_S or idle_s > APPEND_SESSION_IDLE_S or self.error is not None:
+            return idle_s > APPEND_SESSION_GONE_S
+        return container.failure is None and not container.state.record_cache.exists(self.segment)
 
 
 class WriterConflictError(NadiError):
@@ -138,10 +133,8 @@ class Setup:
 
 @dataclass(slots=True, eq=False)
 class Expired:
-    """An append whose session's token has expired: reported in its turn, then the connection ends.
-
-    It must end, for the Rust client takes no notice of the reply alone.
-    """
+    """An append whose session's token has expired: reported in its turn, then the connection ends. It must end, for the
+    Rust client takes no notice of the reply alone."""
 
     peer: Peer
     session: Session
@@ -285,18 +278,15 @@ class Writers:
     """
 
     def __init__(
-        self,
-        replies: Replies,
-        container_of: Callable[[str], Container],
-        access: TokenCheck,
-        resume: Callable[[], None],
+        self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]
     ) -> None:
         self._replies, self._resume = replies, resume
+        self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as a `Peer`
         self._container_of = container_of
         self._access = access
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._moved: FIFOCache[bytes, NotOwnerError] = FIFOCache(CONNECTION_SESSIONS)  # by writer: the reply it gets
-        self._block: wire.AppendBlock | None = None
+        self.block: wire.AppendBlock | None = None  # the next command is its end
         self._gathered: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
         self.waiting = 0
@@ -328,8 +318,8 @@ class Writers:
         container.submit(Setup(self, session, command))
 
     def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
-        """Tell its writers there that the store at that address has it, one for each step, except those whose append
-        got that answer already; after this, nothing here keeps the container in memory."""
+        """Send NotOwner to a container's writers, one for each step, unless an append got that answer already; after
+        this, nothing here keeps the container in memory."""
         yield
         for writer, session in list(self.sessions.items()):
             if session.container is container and self.sessions.get(writer) is session:
@@ -346,45 +336,24 @@ class Writers:
             if not session.is_over():
                 self.sessions[writer] = session
 
-    # --- as a `Peer` -------------------------------------------------------------------------------------
-
     def settled(self, count: int) -> None:
         before = self.waiting
         self.waiting = before - count
         if before > CONNECTION_APPENDS_WAITING // 2 >= self.waiting:
             self._resume()
 
-    def send(self, command: wire.Command) -> None:
-        self._replies.send(command)
-
     def send_all(self, commands: list[wire.DataAppended]) -> None:
         self._replies.send_all(commands, now=not self.waiting)  # unless more of the peer wait for theirs
 
-    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
-        self._replies.fail(error, request_id, segment, offset)
-
-    def end(self) -> None:
-        self._replies.close()
-
-    # --- appends -----------------------------------------------------------------------------------------
-
-    def begin_block(self, block: wire.AppendBlock) -> None:
-        """The next command is the block's end."""
-        self._block = block
-
-    @property
-    def in_block(self) -> bool:
-        return self._block is not None
-
     def append(self, end: wire.AppendBlockEnd) -> None:
-        block, events = self._block, end.num_events
+        block, events = self.block, end.num_events
         if events <= 0:
             raise ProtocolError(f"an append of {events} events")
         if block is None:
             parts: list[Buffer] = [end.data]
             size = len(end.data)
         else:
-            self._block = None
+            self.block = None
             parts = append_parts(block, end)
             size = sum(map(len, parts))
         self._take(end.writer_id, parts, size, events, end.last_event_number, end.request_id)

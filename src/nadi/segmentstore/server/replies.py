@@ -20,11 +20,9 @@ _KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
 
 
 class Replies:
-    """The sending side of one connection; it does nothing before `open` and after `lost`.
-
-    pool: the room for all connections' replies. report: called with whose connection was ended, and why. resume: called
-    when the peer takes more, or there is room again.
-    """
+    """The sending side of one connection; it does nothing before `open` and after `lost`. pool: the room for all
+    connections' replies. report: called with whose connection was ended, and why. resume: called when the peer takes
+    more, or there is room again."""
 
     def __init__(self, pool: Pool, report: Callable[[object, object], None], resume: Callable[[], None]) -> None:
         self._pool, self._report, self._resume = pool, report, resume
@@ -47,8 +45,6 @@ class Replies:
         self._unsent_bytes = 0
         self._is_taken = True
         self.writable.set()
-
-    # --- ending the connection ---------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -82,10 +78,7 @@ class Replies:
             log.error("a connection ends by an unexpected error", exc_info=error)
             self.close()
 
-    # --- sending -------------------------------------------------------------------------------------------
-
     def send(self, command: wire.Command) -> None:
-        """Queue a reply, unless the connection is lost."""
         if self._outgoing is not None:
             self._outgoing.send(command)
 
@@ -114,8 +107,6 @@ class Replies:
         if isinstance(error, (StorageFullError, ChunksUnavailableError)):
             self.close()
 
-    # --- room ----------------------------------------------------------------------------------------------
-
     @property
     def room_bytes(self) -> int:
         """How large a reply may be now; 0: none, and `resume` is called when that changes."""
@@ -141,13 +132,11 @@ class Replies:
         self.writable.clear()
 
     def go_on(self) -> None:
-        """The peer takes what is sent again."""
         self.flushed(0)
         self._is_taken = True
         self.writable.set()
 
     async def may_reply(self) -> None:
-        """Wait until the peer takes replies, and there is room for one."""
         await self.writable.wait()
         while not self.held.room_bytes:
             await self.held.room()

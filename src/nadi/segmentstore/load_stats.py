@@ -8,10 +8,8 @@ folded it: so a burst before a pause isn't spread over the pause.
 Only segments of users' streams are measured. What goes into a transaction's segment, or a large event's, counts for
 its parent as it passes (each piece of a large event, of 8 MiB, as an event); the merge adds nothing.
 
-A segment is forgotten when it is deleted, so that nothing of it is said of one made anew, or after the longest window
-without an append; and measured anew, as a young one, when one comes.
-At most LOAD_SEGMENTS are measured. With more, others are not until one has been idle for ten seconds, which then makes
-room; their loads are absent meanwhile.
+A segment is forgotten when it is deleted, or after the longest window without an append. At most LOAD_SEGMENTS are
+measured: others' loads are absent until one has been idle for ten seconds, which then makes room.
 """
 
 from __future__ import annotations
@@ -34,12 +32,8 @@ _LEAST_S = FOLD_S / 2  # counted before a fold
 _LATE_S = FOLD_S + _LEAST_S  # the latest fold of what was counted: `_LEAST_S` after the youngest began
 _IDLE_S = WINDOWS_S[1]
 _UNMEASURED = 0  # the row of all that isn't measured
-
-
 _TOGETHER_S = 2.0
 _TOGETHER_POSITIONS = LOAD_KEY_POSITIONS // 2
-
-
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _FEW = 16
@@ -66,7 +60,6 @@ class Rates:
         return np.asarray(folded - began)
 
     def idle_s(self, now_s: float) -> Numbers:
-        """For how long nothing was counted for each row."""
         return np.asarray(now_s - self._times[2, : self.count])
 
     def begin(self, now_s: float) -> int:
@@ -85,11 +78,9 @@ class Rates:
         self._times[2, row] = -np.inf
 
     def fold(self, counted: Numbers, now_s: float, least_s: float) -> Mask:
-        """Fold in what was counted for each row since its last fold, as if it had come evenly.
-
-        counted: events and bytes, of each row. Returns which rows were folded: those whose last fold was at least
-        `least_s` ago, so that a young row's first rate isn't that of a moment, and a clock set back changes nothing.
-        """
+        """Fold in what was counted for each row since its last fold, as if it had come evenly. counted: events and
+        bytes, of each row. Returns which rows were folded: those whose last fold was at least `least_s` ago, so that a
+        young row's first rate isn't that of a moment, and a clock set back changes nothing."""
         began, folded, active = self._times[:, : self.count]
         passed = now_s - folded
         due: Mask = passed >= least_s
@@ -113,16 +104,12 @@ class Rates:
 
 @dataclass(slots=True)
 class _Reports:
-    """Those of two seconds."""
-
     began_s: float
     positions: Numbers
     weights: Numbers
 
 
 class KeySamples:
-    """By segment."""
-
     def __init__(self) -> None:
         self._reports: dict[str, deque[_Reports]] = {}
 
@@ -161,8 +148,7 @@ class KeySamples:
     def drop(self, segment: str) -> None:
         self._reports.pop(segment, None)
 
-    def forget(self, now_s: float) -> None:
-        """Drop what is too old."""
+    def drop_old(self, now_s: float) -> None:
         for segment, reports in list(self._reports.items()):
             _forget(reports, now_s)
             if not reports:
@@ -221,7 +207,6 @@ class LoadMeter:
             self._samples.add(parent, positions, events, self._clock())
 
     def forget(self, segment: str) -> None:
-        """The segment is deleted."""
         row = self._rows.pop(segment, _UNMEASURED)
         if row != _UNMEASURED and self._names[row] == segment:
             self._names[row] = ""  # the row goes with the next fold
@@ -245,7 +230,6 @@ class LoadMeter:
         ]
 
     def _admit(self, segment: str, now_s: float) -> int:
-        """The row of a segment that has none yet."""
         if len(self._rows) >= 4 * limits.LOAD_SEGMENTS:
             self._forget_others()
         parent = measured_as(segment)
@@ -280,7 +264,7 @@ class LoadMeter:
         if self._refused or not kept.all():
             self._refused = 0
             self._forget_others()
-        self._samples.forget(now_s)
+        self._samples.drop_old(now_s)
 
     def _fold_at(self, now_s: float) -> None:
         self._events[_UNMEASURED] = self._bytes[_UNMEASURED] = 0

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from nadi.access.budget import Budget
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
-from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.counts import Counts
-from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.state.records import FrameRef
-from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
 
 STATES = ("starting", "running", "recovering", "failed")
-
-
 _CONTAINER = ("container",)
+_COUNTED = (  # with the attribute of `Counts`
+    ("nadi_store_appends", "Appends that were acknowledged; each has one event or a block.", "appends"),
+    ("nadi_store_appends_refused", "Appends that were refused, for whatever reason.", "refused_appends"),
+    ("nadi_store_append_events", "Events that were appended.", "events"),
+    ("nadi_store_append_bytes", "Bytes that were appended, event headers included.", "append_bytes"),
+    ("nadi_store_frames", "Frames written to the log.", "frames"),
+    ("nadi_store_frame_bytes", "Bytes of the frames; large blocks lie beside the log.", "frame_bytes"),
+    ("nadi_store_throttles", "How often a connection had to wait for room in a queue.", "throttles"),
+    ("nadi_store_recoveries", "How often a container had to recover while it ran.", "recoveries"),
+    ("nadi_store_log_waits", "How often a frame waited for room in the log.", "log_waits"),
+    ("nadi_store_log_wait_seconds", "How long frames waited for room in the log.", "log_wait_s"),
+    ("nadi_store_tier2_chunks_deleted", "Chunks that were deleted, as nothing needs them.", "deleted_chunks"),
+    ("nadi_store_tier2_errors", "Rounds of moving to tier 2 that failed.", "tier2_errors"),
+    ("nadi_store_checkpoint_errors", "Checkpoints that failed.", "checkpoint_errors"),
+    ("nadi_store_snapshot_errors", "Snapshots that failed.", "snapshot_errors"),
+)
 
 MEANINGS = by_name(
     (
+        *(Meaning(name, text, (), "counter") for name, text, _ in _COUNTED),
         Meaning(
             "nadi_store_append_seconds",
             "How long appends took from their arrival to the acknowledgement (whole), and of that in the queue, in "
@@ -30,15 +41,8 @@ MEANINGS = by_name(
             ("stage",),
             "histogram",
         ),
-        Meaning("nadi_store_appends", "Appends that were acknowledged; each has one event or a block.", (), "counter"),
-        Meaning("nadi_store_appends_refused", "Appends that were refused, for whatever reason.", (), "counter"),
-        Meaning("nadi_store_append_events", "Events that were appended.", (), "counter"),
-        Meaning("nadi_store_append_bytes", "Bytes that were appended, event headers included.", (), "counter"),
-        Meaning("nadi_store_frames", "Frames written to the log.", (), "counter"),
-        Meaning("nadi_store_frame_bytes", "Bytes of the frames; large blocks lie beside the log.", (), "counter"),
         Meaning("nadi_store_reads", "Reads that were answered, by where the bytes were.", ("source",), "counter"),
         Meaning("nadi_store_read_bytes", "Bytes that were read, by where they were.", ("source",), "counter"),
-        Meaning("nadi_store_throttles", "How often a connection had to wait for room in a queue.", (), "counter"),
         Meaning("nadi_store_cache_bytes", "Bytes of blocks in memory."),
         Meaning("nadi_store_cache_max_bytes", "How many there may be."),
         Meaning("nadi_store_cache_hits", "Blocks that reads found in memory.", (), "counter"),
@@ -46,7 +50,6 @@ MEANINGS = by_name(
         Meaning("nadi_store_cache_evictions", "Blocks dropped from memory to make room.", (), "counter"),
         Meaning("nadi_store_containers", "Containers of this server, by state.", ("state",)),
         Meaning("nadi_store_container_up", "1 while the container takes requests, else 0.", _CONTAINER),
-        Meaning("nadi_store_recoveries", "How often a container had to recover while it ran.", (), "counter"),
         Meaning("nadi_store_damaged_places", "Known damaged places of a container's data.", _CONTAINER),
         Meaning("nadi_store_queue_bytes", "Bytes of requests that wait for a frame.", _CONTAINER),
         Meaning("nadi_store_log_bytes", "Bytes of a container's log, and beside it.", _CONTAINER),
@@ -54,8 +57,6 @@ MEANINGS = by_name(
         Meaning(
             "nadi_store_log_full", "1 while the log is past its bound, or its disk has no room, else 0.", _CONTAINER
         ),
-        Meaning("nadi_store_log_waits", "How often a frame waited for room in the log.", (), "counter"),
-        Meaning("nadi_store_log_wait_seconds", "How long frames waited for room in the log.", (), "counter"),
         Meaning("nadi_store_tier2_lag_bytes", "Bytes in the log that are to be moved to tier 2.", _CONTAINER),
         Meaning(
             "nadi_store_tier2_lag_seconds",
@@ -65,17 +66,13 @@ MEANINGS = by_name(
         Meaning("nadi_store_tier2_up", "1 if the last round of moving to tier 2 succeeded, else 0.", _CONTAINER),
         Meaning("nadi_store_tier2_chunks", "Chunks stored, by why.", ("kind",), "counter"),
         Meaning("nadi_store_tier2_bytes", "Bytes of the chunks that were stored, by why.", ("kind",), "counter"),
-        Meaning("nadi_store_tier2_chunks_deleted", "Chunks that were deleted, as nothing needs them.", (), "counter"),
-        Meaning("nadi_store_tier2_errors", "Rounds of moving to tier 2 that failed.", (), "counter"),
         Meaning("nadi_store_checkpoint_seconds", "How long it took to write the state.", (), "histogram"),
-        Meaning("nadi_store_checkpoint_errors", "Checkpoints that failed.", (), "counter"),
         Meaning(
             "nadi_store_checkpoint_age_seconds",
             "How long ago the state was written last, or had nothing to be written.",
             _CONTAINER,
         ),
         Meaning("nadi_store_snapshot_seconds", "How long it took to store a snapshot of the state.", (), "histogram"),
-        Meaning("nadi_store_snapshot_errors", "Snapshots that failed.", (), "counter"),
         Meaning(
             "nadi_store_snapshot_age_seconds",
             "How long ago a snapshot was stored last, or there was nothing to be stored.",
@@ -104,35 +101,11 @@ MEANINGS = by_name(
 
 
 def samples(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
-    """All of a store's figures, as they are now."""
-    yield from _appends(store.counts)
-    yield from _reads(store.counts, store.cache)
-    yield from _containers(store, runtime)
-    yield from _tier2(store.counts)
-    yield from _states(store.counts)
-    yield from _scrub(store.scrub, runtime)
-    yield from _peers(store.budget, store.too_slow)
-
-
-def _sample(name: str, value: Value, *labels: str) -> Sample:
-    return Sample(MEANINGS[name], value, labels)
-
-
-def _appends(counts: Counts) -> Iterator[Sample]:
+    counts, cache = store.counts, store.cache
+    for name, _, attribute in _COUNTED:
+        yield _sample(name, getattr(counts, attribute))
     for stage in ("queue", "frame", "sync", "whole"):
         yield _sample("nadi_store_append_seconds", getattr(counts, stage).read(), stage)
-    yield _sample("nadi_store_appends", counts.appends)
-    yield _sample("nadi_store_appends_refused", counts.refused_appends)
-    yield _sample("nadi_store_append_events", counts.events)
-    yield _sample("nadi_store_append_bytes", counts.append_bytes)
-    yield _sample("nadi_store_frames", counts.frames)
-    yield _sample("nadi_store_frame_bytes", counts.frame_bytes)
-    yield _sample("nadi_store_throttles", counts.throttles)
-    yield _sample("nadi_store_log_waits", counts.log_waits)
-    yield _sample("nadi_store_log_wait_seconds", counts.log_wait_s)
-
-
-def _reads(counts: Counts, cache: BlockCache) -> Iterator[Sample]:
     yield _sample("nadi_store_reads", counts.reads, "memory")
     yield _sample("nadi_store_reads", counts.fetched_reads, "storage")
     yield _sample("nadi_store_read_bytes", counts.read_bytes, "memory")
@@ -142,6 +115,23 @@ def _reads(counts: Counts, cache: BlockCache) -> Iterator[Sample]:
     yield _sample("nadi_store_cache_hits", cache.hits)
     yield _sample("nadi_store_cache_misses", cache.misses)
     yield _sample("nadi_store_cache_evictions", cache.evictions)
+    yield _sample("nadi_store_tier2_chunks", counts.moved_chunks, "moved")
+    yield _sample("nadi_store_tier2_chunks", counts.compacted_chunks, "compacted")
+    yield _sample("nadi_store_tier2_bytes", counts.moved_bytes, "moved")
+    yield _sample("nadi_store_tier2_bytes", counts.compacted_bytes, "compacted")
+    yield _sample("nadi_store_checkpoint_seconds", counts.checkpoints.read())
+    yield _sample("nadi_store_snapshot_seconds", counts.snapshots.read())
+    yield from _containers(store, runtime)
+    yield from _scrub(store.scrub, runtime)
+    for direction, pool in (("receiving", store.budget.receiving), ("sending", store.budget.sending)):
+        yield _sample("nadi_peers_held_bytes", pool.held_bytes, direction)
+        yield _sample("nadi_peers_max_bytes", pool.total_bytes, direction)
+    yield _sample("nadi_peers_waiting", store.budget.waiting)
+    yield _sample("nadi_peers_too_slow", store.too_slow)
+
+
+def _sample(name: str, value: Value, *labels: str) -> Sample:
+    return Sample(MEANINGS[name], value, labels)
 
 
 def _containers(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
@@ -150,20 +140,19 @@ def _containers(store: SegmentStore, runtime: Runtime) -> Iterator[Sample]:
         state, number = state_of(container), str(container.number)
         states[state] += 1
         yield _sample("nadi_store_container_up", int(state == "running"), number)
-        for work, seconds in ({"moving": 0.0, "checkpoints": 0.0} | container.courtesy.paused_s).items():
+        for work, seconds in ({"moving": 0.0, "checkpoints": 0.0} | container.throttle.paused_s).items():
             yield _sample("nadi_store_paused_seconds", seconds, number, work)
         if state == "running":
             yield from _running(container, number, runtime.monotonic())
     for state, count in states.items():
         yield _sample("nadi_store_containers", count, state)
-    yield _sample("nadi_store_recoveries", store.counts.recoveries)
     yield _sample("nadi_store_log_max_bytes", store.log_max_bytes)
     for writer in store.storage_writers:
-        yield _sample("nadi_store_tier2_up", _moves(writer), str(writer.number))
+        is_up = writer.started and not writer.ended and writer.error is None
+        yield _sample("nadi_store_tier2_up", int(is_up), str(writer.number))
 
 
 def state_of(container: Container) -> str:
-    """One of `STATES`."""
     if container.ended:
         return "failed"
     if container.failure is not None:
@@ -190,28 +179,7 @@ def _lag(frames: Sequence[FrameRef]) -> Callable[[], float]:
     return lambda: sum(frame.live_bytes - frame.aside_bytes for frame in frames)
 
 
-def _moves(writer: StorageWriter) -> int:
-    return int(writer.started and not writer.ended and writer.error is None)
-
-
-def _tier2(counts: Counts) -> Iterator[Sample]:
-    yield _sample("nadi_store_tier2_chunks", counts.moved_chunks, "moved")
-    yield _sample("nadi_store_tier2_chunks", counts.compacted_chunks, "compacted")
-    yield _sample("nadi_store_tier2_bytes", counts.moved_bytes, "moved")
-    yield _sample("nadi_store_tier2_bytes", counts.compacted_bytes, "compacted")
-    yield _sample("nadi_store_tier2_chunks_deleted", counts.deleted_chunks)
-    yield _sample("nadi_store_tier2_errors", counts.tier2_errors)
-
-
-def _states(counts: Counts) -> Iterator[Sample]:
-    yield _sample("nadi_store_checkpoint_seconds", counts.checkpoints.read())
-    yield _sample("nadi_store_checkpoint_errors", counts.checkpoint_errors)
-    yield _sample("nadi_store_snapshot_seconds", counts.snapshots.read())
-    yield _sample("nadi_store_snapshot_errors", counts.snapshot_errors)
-
-
 def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:
-    """What the last pass found, if there was one."""
     last, latest = scrub.last, scrub.running or scrub.last
     yield _sample("nadi_store_scrub_running", int(scrub.running is not None))
     yield _sample("nadi_store_scrub_age_seconds", max(0.0, (runtime.now_ms() - scrub.since_ms) / 1000))
@@ -220,11 +188,3 @@ def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:
         yield _sample("nadi_store_scrub_renewals", last.renewals)
     if latest is not None:
         yield _sample("nadi_store_scrub_read_bytes", latest.read_bytes)
-
-
-def _peers(budget: Budget, too_slow: int) -> Iterator[Sample]:
-    for direction, pool in (("receiving", budget.receiving), ("sending", budget.sending)):
-        yield _sample("nadi_peers_held_bytes", pool.held_bytes, direction)
-        yield _sample("nadi_peers_max_bytes", pool.total_bytes, direction)
-    yield _sample("nadi_peers_waiting", budget.waiting)
-    yield _sample("nadi_peers_too_slow", too_slow)

@@ -1,7 +1,5 @@
-"""The door to the segment store for callers in the same process: one command in, its reply out.
-
-It takes what the service handles, and also reads and conditional appends, whose writer is set up first, as
-over a connection. Nothing waits here for data still to come: a read at a segment's end is answered with no data.
+"""The door to the segment store for callers in the same process: one command in, its reply out. Nothing waits here for
+data still to come: a read at a segment's end is answered with no data.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from collections.abc import Callable
 
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Append, Appends, Session, Setup
-from nadi.segmentstore.doors.reads import reply_to
-from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.server.appends import Append, Appends, Session, Setup
+from nadi.segmentstore.server.reads import reply_to
+from nadi.segmentstore.server.service import SegmentService
 from nadi.wire import commands as wire
 from nadi.wire.append import event_parts
 from nadi.wire.errors import error_reply

@@ -1,8 +1,7 @@
 """Commands on segments, other than appends and reads: one coroutine from a command to its reply.
 
-Both doors of the store use it: connections, and callers in the same process. Every change and
-every look at state takes its turn in the segment's container, so replies report only what is durable. Most commands
-are answered in one turn (`segments`); here are those that take several, or more.
+Every change and every look at state takes its turn in the segment's container, so replies report only what is durable.
+Most commands are answered in one turn (`segments`); here are those that take several, or more.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors import segments
-from nadi.segmentstore.doors.segments import find
-from nadi.segmentstore.load import LoadMeter
+from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.scrub.scrub import Scrub
+from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.server import segments
+from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.chunks import packed_parts
@@ -55,10 +54,8 @@ T = TypeVar("T")
 
 def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart], bool]:
     """The first chunks that have bytes from `start` to `end`, at most `CHUNKS_LOCATED`, and whether these are all.
-
-    Without those that can't be checked, or were damaged when they were last looked at: what these have, the store gives
-    out, or tells what is wrong with it. TruncatedError if the segment no longer has `start`.
-    """
+    Without those that were damaged when they were last looked at: what these have, the store gives out, or tells what
+    is wrong with it. TruncatedError if the segment no longer has `start`."""
     if start < record.start_offset:
         raise TruncatedError(record.name, start, record.start_offset)
     parts: list[ChunkPart] = []
@@ -69,7 +66,7 @@ def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart
         extent = extents[index]
         if extent.offset >= end:
             break
-        if extent.chunk and extent.checksums and not extent.aside:
+        if extent.chunk and not extent.aside:
             if len(parts) == CHUNKS_LOCATED:
                 return parts, False
             parts.append(ChunkPart(extent.chunk, extent.offset, extent.length, extent.checksums))
@@ -80,11 +77,6 @@ def _subject(command: Any) -> str:
     """The segment to name in an error reply to the command."""
     names = (getattr(command, field, None) for field in ("segment", "source", "target", "parent_segment"))
     return next((name for name in names if name is not None), "")
-
-
-def _writes_nothing(command: wire.Command) -> bool:
-    """Whether it needs no room."""
-    return ACTS[type(command)] is Act.READ or isinstance(command, wire.Scrub)
 
 
 def _size_of(command: Any) -> int:
@@ -111,14 +103,11 @@ class TokenCheck:
 
     @property
     def asks(self) -> bool:
-        """Whether tokens are required."""
         return self._key is not None
 
     def check(self, command: Any) -> float:
-        """Return when the command's token expires, on the monotonic clock (infinity: never).
-
-        PermissionDeniedError if the token is invalid or doesn't cover the command, TokenExpiredError if it has expired.
-        """
+        """Return when the command's token expires, on the monotonic clock (infinity: never). PermissionDeniedError if
+        the token is invalid or doesn't cover the command, TokenExpiredError if it has expired."""
         if self._key is None:
             return math.inf
         token = self._good.get(command.token)
@@ -132,16 +121,12 @@ class TokenCheck:
         return token.ends_at
 
     def has_ended(self, ends_at: float) -> bool:
-        """Whether that expiry time has come."""
         return self._key is not None and ends_at <= self._key.monotonic_s()
 
 
 class SegmentService:
-    """Handles commands.
-
-    `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks tokens.
-    meters: returns those of the containers it has now.
-    """
+    """Handles commands. `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks
+    tokens. meters: returns those of the containers it has now."""
 
     def __init__(
         self,
@@ -179,13 +164,13 @@ class SegmentService:
             self.access.check(command)
             return await self._handlers[type(command)](command)
         except NadiError as error:
-            if isinstance(error, StorageFullError) and _writes_nothing(command):
+            writes_nothing = ACTS[type(command)] is Act.READ or isinstance(command, wire.Scrub)
+            if isinstance(error, StorageFullError) and writes_nothing:
                 # it shared a frame with a write, or came while the log was being reopened: that ends soon
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
             return error_reply(error, command.request_id, _subject(command))
 
     async def delete(self, segment: str) -> None:
-        """Delete a segment of any kind."""
         await self._turn(segment, lambda frame: segments.delete(frame, segment))
 
     async def _turn(self, segment: str, function: Callable[[FrameBuilder], T], size_bytes: int = 64) -> T:
@@ -204,29 +189,26 @@ class SegmentService:
     async def _locate(self, command: wire.LocateOffset) -> wire.Command:
         target = command.target_offset
 
-        def look(frame: FrameBuilder) -> tuple[int, Extent | None, list[int]]:
-            """The segment's start, the extent that holds the target, and the edges of those around it."""
+        def look(frame: FrameBuilder) -> tuple[int, int, Extent | None]:
+            """The boundaries around the target, and the extent that holds it, if any does."""
             record = find(frame.state, command.segment, Kind.STREAM)
             if not record.start_offset < target < record.length:
-                return record.start_offset, None, [record.length]
-            holding = record.extents[record.extent_index(target)]
-            return record.start_offset, holding, edges_around(record, target)
+                return record.start_offset, record.length, None
+            return *edges_around(record, target), record.extents[record.extent_index(target)]
 
         async def read(offset: int, length: int) -> Buffer:
             _, data = await self._reader.read(self._container_of(command.segment), command.segment, offset, length)
             return data
 
-        start, holding, edges = await self._turn(command.segment, look)
-        if target <= start:
-            found = start
-        elif holding is None:
-            found = edges[0]
-        else:
-            async with self._reader.walks.to_offsets:
-                inner = await self._reader.event_begins(holding)
-                edges = sorted({*edges, *(begin for begin in inner if edges[0] < begin < edges[-1])})
-                found = await self._reader.walks.boundary_from(target, edges, read)
-        return wire.OffsetLocated(command.request_id, command.segment, found)
+        begin, end, holding = await self._turn(command.segment, look)
+        if holding is None:
+            return wire.OffsetLocated(command.request_id, command.segment, begin if target <= begin else end)
+        async with self._reader.walks.places:
+            inner = await self._reader.event_begins(holding)
+            begin = max([begin, *(edge for edge in inner if edge <= target)])
+            end = min([end, *(edge for edge in inner if edge >= target)])
+            offset = await self._reader.walks.boundary_from(target, begin, end, read)
+        return wire.OffsetLocated(command.request_id, command.segment, offset)
 
     async def _locate_chunks(self, command: wire.LocateChunks) -> wire.Command:
         def look(frame: FrameBuilder) -> tuple[list[ChunkPart], bool]:

@@ -1,13 +1,11 @@
 """The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
 
-One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
-these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
-checks them; what is wrong is counted, described, and logged. A damaged state is rebuilt from its snapshot and the log,
-a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary,
-for the state in use has what it said. Chunks without checksums, or with a damaged description, are stored again.
+One task goes over the containers: first their states, the file and then its records, and the snapshots of these; then
+the bytes of their segments, extent by extent, past the cache. A damaged state is rebuilt from its snapshot and the log,
+a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary.
+Chunks with a damaged description are stored again.
 
-It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
-it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
+It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import lmdb
+import msgspec
 
+from nadi.engines.lines import line_of, value_of
 from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
     SCRUB_ASKED_BYTES_PER_S,
@@ -35,11 +35,11 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.scrub.kept import Kept, Place, encode, read, write
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.extent_rows import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.storage_writer import StorageWriter
+from nadi.segmentstore.tier1.disk import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +47,38 @@ _RETRY_S = 10.0  # while a container recovers, or the disk fails
 _LOOK_S = 600.0  # how often to check whether a pass is due: the clock may be set
 
 
+class Place(msgspec.Struct):
+    """Where a pass resumes: after `key` in a table of a container's state, then at `offset` of a segment."""
+
+    container: int = 0
+    table: int = 0  # in TABLES; after the last one the state has been read, and its snapshot follows
+    key: bytes = b""
+    is_data: bool = False  # all states and snapshots were read
+    segment: int = 0
+    offset: int = 0
+
+    def check(self, containers: int) -> None:
+        """ValueError where a store of so many containers has no such place."""
+        is_there = 0 <= self.container < containers and 0 <= self.table <= len(TABLES)
+        if not (is_there and 0 <= self.segment < 1 << 63 and self.offset >= 0):
+            raise ValueError("it tells of a place that isn't there")
+
+
+class Kept(msgspec.Struct):
+    """The file: `since_ms` is when the folder was first served, from which the first week counts."""
+
+    since_ms: int
+    running: ScrubPass | None = None
+    last: ScrubPass | None = None
+    place: Place = msgspec.field(default_factory=Place)
+
+
 class Scrub:
     """Of one store. file: where it keeps its place. hosted: the containers that it has, which stay the same from
     `start` to `stop`. writers: theirs, by their numbers."""
 
     def __init__(
-        self,
-        file: Path,
-        hosted: Hosted,
-        reader: SegmentReader,
-        writers: Mapping[int, StorageWriter],
-        runtime: Runtime,
+        self, file: Path, hosted: Hosted, reader: SegmentReader, writers: Mapping[int, StorageWriter], runtime: Runtime
     ) -> None:
         self._file, self._hosted, self._reader = file, hosted, reader
         self._writers, self._runtime = writers, runtime
@@ -66,8 +87,6 @@ class Scrub:
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._free_at = 0.0  # when the pace lets it read again
-
-    # --- what others see ------------------------------------------------------------------------------
 
     @property
     def running(self) -> ScrubPass | None:
@@ -96,8 +115,6 @@ class Scrub:
             self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms(), asked=True), Place()
             self._kept_at = 0.0  # so that a restart resumes it
             self._asked.set()
-
-    # --- life -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Go on, after a `stop` too."""
@@ -174,8 +191,6 @@ class Scrub:
             found.damages,
         )
 
-    # --- reading --------------------------------------------------------------------------------------
-
     async def _states(self, found: ScrubPass) -> None:
         """All containers' states and snapshots; the extents among the records tell how much there is to read."""
         place = self._kept.place
@@ -239,7 +254,6 @@ class Scrub:
                 return
 
     def _read_records(self, container: Container, place: Place, found: ScrubPass) -> int:
-        """Some records, or a table's end; their size."""
         table = TABLES[place.table]
         try:
             records = container.metadata.page(table, place.key, SCRUB_STATE_RECORDS)
@@ -260,10 +274,12 @@ class Scrub:
     async def _segments(self, found: ScrubPass) -> None:
         """The bytes of all segments that a checkpoint knows of; newer ones were written just now."""
         while (container := self._next(place := self._kept.place)) is not None:
-            segment = self._next_segment(container, place.segment)
-            if segment is None:
+            before = (place.segment - 1).to_bytes(8, "big") if place.segment else b""
+            page = container.metadata.page("segments", before, 1)
+            if not page:
                 place.container, place.segment, place.offset = place.container + 1, 0, 0
                 continue
+            segment = int.from_bytes(page[0][0], "big")
             if segment != place.segment:
                 place.segment, place.offset = segment, 0
             await self._segment(container, segment, found)
@@ -279,12 +295,6 @@ class Scrub:
         if container.number != place.container:
             place.container, place.table, place.key, place.segment, place.offset = container.number, 0, b"", 0, 0
         return self._up(container)
-
-    @staticmethod
-    def _next_segment(container: Container, first: int) -> int | None:
-        before = (first - 1).to_bytes(8, "big") if first else b""
-        found = container.metadata.page("segments", before, 1)
-        return int.from_bytes(found[0][0], "big") if found else None
 
     async def _segment(self, container: Container, segment: int, found: ScrubPass) -> None:
         state, place = container.state, self._kept.place
@@ -304,7 +314,8 @@ class Scrub:
                 except OSError as error:
                     self._note(found, f"bytes {extent.offset:,} to {extent.end:,} of segment {record.name}: {error}")
                 else:
-                    await self._renew(container, record, extent, found, is_described=is_described)
+                    if not is_described:
+                        await self._renew(container, record, extent, found)
                 found.read_bytes += extent.length
                 if self.running is not found:
                     return
@@ -319,26 +330,17 @@ class Scrub:
             state.record_cache.release(record)
             container.make_room()
 
-    async def _renew(
-        self, container: Container, record: SegmentRecord, extent: Extent, found: ScrubPass, *, is_described: bool
-    ) -> None:
-        """Store a chunk again that lacks checksums, or an intact description."""
-        if not extent.chunk or (extent.checksums and is_described):
-            return
-        writer = self._writers[container.number]
+    async def _renew(self, container: Container, record: SegmentRecord, extent: Extent, found: ScrubPass) -> None:
         outcome = "is stored again"
         try:
-            if await writer.rewrite(record, extent):
+            if await self._writers[container.number].rewrite(record, extent):
                 found.rewritten_bytes += extent.length
             else:
                 outcome = "is the segment's no more, or waits for the next pass"
         except StorageFullError as error:
             outcome = f"stays as it is until the next pass: {error}"
-            if not extent.checksums:
-                log.info("chunk %s without checksums %s", extent.chunk, outcome)
-        if extent.checksums:
-            what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
-            self._note_renewal(found, f"{what}; the chunk {outcome}")
+        what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
+        self._note_renewal(found, f"{what}; the chunk {outcome}")
 
     def _note(self, found: ScrubPass, text: str) -> None:
         log.error("the scrub found damage: %s", text)
@@ -358,8 +360,6 @@ class Scrub:
             raise UnavailableError(f"container {container.number} recovers: {container.failure}")
         return container
 
-    # --- pace -----------------------------------------------------------------------------------------
-
     async def _pause(self, size_bytes: int, found: ScrubPass) -> None:
         """Pause between two reads: long enough to keep the pace, and a little longer while appends wait."""
         now = self._runtime.monotonic()
@@ -372,28 +372,43 @@ class Scrub:
             if any(container.queue.size_bytes for container in self._hosted.all()):
                 await asyncio.sleep(SCRUB_YIELD_S)
         if self._runtime.monotonic() - self._kept_at >= SCRUB_KEEP_S:
-            data = encode(self._kept)
-            self._writing = self._runtime.in_thread(write, self._file, data)
+            self._writing = self._runtime.in_thread(_write, self._file, _encoded(self._kept))
             await asyncio.shield(self._writing)
             self._kept_at = self._runtime.monotonic()
 
-    # --- its file -------------------------------------------------------------------------------------
-
     def _load(self) -> None:
+        """Where it is damaged, or of another store, a pass begins: one from a damaged place would skip what lies before
+        it, and find that nothing is damaged."""
         try:
-            self._kept = read(self._file, self._hosted.count)
+            raw = value_of(self._file.read_bytes())
+            if raw is None:
+                raise ValueError("its checksum is wrong or missing")
+            self._kept = msgspec.json.decode(raw, type=Kept)
+            if self._kept.running is not None:  # else it is where the last pass ended
+                self._kept.place.check(self._hosted.count)
         except FileNotFoundError:
             self._keep()
         except (OSError, ValueError) as error:
             log.warning("where the scrub was can't be read, so it starts over: %s", error)
-            self._kept.running = ScrubPass(self._runtime.now_ms())
+            self._kept = Kept(self._kept.since_ms, ScrubPass(self._runtime.now_ms()))
 
     def _keep(self) -> None:
-        write(self._file, encode(self._kept))
+        _write(self._file, _encoded(self._kept))
+
+
+def _encoded(kept: Kept) -> bytes:
+    return line_of(msgspec.json.encode(kept))
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write it completely or not at all; what a full disk has no room for is written the next time."""
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        log.warning("where the scrub is can't be kept: %s", error)
 
 
 def _extent_at(record: SegmentRecord, offset: int) -> Extent | None:
-    """The first extent that ends after `offset`."""
     if record.deleted or not record.extents:
         return None
     extent = record.extents[max(record.extent_index(offset), 0)]
