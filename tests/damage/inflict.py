@@ -36,7 +36,9 @@ def kind_of(file: str) -> str:
     if "/log/runs/" in file:
         return "run"
     if file.startswith("tier2/"):
-        return "snapshot" if file.startswith("tier2/snapshots/") else "chunk"
+        if file.startswith("tier2/.nadi/"):
+            return "rest"
+        return "snapshot" if file.startswith(("tier2/snapshots/", "tier2/containers/")) else "chunk"
     if "/state/" in file:
         return "state"
     if file.endswith("format"):

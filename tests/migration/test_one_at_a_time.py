@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 import nadi
-from nadi.cluster.records import MovedAway, Records
 from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
 from nadi.engines.identity import turn_has_ended
@@ -24,6 +23,7 @@ from nadi.migration.migration_lock import Turn
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.runtime import REAL
+from nadi.segmentstore.tier2.records import MovedAway, Records
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.clocks import StandsStill
 from tests.support.fake_s3 import FakeS3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, Peer
 from nadi.cluster.proxy.active import Addresses
-from nadi.cluster.records import RecordWatch
+from nadi.cluster.record_watch import RecordWatch
 from nadi.errors import UnavailableError
 from nadi.naming import INTERNAL_SCOPE
 from nadi.segmentstore.datafolder import container_number

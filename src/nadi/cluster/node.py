@@ -35,7 +35,7 @@ from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.directory import Directory, Presence
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
-from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
+from nadi.cluster.record_watch import RecordWatch
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.periodic.retention_rounds import IndexTimes
@@ -58,6 +58,7 @@ from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Records, Stored, check_stays
 from nadi.stopping import Ending
 
 log = logging.getLogger(__name__)

@@ -47,13 +47,16 @@ _FOLDERS_KNOWN = 10_000
 
 
 class Folder:
-    """root: made if it isn't there."""
+    """root: made if it isn't there. changes: if False, nothing is written there."""
 
-    def __init__(self, root: Path, runtime: Runtime) -> None:
+    def __init__(self, root: Path, runtime: Runtime, *, changes: bool = True) -> None:
         self.root, self._runtime = root, runtime
         self._ours = root / OURS
         self._unfinished = self._ours / runtime.unique()
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
+        self._held = -1
+        if not changes:
+            return
         for folder in (root, self._ours, self._ours / "locks"):
             _make(folder)
         with self._locked(self._ours / "lock"):
@@ -209,12 +212,12 @@ _VERSION_BYTES = 32
 _PAGE = 1_000
 
 
-async def open_files(root: Path, runtime: Runtime) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both.
+async def open_files(root: Path, runtime: Runtime, *, changes: bool = True) -> tuple[FileEngine, FileRegistry]:
+    """The engine and the registry of that folder; closing the engine closes both. changes: if False, to read from.
 
     UnavailableError: it can't be made or written.
     """
-    folder = await runtime.in_thread(_in_words, f"open {root}", Folder, root, runtime)
+    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, changes=changes))
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
 
@@ -276,7 +279,7 @@ class FileRegistry(_Files):
     async def get(self, name: str) -> Entry | None:
         check_name(name)
         data = await self._in_thread(f"read {name}", _read, self._folder.root / name)
-        return None if data is None else Entry(data[_VERSION_BYTES:], data[:_VERSION_BYTES].decode())
+        return None if data is None else Entry(data[_VERSION_BYTES:], _version_in(data))
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
@@ -353,7 +356,12 @@ def _read_exactly(file: int, position: int, length: int) -> bytes:
 
 def _version(path: Path) -> str | None:
     found = _read(path, 0, _VERSION_BYTES)
-    return None if found is None else found.decode()
+    return None if found is None else _version_in(found)
+
+
+def _version_in(data: bytes) -> str:
+    """Of a damaged value too, which can so be replaced."""
+    return data[:_VERSION_BYTES].decode(errors="replace")
 
 
 def _page(files: Iterator[tuple[str, Path]]) -> dict[str, int | None]:

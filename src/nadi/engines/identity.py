@@ -1,7 +1,7 @@
 """What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all. So there
 is one cluster under a URL, and its number of containers never changes.
 
-    {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000} <checksum>
+    {"cluster": "…", "containers": 8, "format": 2, "created_ms": 1795000000000} <checksum>
 
 A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
 so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
@@ -25,7 +25,7 @@ from nadi.engines.proof import PROOF
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.runtime import Runtime
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_CONTAINERS = 8
 _NAME, _KEY = "cluster.json", "keys/tokens"
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from nadi.segmentstore.hosted import Mapping
-from nadi.segmentstore.recovery.snapshots import Manifest
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest
 
 Snapshots = Sequence[Manifest | None]  # by container; None: it never held anything
 

@@ -26,7 +26,6 @@ from typing import Protocol, Self
 from nadi.cluster.admin.cluster_view import SharedStore, living, opened, read_records
 from nadi.cluster.map import container_of
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.records import MovedAway, Records
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
 from nadi.migration.ends import Settled, Snapshots
@@ -40,6 +39,7 @@ from nadi.segmentstore.moved import Moved
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import MovedAway, Records
 from nadi.segmentstore.tier2.whereabouts import check_within
 
 _LOCK = "migrating"

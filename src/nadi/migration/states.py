@@ -19,12 +19,12 @@ from typing import NamedTuple, Self
 from nadi.errors import UnavailableError
 from nadi.segmentstore.hosted import Mapping
 from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.recovery.snapshots import Manifest
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest
 
 _PAGE = 5_000
 _CHUNK = re.compile(r"container-\d+/([0-9a-f]{12,16})/([0-9a-f]{16}-[0-9a-f]{32})")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Self
 
 from nadi.cluster.map import container_of
-from nadi.cluster.records import first_record, name_of
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,
     Cluster,
@@ -31,14 +30,13 @@ from nadi.segmentstore import datafolder, moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format
 from nadi.segmentstore.moved import Incoming
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.manifests import ObjectManifests
-from nadi.segmentstore.recovery.snapshots import Manifest
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import encode_head
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest, Records, first_record
 
 _STATE = "state"
 
@@ -95,9 +93,9 @@ class NewCluster:
     async def put(self, number: int, state: Path, sequence: int, epoch: int) -> None:
         copy = await REAL.in_thread(_compact, state, number)
         base = await snapshots.put_base(self.chunks, number, sequence, copy)
-        record = first_record(epoch, Manifest(snapshots.VERSION, number, 1, sequence, base, ()))
+        record = first_record(epoch, Manifest(number, sequence, base, ()))
         await self._turn.keep()
-        await patiently("set a record", lambda: self._registry.put(name_of(number), record), REAL)
+        await patiently("set a record", lambda: Records(self._registry, REAL).put(number, record), REAL)
 
     async def finish(self) -> None:
         await self._turn.keep()
@@ -156,9 +154,8 @@ class NewFolder:
             base = await snapshots.put_base(self.chunks, number, sequence, copy)
         finally:
             copy.unlink()
-        manifests = ObjectManifests(number, self.chunks)
-        manifest = await manifests.put(Manifest(snapshots.VERSION, number, 0, sequence, base, ()), None, sequence + 1)
-        await manifests.delete_former(None, manifest)
+        records = await self.chunks.records()
+        await records.put(number, first_record(epoch, Manifest(number, sequence, base, ())))
         await _begin_log(state.with_name("log"), sequence, epoch)
         await REAL.in_thread(_seal, state)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
-from nadi.cluster.records import ContainerRecord, MovedAway, Records
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import forget_cluster, known_cluster
 from nadi.engines.opening import open_engines
@@ -23,6 +22,7 @@ from nadi.segmentstore import moved
 from nadi.segmentstore.datafolder import TIER2, FolderLock, find_format
 from nadi.segmentstore.moved import Incoming, Moved
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
 
 
 async def take_back_folder(folder: Path, options: dict[str, str]) -> str:

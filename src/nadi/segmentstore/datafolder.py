@@ -34,7 +34,7 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 ELSEWHERE = "tier2.json"  # says where tier 2 is, if it isn't in the folder: `tier2.whereabouts`

@@ -379,6 +379,7 @@ class SegmentStore:
                 await writer.stop()
             left = [*self.containers, *self._leaving.values()]  # each may wait some seconds for its log, or tier 2
             await asyncio.gather(*(container.stop() for container in left))
+            await self.chunks.close()
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()
             self._lock.release()

@@ -23,7 +23,7 @@ from nadi.cluster.keeper import Keeper
 from nadi.cluster.map import CONTROLLER_CONTAINER
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
-from nadi.cluster.records import ContainerRecord, Records, RecordWatch
+from nadi.cluster.record_watch import RecordWatch
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
@@ -37,6 +37,7 @@ from nadi.segmentstore.chain import layout
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
 T = TypeVar("T")
 _LOOK_S = CLUSTER_BEAT_S / 2

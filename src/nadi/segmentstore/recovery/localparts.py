@@ -16,7 +16,8 @@ import lmdb
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
-from nadi.segmentstore.recovery import rebuild
+from nadi.segmentstore.chain.log import ChainStart
+from nadi.segmentstore.recovery import rebuild, snapshots
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
@@ -25,8 +26,10 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runs import RunFiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest, Records
 
 log = logging.getLogger(__name__)
+_OWNER = "data-folder"
 
 
 class LocalParts:
@@ -44,13 +47,14 @@ class LocalParts:
         runtime: Runtime = REAL,
     ) -> None:
         self.number = number
-        self.snapshots = Snapshotter(number, folder, chunks, runtime)
+        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self.rebuilt = ""
-        self.looks_for_chunks = True
+        self.looks_for_chunks = self.sweeps = True
         self.may_be_sealed = True
         self.is_owned = is_owned
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
         self._state_trusted = False
+        self._epoch = 0  # of its record, once that is claimed
 
     def may_answer(self) -> bool:
         return True
@@ -105,6 +109,26 @@ class LocalParts:
             await file_log.close()
             metadata.close()
             raise
+
+    # --- its record --------------------------------------------------------------------------------------
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        return await snapshots.newest(self._chunks, self.number)
+
+    async def claim_record(self) -> tuple[Records, int]:
+        records = await self._chunks.records()
+        if not self._epoch:
+            seen = await records.read_to_change(self.number)
+            self._epoch = (await records.claim(self.number, _OWNER, seen)).record.epoch
+        return records, self._epoch
+
+    def start_after(self, sequence: int) -> ChainStart:
+        """The log is here, and says itself where it begins."""
+        return ChainStart()
+
+    def released(self, start: ChainStart) -> None: ...
+
+    # -----------------------------------------------------------------------------------------------------
 
     def distrust_state(self) -> None:
         self._state_trusted = False

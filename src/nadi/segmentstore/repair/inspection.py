@@ -268,11 +268,6 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
             await snapshots.read_part(chunks, part)
     except SnapshotError as error:
         damaged.append(str(error))
-    if manifest is not None:
-        listed = await chunks.listed(snapshots.folder_of(number))
-        for name, what in (await snapshots.wrong_manifests(chunks, manifest)).items():
-            if name in listed:
-                report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
         return None

@@ -46,9 +46,12 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
         chunks = ChunkStore.from_url(where.url, **where.options)
         if not chunks.has(NAME):
             raise StoreError(gone(folder, where.url))
+        chunks.changes = False
         yield chunks
     elif (folder / TIER2).is_dir():
-        yield ChunkStore.in_folder(folder / TIER2, runtime)
+        chunks = ChunkStore.in_folder(folder / TIER2, runtime)
+        chunks.changes = False
+        yield chunks
     else:
         with tempfile.TemporaryDirectory(prefix="nadi-no-chunks-") as temporary:
             yield ChunkStore.in_folder(Path(temporary), runtime)

@@ -23,6 +23,7 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.datafolder import ELSEWHERE, TIER2, begin
 from nadi.segmentstore.tier1.disk import sync_folder
 from nadi.segmentstore.tier2 import claim as claims
+from nadi.segmentstore.tier2 import records
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.claim import Claim
 from nadi.segmentstore.tier2.whereabouts import (
@@ -175,7 +176,7 @@ async def _names(chunks: ChunkStore) -> dict[str, int]:
     found: dict[str, int] = {}
     async for page in chunks.pages(""):
         found |= {one.name: one.size_bytes for one in page}
-    others = claims.NAME, f"{PROOF}/", TURN, "."
+    others = claims.NAME, f"{PROOF}/", records.FOLDER, TURN, "."
     return {name: size for name, size in found.items() if not name.startswith(others)}
 
 
@@ -210,6 +211,8 @@ async def _copy(source: ChunkStore, target: ChunkStore, told: Told) -> int:
         told("copied", done, total)
 
     await _some_at_once(sizes, copy)
+    for number in await _containers(source):
+        await (await target.records()).put(number, (await (await source.records()).read(number)).record)
     for name in there.keys() - sizes.keys():  # of an earlier try: a server has replaced it since
         await target.delete(name)
     return total
@@ -225,6 +228,8 @@ async def _delete(chunks: ChunkStore, told: Told) -> None:
         done += sizes[name]
         told("deleted where they were", done, total)
 
+    for number in await _containers(chunks):
+        await (await chunks.records()).delete(number)
     await _some_at_once(sizes, delete)
 
 

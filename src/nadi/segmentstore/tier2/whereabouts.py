@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.engines.failures import public
+from nadi.engines.files import OURS
 from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, InvalidArgumentError
 from nadi.segmentstore import reserve
@@ -147,4 +148,4 @@ def check_outside(folder: Path, url: str) -> None:
 
 def has_chunks(folder: Path) -> bool:
     """Whether anything is in the folder's own tier 2."""
-    return any(files for _, _, files in os.walk(folder / TIER2))
+    return any(files for path, _, files in os.walk(folder / TIER2) if OURS not in Path(path).parts)
