@@ -1,8 +1,4 @@
-"""Where everything is, as far as this server knows: which address to ask for a container, or for the controller.
-
-A hash says in which container of a cluster a segment is, as in one server; but the controller's records are all in
-container 0, so that whoever has that one can run the controller, and reaches them without a network.
-"""
+"""Where everything is, as far as this server knows: which address to ask for a container, or for the controller."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from nadi.cluster.membership_view import Member, Peer
 from nadi.cluster.proxy.active import Addresses
 from nadi.cluster.record_watch import RecordWatch
 from nadi.errors import UnavailableError
-from nadi.naming import INTERNAL_SCOPE
-from nadi.segmentstore.datafolder import container_number
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
 
 
 class Map:
@@ -88,25 +83,3 @@ def _succeeds(one: Peer, other: Peer) -> bool:
 def _endpoint(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-CONTROLLER_CONTAINER = 0
-_RECORDS = f"{INTERNAL_SCOPE}/_tables/"
-
-
-def is_record(segment: str) -> bool:
-    """Whether it is one of the tables that the controller keeps its records in.
-
-    >>> is_record("_system/_tables/scopes"), is_record("home/meters/0.#epoch.0")
-    (True, False)
-    """
-    return segment.startswith(_RECORDS)
-
-
-def container_of(segment: str, count: int) -> int:
-    """Return the number of the container, of `count`, that has the segment of that name.
-
-    >>> container_of("_system/_tables/scopes", 8), container_of("home/meters/0.#epoch.0", 8)
-    (0, 7)
-    """
-    return CONTROLLER_CONTAINER if is_record(segment) else container_number(segment, count)

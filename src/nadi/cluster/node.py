@@ -27,7 +27,7 @@ from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
 from nadi.cluster.admin.metrics import CountedEngine, Figures
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import CONTROLLER_CONTAINER, Map, container_of
+from nadi.cluster.map import Map
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
@@ -56,6 +56,7 @@ from nadi.limits import (
 )
 from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import Records, Stored, check_stays
@@ -142,7 +143,6 @@ class ClusterNode:
             chunks,
             parts=(),
             owner_of=self.map.store_of,
-            mapping=container_of,
             on_lost=lambda number: self.keeper.lost(number),
         )
         parts.step("the segment store", self.store.close, CLUSTER_BREAK_S)

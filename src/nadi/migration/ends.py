@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from nadi.segmentstore.hosted import Mapping
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import Manifest
 
@@ -71,9 +70,6 @@ class Target(Protocol):
 
     @property
     def containers(self) -> int: ...
-
-    @property
-    def mapping(self) -> Mapping: ...
 
     @property
     def keeps_states(self) -> bool:

@@ -30,6 +30,7 @@ from nadi.migration.copying import Copier, Progress
 from nadi.migration.ends import Settled, Snapshots, Source, Target
 from nadi.migration.states import Division, States
 from nadi.runtime import REAL
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.metadata import Metadata
@@ -83,7 +84,7 @@ class Migration:
         if left_by not in ("", migration):
             raise StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
         if not left_by:
-            division = Division(source.containers, target.containers, target.mapping)
+            division = Division(source.containers, target.containers)
             copier = Copier(source.chunks, target.chunks, division, self._progress, verifies=self._verifies)
             await copier.find_former()
             if source.is_served or only_ahead:
@@ -237,7 +238,7 @@ class Divider:
     def _segments(self) -> Placed:
         for source, key, value in self._states.rows("segments"):
             segment, name = ID.unpack(key)[0], decode_segment(value).name
-            container = self._division.container(name)
+            container = container_of(name, self._division.targets)
             self._containers[source, segment] = container
             number = ID.pack(self._division.number(source, segment))
             yield container, ("segments", number, value)

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from nadi.cluster.admin.cluster_view import SharedStore, living, opened, read_records
-from nadi.cluster.map import container_of
 from nadi.cluster.parts import ClusterParts
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
@@ -261,9 +260,7 @@ class ClusterStore:
             )
         scratch = Path(tempfile.mkdtemp(prefix="nadi-migrate-"))
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._store = SegmentStore(
-            scratch, self.containers, chunks=self.chunks, parts=(), mapping=container_of, on_lost=self._lost
-        )
+        self._store = SegmentStore(scratch, self.containers, chunks=self.chunks, parts=(), on_lost=self._lost)
         self._stack.push_async_callback(self._store.close)
         await self._store.start()
         for number in range(self.containers):

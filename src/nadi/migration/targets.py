@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nadi.cluster.map import container_of
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,
     Cluster,
@@ -27,7 +26,7 @@ from nadi.migration.migration_lock import Turn
 from nadi.migration.planning import check_empty
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder, moved
-from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format
+from nadi.segmentstore.datafolder import TIER2, FolderLock, find_format, write_format
 from nadi.segmentstore.moved import Incoming
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state import check as statecheck
@@ -46,7 +45,6 @@ class NewCluster:
     `DEFAULT_CONTAINERS`."""
 
     keeps_states = False
-    mapping = staticmethod(container_of)
 
     def __init__(self, url: str, options: dict[str, str], containers: int | None) -> None:
         check_count(containers)
@@ -109,7 +107,6 @@ class NewFolder:
     """A folder that is empty, or isn't there. containers: as for `NewCluster`, one by default."""
 
     keeps_states = True
-    mapping = staticmethod(container_number)
 
     def __init__(self, folder: Path, containers: int | None) -> None:
         self.folder, self.url, self._asked = folder, folder.absolute().as_uri(), containers

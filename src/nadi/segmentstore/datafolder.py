@@ -29,7 +29,6 @@ from nadi.errors import (
     NadiError,
     StorageFullError,
 )
-from nadi.naming import container_key
 from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
@@ -207,11 +206,6 @@ def renew_format(folder: Path) -> None:
     found = find_format(folder)
     if found.format is not None:
         _heal(folder, found, found.format)
-
-
-def container_number(segment: str, count: int) -> int:
-    """Return which of `count` containers a segment belongs to, by a hash that ignores epochs and transactions."""
-    return int(crc32c(container_key(segment).encode()) % count)
 
 
 def write_format(folder: Path, count: int) -> None:

@@ -34,11 +34,11 @@ from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts, StoreTracing
-from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
+from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService, TokenCheck
-from nadi.segmentstore.hosted import Hosted, Mapping, Placement
+from nadi.segmentstore.hosted import Hosted, Placement
 from nadi.segmentstore.load import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
@@ -63,7 +63,7 @@ class SegmentStore:
     tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default what
     `tier2` says, and without that a folder beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the parts of the
     containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
-    who has the others. mapping: says which one a segment is in. on_lost: called with the number of a container that
+    who has the others. on_lost: called with the number of a container that
     turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
     set. So it is if tier 2 turns out to be another's.
     """
@@ -77,7 +77,6 @@ class SegmentStore:
         chunks: ChunkStore | None = None,
         parts: Sequence[ContainerParts] | None = None,
         owner_of: Placement = lambda number: "",
-        mapping: Mapping = container_number,
         on_lost: Callable[[int], None] | None = None,
         tier2: Tier2 | None = None,
         log_max_bytes: int = LOG_MAX_BYTES,
@@ -104,7 +103,7 @@ class SegmentStore:
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
-        self._hosted = Hosted(count, map(self._container, parts), owner_of, mapping)
+        self._hosted = Hosted(count, map(self._container, parts), owner_of)
         self.container_of = self._hosted.container_of
         if traces.active is not None:
             tracing = StoreTracing(traces.active)

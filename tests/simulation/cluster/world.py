@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from nadi.cluster.admin.metrics import Moves
-from nadi.cluster.map import CONTROLLER_CONTAINER
 from nadi.engines.engine import Entry
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
 from nadi.segmentstore.tier2.records import ContainerRecord, name_of
 from nadi.segmentstore.tier2.records import _record as decoded

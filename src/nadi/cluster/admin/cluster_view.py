@@ -20,7 +20,6 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import CONTROLLER_CONTAINER
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
 from nadi.cluster.record_watch import RecordWatch
@@ -34,6 +33,7 @@ from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT
 from nadi.observe.cluster import ClusterReport, ContainerReport, DrainReport, ServerReport, SnapshotReport
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain import layout
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore

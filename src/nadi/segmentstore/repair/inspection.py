@@ -17,13 +17,13 @@ from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import (
     FORMAT,
     container_folders,
-    container_number,
     find_format,
     known_containers,
     misplaced,
     named,
     stored_containers,
 )
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery import rebuild, snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
@@ -134,7 +134,7 @@ def _check_count(report: Report, containers: dict[int, Report], count: int) -> N
     """A folder that was begun anew with another number of containers would find nothing: which one has a segment goes
     by their number."""
     elsewhere = sum(
-        container_number(name, count) != number for number, container in containers.items() for name in container.names
+        container_of(name, count) != number for number, container in containers.items() for name in container.names
     )
     if elsewhere:
         report.refuse(
