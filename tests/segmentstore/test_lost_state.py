@@ -207,9 +207,10 @@ def test_what_can_not_be_made_again_is_refused_and_left_alone(folder: Path, what
         case _:
             manifest, _ = asyncio.run(snapshots.newest(ChunkStore.in_folder(folder / "tier2"), 0))
             assert manifest is not None
-            part = (manifest.base if what == "a base" else manifest.deltas or manifest.base)[-1]
-            path = folder / "tier2" / part.name
-            path.write_bytes(path.read_bytes()[:-1] + b"?")
+            bases = (*manifest.base[-1:], *manifest.former_base[-1:])
+            for part in bases if what == "a base" else (manifest.deltas or manifest.base)[-1:]:
+                path = folder / "tier2" / part.name
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
     before = contents(folder)
 
     with pytest.raises(DamagedStateError, match="nadi check"):
