@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.record_watch import RecordWatch
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.records import Records, Stored

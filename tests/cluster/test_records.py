@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.cluster.record_watch import RecordWatch
+from nadi.cluster.map import RecordWatch
 from nadi.errors import FencedError, StoreError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainStart

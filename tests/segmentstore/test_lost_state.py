@@ -27,6 +27,7 @@ from nadi.segmentstore.state.stored import state_change
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Part
 from tests.segmentstore.state_tables import Records, apart, copy_of, lose_states, records_of, recovered
 from tests.support.replayed import replayed
 from tests.support.waiting import until_async
@@ -430,7 +431,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
     from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(deltas=4))
-    seen: set[tuple[tuple[snapshots.Part, ...], int]] = set()
+    seen: set[tuple[tuple[Part, ...], int]] = set()
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         for number in range(200):  # on a busy machine a round may make several snapshots

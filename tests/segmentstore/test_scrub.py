@@ -82,7 +82,7 @@ async def ended(store: SegmentStore, *, after: ScrubPass | None = None) -> Scrub
 
 
 def chunks_of(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "tier2").rglob("*") if path.is_file() and "snapshot" not in str(path))
+    return sorted(path for path in (folder / "tier2").glob("container-*/**/*") if path.is_file())
 
 
 async def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -> None:

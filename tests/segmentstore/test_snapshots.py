@@ -296,7 +296,9 @@ def test_while_it_can_not_be_read_the_log_is_kept_and_it_is_tried_again(
         away[0] = False
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         assert not container.parts.snapshots.error
-        assert container.parts.snapshots._manifest.base == base, "it was not given up"
+        manifest = container.parts.snapshots._manifest
+        assert manifest is not None
+        assert manifest.base == base, "it was not given up"
         assert not container.parts.snapshots.renewed
 
     with quick(monkeypatch):

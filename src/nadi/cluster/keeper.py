@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
 from nadi.cluster.admin.metrics import Moves
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Load, Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.placement import Claim, Holding, Release, decisions
-from nadi.cluster.record_watch import RecordWatch
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
 from nadi.limits import (
     CLUSTER_ANNOUNCE_S,

@@ -27,7 +27,7 @@ from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
 from nadi.cluster.admin.metrics import CountedEngine, Figures
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import Map
+from nadi.cluster.map import Map, RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
@@ -35,7 +35,6 @@ from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.directory import Directory, Presence
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
-from nadi.cluster.record_watch import RecordWatch
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.periodic.retention_rounds import IndexTimes

@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 from zlib import crc32
 
@@ -47,23 +48,28 @@ _FOLDERS_KNOWN = 10_000
 
 
 class Folder:
-    """root: made if it isn't there. changes: if False, nothing is written there."""
+    """root: made if it isn't there. is_late: nothing is made before something is written."""
 
-    def __init__(self, root: Path, runtime: Runtime, *, changes: bool = True) -> None:
+    def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
         self.root, self._runtime = root, runtime
         self._ours = root / OURS
         self._unfinished = self._ours / runtime.unique()
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
-        self._held = -1
-        if not changes:
-            return
-        for folder in (root, self._ours, self._ours / "locks"):
-            _make(folder)
-        with self._locked(self._ours / "lock"):
-            self._clean()
-            self._unfinished.mkdir(mode=0o700)
-            self._held = _opened(self._unfinished / "lock")
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._held, self._making = -1, Lock()
+        if not is_late:
+            self._make()
+
+    def _make(self) -> None:
+        with self._making:
+            if self._held >= 0:
+                return
+            for folder in (self.root, self._ours, self._ours / "locks"):
+                _make(folder)
+            with self._locked(self._ours / "lock"):
+                self._clean()
+                self._unfinished.mkdir(mode=0o700)
+                self._held = _opened(self._unfinished / "lock")
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
         if self._held >= 0:
@@ -94,11 +100,13 @@ class Folder:
 
         UnavailableError: a process has it and doesn't give it up, as one that was stopped (SIGSTOP).
         """
+        self._make()
         return self._locked(self._ours / "locks" / str(crc32(name.encode()) % _LOCKS))
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
         """A synced file of these bytes, which is gone afterwards unless it was renamed."""
+        self._make()
         path = self._unfinished / self._runtime.unique()
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -212,12 +220,12 @@ _VERSION_BYTES = 32
 _PAGE = 1_000
 
 
-async def open_files(root: Path, runtime: Runtime, *, changes: bool = True) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both. changes: if False, to read from.
+async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
+    """The engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
 
     UnavailableError: it can't be made or written.
     """
-    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, changes=changes))
+    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
 

@@ -24,7 +24,7 @@ from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Manifest
+from nadi.segmentstore.tier2.records import ContainerRecord
 
 _PAGE = 5_000
 _CHUNK = re.compile(r"container-\d+/([0-9a-f]{12,16})/([0-9a-f]{16}-[0-9a-f]{32})")
@@ -82,18 +82,18 @@ class States:
         self.frames = [metadata.state().sequence for metadata in states.values()]
 
     @classmethod
-    async def fetch(cls, chunks: ChunkStore, manifests: Sequence[Manifest | None], folder: Path) -> Self:
-        """Fetch those of these snapshots into an empty folder; a container without one never held anything.
+    async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
+        """Fetch those of their snapshots into an empty folder; a container without one never held anything.
 
         Raises: as `restore`.
         """
         states: dict[int, Metadata] = {}
         try:
-            for number, manifest in enumerate(manifests):
+            for number, record in enumerate(records):
                 state = folder / f"container-{number}"
                 state.mkdir(mode=0o700)
-                if manifest is not None:
-                    await restore(chunks, manifest, state, durable=False)
+                if record.snapshot is not None:
+                    await restore(chunks, record.snapshot, state, durable=False)
                 states[number] = await chunks.runtime.in_thread(Metadata, state, number, durable=False)
         except BaseException:
             for metadata in states.values():

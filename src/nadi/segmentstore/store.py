@@ -1,15 +1,12 @@
 """The segment store of one data folder: its containers, its tier 2, and the door for clients.
 
-DIR/format                  the folder's format and number of containers (`datafolder`)
+DIR/store.json              which store the folder has, and how many containers (`datafolder`)
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written after the log
 DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
-DIR/container-N/format      a copy of DIR/format
-DIR/moved, DIR/incoming     marks of migrations (`moved`)
 DIR/scrub                   how far the weekly scrub has come
-DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
-DIR/tier2.json              else where they are (`tier2.whereabouts`)
+DIR/tier2/                  the store, unless it is elsewhere: chunks, snapshots of the states, the containers' records
 """
 
 from __future__ import annotations
@@ -29,12 +26,11 @@ from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts, StoreTracing
-from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
+from nadi.segmentstore.datafolder import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService, TokenCheck
@@ -48,7 +44,6 @@ from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of
-from nadi.segmentstore.tier2.whereabouts import Tier2
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 
@@ -85,10 +80,16 @@ class SegmentStore:
         with explained(folder):
             self._lock = FolderLock(folder)
             try:
-                moved.check(folder)
                 make_private(folder)
-                count = read_format(folder, containers)
-                chunks = chunks or chunks_of(folder, tier2, runtime)
+                if parts is None:
+                    store = open_folder(folder, containers, tier2, runtime.unique())
+                    count, options = store.containers, tier2.options if tier2 is not None else {}
+                    chunks = chunks or chunks_of(folder, store, options, runtime)
+                    self.id = store.cluster
+                else:
+                    assert containers is not None, "who brings the parts knows"
+                    count, self.id = containers, ""
+                    chunks = chunks or ChunkStore.in_folder(folder / TIER2, runtime)
             except BaseException:
                 self._lock.release()
                 raise

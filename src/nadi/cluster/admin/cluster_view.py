@@ -20,9 +20,9 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
-from nadi.cluster.record_watch import RecordWatch
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
 from nadi.engines.opening import log_name, open_engines, open_log

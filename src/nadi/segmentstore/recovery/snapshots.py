@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from nadi.errors import NadiError, NotFoundError
+from nadi.errors import NadiError, NotFoundError, UnavailableError
 from nadi.limits import SNAPSHOT_PART_BYTES
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.commit import Changes
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Part
+from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError, Manifest, Part, check_stays
 
 _BLOCK = struct.Struct("<I")
 _BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
@@ -151,6 +151,18 @@ async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, l
         return (await (await chunks.records()).read(container)).record.snapshot, []
     except DamagedRecordError as error:
         return None, [str(error)]
+
+
+async def begins_log(chunks: ChunkStore, folder: Path, container: int) -> ContainerRecord | None:
+    """Return the record of a container in a folder that a migration has filled: its log begins after the snapshot, and
+    nobody has begun it. None: it isn't so, or the record can't be read. StoreError: its data was moved elsewhere."""
+    try:
+        record = (await (await chunks.records()).read(container)).record
+    except (DamagedRecordError, UnavailableError):  # whoever needs it gets the error
+        return None
+    check_stays(record)
+    has_log = await chunks.runtime.in_thread(lambda: any((folder / "log").glob("log-*.nadi")))
+    return record if record.start.epoch and not has_log else None
 
 
 async def missing(chunks: ChunkStore, manifest: Manifest) -> list[str]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from crc32c import crc32c
 
-from nadi.engines.engine import LogEngine
+from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.files import open_files
 from nadi.engines.hdfs.where import SCHEME as HDFS
 from nadi.engines.opening import open_of_chunks
@@ -104,14 +104,13 @@ def read_checked(path: Path, name: str, position: int, length: int, checksums: b
 
 class ChunkStore:
     """Chunks by name. local: the folder if the place is one. runtime: its threads wait for the disk, and check what was
-    read. claim: that of the data folder whose chunks these are, if they are kept elsewhere. changes: if False, they are
-    only read. Errors have no cause with them: what a store says may hold credentials."""
+    read. claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with
+    them: what a store says may hold credentials."""
 
     def __init__(
         self, place: Place, local: Path | None, url: str, runtime: Runtime = REAL, config: dict[str, str] | None = None
     ) -> None:
         self.runtime = runtime
-        self.changes = True
         self.url = url  # without credentials: those that it takes come from the environment
         self.claim: Claim | None = None
         self._mark = ""
@@ -189,13 +188,16 @@ class ChunkStore:
         if self.claim is not None:
             await self.claim.confirm_at_once()
             self._check_mounted()
+            return await self.claim.records()
         async with self._opening:
             if self._opened is None:
+                engine: LogEngine
+                registry: Registry
                 if self._local is not None:
-                    engine, registry = await open_files(self._local, self.runtime, changes=self.changes)
+                    engine, registry = await open_files(self._local, self.runtime, is_late=True)
                 else:
                     engine, registry = await open_of_chunks(self.url, self.runtime, **self._config)
-                self._opened = engine, Records(registry, self.runtime, is_alone=self.claim is None)
+                self._opened = engine, Records(registry, self.runtime, is_alone=self._local is not None)
             return self._opened[1]
 
     async def close(self) -> None:

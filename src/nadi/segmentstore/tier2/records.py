@@ -86,7 +86,7 @@ class LogStart(msgspec.Struct, frozen=True):
 
 
 class MovedAway(msgspec.Struct, frozen=True):
-    """to: the URL of the data folder that has the data now. migration: the id of what moved it there."""
+    """to: the URL of what has the data now. migration: the id of what moved it there."""
 
     to: str
     migration: str
@@ -157,9 +157,9 @@ class Records:
         """Delete a record that nobody needs; raise UnavailableError if it may still be there."""
         await self._registry.delete(name_of(number))
 
-    async def claim(self, container: int, server: str, seen: Stored) -> Stored:
+    async def claim(self, container: int, server: str, seen: Stored, nonce: str = "") -> Stored:
         """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
-        former owner can change the record from now on.
+        former owner can change the record from now on. nonce: of this claim alone, by which it is known later.
 
         Raises:
             FencedError: it is another by now.
@@ -169,7 +169,12 @@ class Records:
         record = seen.record
         check_stays(record)
         claimed = replace(
-            record, epoch=record.epoch + 1, owner=server, target="", released=False, nonce=self._runtime.unique()
+            record,
+            epoch=record.epoch + 1,
+            owner=server,
+            target="",
+            released=False,
+            nonce=nonce or self._runtime.unique(),
         )
         value = _encode(claimed)
 
@@ -266,8 +271,8 @@ def check_stays(record: ContainerRecord) -> None:
     """Raise StoreError if the container's data was moved elsewhere."""
     if record.moved is not None:
         raise StoreError(
-            f"the data of this cluster was moved to {record.moved.to}: start its server there. If it is to be served "
-            "from this store again, see `nadi migrate --undo --from URL`"
+            f"the data of this store was moved to {record.moved.to}: start its servers there. If it is to be served "
+            "from here again, see `nadi migrate --undo`"
         )
 
 
