@@ -106,7 +106,7 @@ def test_structures_with_users(tmp_path: Path) -> None:
 def test_open_to_everybody_it_does_not_start(tmp_path: Path, host: str) -> None:
     with pytest.raises(InvalidArgumentError, match="--insecure-public"):
         nadi.embedded(tmp_path, host=host, advertised_host="127.0.0.1")
-    assert not (tmp_path / "format").exists()
+    assert not (tmp_path / "store.json").exists()
 
 
 def test_open_to_everybody_if_told_so(tmp_path: Path) -> None:

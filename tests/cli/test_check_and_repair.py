@@ -198,7 +198,7 @@ def test_a_missing_snapshot_is_told_and_nothing_is_called_lost(folder: Path) -> 
     shutil.rmtree(folder / "tier2/snapshots/container-0")
     told = command("check", folder)
     assert told.exit_code == 1
-    assert told.output.count("renews the state's snapshot is missing") == 1, told.output
+    assert told.output.count("renews the state's snapshot can't be used") == 1, told.output
     assert "damaged, and nothing is lost" in told.output
     repaired = command("repair", folder, "--yes")
     assert repaired.exit_code == 0, repaired.output

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import nadi
-from nadi.cluster.records import Records
 from nadi.engines.opening import open_engines
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
+from nadi.segmentstore.tier2.records import Records
 from tests.support.waiting import until
 
 from .test_cluster import run

@@ -29,7 +29,7 @@ from tests.cli.test_streams import Shell
         (("up", "--store", ""), "--store"),
         (("check", ""), "data"),
         (("repair", ""), "data"),
-        (("migrate", "--data", "", "--to", "s3://bucket/nadi"), "--data"),
+        (("migrate", "", "s3://bucket/nadi"), "FROM"),
         (("passwd", "", "ann"), "file"),
         (("export", "home", "meters", ""), "file"),
         (("import", "", "home", "meters"), "file"),

@@ -1,4 +1,4 @@
-"""A data folder whose `format` is gone, or whose containers are."""
+"""A data folder of which nothing says which store it has, or whose containers are gone."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ from tests.cli.test_check_and_repair import command
 pytestmark = pytest.mark.slow
 
 
-def test_without_any_format_nothing_is_guessed(tmp_path: Path) -> None:
+def test_where_nothing_says_it_nothing_is_guessed(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, containers=3) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
         manager.create_stream("s", "t", 8)
-    for path in tmp_path.rglob("format"):
-        path.unlink()
+    say_nothing(tmp_path)
     with pytest.raises(nadi.NadiError):
         nadi.embedded(tmp_path)
     assert command("check", str(tmp_path)).exit_code == 1
     repaired = command("repair", "--yes", str(tmp_path))
     assert repaired.exit_code == 1
-    assert "no copies of it say how many containers there are" in " ".join(repaired.output.split())
+    assert "nothing else says how many containers there are" in " ".join(repaired.output.split())
     assert "no server can be started" in repaired.output
-    assert not (tmp_path / "format").exists()
+    assert not (tmp_path / "store.json").exists()
+
+
+def say_nothing(folder: Path) -> None:
+    for name in ("store.json", "tier2/cluster.json"):
+        (folder / name).unlink()
+
+
+def names(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
 
 
 def written(folder: Path, containers: int) -> None:
@@ -53,28 +61,27 @@ def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
     written(tmp_path, 3)
     for path in tmp_path.glob("container-*"):
         shutil.rmtree(path)
-    (tmp_path / "format").unlink()
+    say_nothing(tmp_path)
     with pytest.raises(nadi.NadiError, match="tier2 has data of container-0, container-1, container-2"):
         nadi.embedded(tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(("container", "format"))} == set()
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(("container", "store"))} == set()
     assert command("check", str(tmp_path)).exit_code == 1
     assert command("repair", "--yes", str(tmp_path)).exit_code == 1
 
 
-@pytest.mark.parametrize("with_format", [True, False])
-def test_one_container_that_is_there_is_not_taken_for_all(tmp_path: Path, with_format: bool) -> None:
+@pytest.mark.parametrize("is_said", [True, False])
+def test_one_container_that_is_there_is_not_taken_for_all(tmp_path: Path, is_said: bool) -> None:
     written(tmp_path, 3)
     for number in (1, 2):
         shutil.rmtree(tmp_path / f"container-{number}")
-    if not with_format:
-        for path in tmp_path.rglob("format"):
-            path.unlink()
-    before = set(tmp_path.rglob("*"))
+    if not is_said:
+        say_nothing(tmp_path)
+    before = names(tmp_path)
     told = command("repair", "--yes", str(tmp_path))
     assert told.exit_code == 1
     assert told.output.count("its folder is missing, with its log and its state: restore it") == 2
     assert "no server can be started" in told.output
-    assert set(tmp_path.rglob("*")) == before
+    assert names(tmp_path) == before
 
 
 @pytest.mark.parametrize("stray", ["folder", "file"])
@@ -98,14 +105,14 @@ def test_what_is_one_too_many_is_named_by_check_and_start(tmp_path: Path, stray:
 @pytest.mark.parametrize("part", ["container-0", "tier2", "container-0/log"])
 def test_a_part_of_a_data_folder_is_no_data_folder(tmp_path: Path, part: str) -> None:
     written(tmp_path, 1)
-    before = set(tmp_path.rglob("*"))
+    before = names(tmp_path)
     for arguments in (("check",), ("repair", "--yes")):
         told = command(*arguments, str(tmp_path / part))
         assert told.exit_code == 1
         assert f"of the data folder {tmp_path}: give that one" in " ".join(told.output.split())
     with pytest.raises(nadi.NadiError, match="only a part"):
         nadi.embedded(tmp_path / part)
-    assert set(tmp_path.rglob("*")) == before
+    assert names(tmp_path) == before
 
 
 def test_data_folders_side_by_side_may_have_names_of_containers(tmp_path: Path) -> None:

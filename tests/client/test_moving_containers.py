@@ -13,7 +13,7 @@ from nadi.client import KeyValueTableConfiguration, Version
 from nadi.client.aio import StreamManager
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller, rpc_server
-from nadi.segmentstore.datafolder import container_number
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.two_stores import CONTAINERS, Stores, two_stores
@@ -36,7 +36,7 @@ class Cluster:
         self.controller = Controller(self._exchange, endpoint_of=self._endpoint_of, rpc_endpoint=(HOST, 0))
 
     def _store_of(self, segment: str) -> SegmentStore:
-        return self._where[container_number(segment, CONTAINERS)]
+        return self._where[container_of(segment, CONTAINERS)]
 
     def _endpoint_of(self, segment: str) -> tuple[str, int]:
         self.asked += 1

@@ -15,7 +15,6 @@ from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.map import CONTROLLER_CONTAINER, container_of
 from nadi.cluster.proxy.active import Addresses, ClusterKey
 from nadi.cluster.proxy.directory import Address, Directory, Presence
 from nadi.cluster.proxy.request_proxy import RequestProxy
@@ -28,6 +27,7 @@ from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
 from nadi.runtime import REAL
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -64,7 +64,6 @@ class ServerOfCluster:
             chunks=cluster.chunks,
             parts=[cluster.parts(n) for n, owner in cluster.where.items() if owner == name],
             owner_of=lambda number: cluster.store_address(number),
-            mapping=container_of,
         )
         self.controller: Controller | None = None
         self.gate = Gate(guards.users) if guards.users is not None else None

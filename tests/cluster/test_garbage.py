@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.cluster.admin import janitor as garbage
-from nadi.cluster.records import ContainerRecord, LogStart
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
-from nadi.segmentstore.recovery.snapshots import Manifest, Part, base_name, delta_name
+from nadi.segmentstore.recovery.snapshots import base_name, delta_name
 from nadi.segmentstore.tier2.chunks import Listed
+from nadi.segmentstore.tier2.records import ContainerRecord, LogStart, Manifest, Part
 
 CONTAINER = 3
 FRAME_BYTES = HEADER_BYTES + 1
@@ -111,7 +111,7 @@ def test_no_object_goes_that_a_snapshot_has_or_will_have(
     named = [Part(f"{base_name(CONTAINER, base, UNIQUE)}-000000", 10, 0)]
     changes = [Part(delta_name(CONTAINER, base + step, UNIQUE), 10, 0) for step in sorted(deltas)]
     sequence = base + max(deltas, default=0)
-    record = ContainerRecord(snapshot=Manifest(1, CONTAINER, 1, sequence, tuple(named), tuple(changes)))
+    record = ContainerRecord(snapshot=Manifest(CONTAINER, sequence, tuple(named), tuple(changes)))
     other = UNIQUE[::-1]
     names = [
         f"{base_name(CONTAINER, at, other)}-000001" if is_base else delta_name(CONTAINER, at, other)
@@ -126,7 +126,7 @@ def test_no_object_goes_that_a_snapshot_has_or_will_have(
 
 
 def test_a_chunk_goes_only_if_the_state_had_seen_its_plan() -> None:
-    record = ContainerRecord(snapshot=Manifest(1, CONTAINER, 1, 100, (), ()))
+    record = ContainerRecord(snapshot=Manifest(CONTAINER, 100, (), ()))
     assert garbage.is_lost_chunk(record, {"b"}, "a", 100)
     assert not garbage.is_lost_chunk(record, {"b"}, "b", 100)
     assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame that the snapshot hasn't may refer to it

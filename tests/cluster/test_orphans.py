@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.records import Records, RecordWatch, Stored
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.records import Records, Stored
 from tests.cluster.support import Cluster, Node
 from tests.simulation.machine.loop import SimulatedLoop, run
 from tests.support.waiting import until_async

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.records import Records
 from nadi.errors import ClosedError, DataFolderError, DataFolderLockedError, FencedError, UnavailableError
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Records
 from nadi.standalone.clustered import emptied_cache
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.cluster.records import Records, RecordWatch, name_of
+from nadi.cluster.map import RecordWatch
 from nadi.errors import FencedError, StoreError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainStart
+from nadi.segmentstore.tier2.records import Records, name_of
 from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
 
 

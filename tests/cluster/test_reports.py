@@ -9,12 +9,11 @@ import pytest
 from nadi.cluster.admin.cluster_view import Seen, cluster_report
 from nadi.cluster.admin.metrics import BUCKETS_S, CountedEngine, Figures, Moves, samples
 from nadi.cluster.membership_view import Member
-from nadi.cluster.records import ContainerRecord
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import families
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import Place, name_of
-from nadi.segmentstore.recovery.snapshots import Manifest, Part
+from nadi.segmentstore.tier2.records import ContainerRecord, Manifest, Part
 
 
 def member(name: str, started_ms: int, *, is_draining: bool = False) -> Member:
@@ -31,7 +30,7 @@ def member(name: str, started_ms: int, *, is_draining: bool = False) -> Member:
 
 
 def test_states_of_servers_and_containers() -> None:
-    snapshot = Manifest(1, 1, 1, 40, (Part("a", 100, 0),), (Part("b", 10, 0), Part("c", 5, 0)))
+    snapshot = Manifest(1, 40, (Part("a", 100, 0),), (Part("b", 10, 0), Part("c", 5, 0)))
     seen = Seen(
         {"b": (member("b", 2), True), "a": (member("a", 1, is_draining=True), True), "c": (member("c", 3), False)},
         {

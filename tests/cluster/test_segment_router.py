@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.map import container_of
 from nadi.cluster.proxy import segment_router as peers
 from nadi.cluster.proxy.segment_router import SegmentRouter, joined
 from nadi.controller.event_time import MarkStream
@@ -21,6 +20,7 @@ from nadi.model.load import SegmentLoad
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -54,9 +54,7 @@ class TwoStores:
         self.asked: list[str] = []
 
     def _store(self, name: str, number: int) -> SegmentStore:
-        return SegmentStore(
-            self._folder / name, CONTAINERS, chunks=self._chunks, parts=[self.parts(number)], mapping=container_of
-        )
+        return SegmentStore(self._folder / name, CONTAINERS, chunks=self._chunks, parts=[self.parts(number)])
 
     def parts(self, number: int) -> LocalParts:
         return LocalParts(number, self._folder / f"container-{number}", self._chunks)
@@ -167,7 +165,7 @@ async def test_a_map_that_lags_is_asked_again(tmp_path: Path) -> None:
     async with two_stores(tmp_path) as stores:
         await stores.reach(created(HERE))
         await stores.move(0)  # now there
-        third = SegmentStore(tmp_path / "third", CONTAINERS, parts=[], mapping=container_of)
+        third = SegmentStore(tmp_path / "third", CONTAINERS, parts=[])
         await third.start()
         await third.listen(HOST, 0)
         told = [stores.address(third), stores.address(stores.there)]

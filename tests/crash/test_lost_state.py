@@ -30,9 +30,12 @@ def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
             time.sleep(run.random.uniform(0.3, 1.2))
             run.kill_and_restart()
         run.scaler.join()
-        snapshots = folder / "tier2" / "snapshots"
+        records = folder / "tier2" / "containers"
         deadline = time.monotonic() + 60
-        while len(list(snapshots.glob("container-*/manifest-*"))) < containers and time.monotonic() < deadline:
+        while (
+            sum(b"/base-" in path.read_bytes() for path in records.glob("*")) < containers
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         time.sleep(1.0)  # deltas follow the bases
         run.server.kill()

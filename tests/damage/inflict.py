@@ -1,4 +1,4 @@
-"""Damage of all kinds to a folder's files: chunks, log, files beside it, state, format."""
+"""Damage of all kinds to a folder's files: chunks, log, files beside it, state, which store it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 4096
-KINDS = ("log", "run", "chunk", "state", "snapshot", "format", "epoch", "rest")
+KINDS = ("log", "run", "chunk", "state", "snapshot", "store", "epoch", "rest")
 _WEIGHTS = (6, 4, 5, 6, 2, 1, 1, 1)
 
 
@@ -36,11 +36,15 @@ def kind_of(file: str) -> str:
     if "/log/runs/" in file:
         return "run"
     if file.startswith("tier2/"):
-        return "snapshot" if file.startswith("tier2/snapshots/") else "chunk"
+        if file.startswith("tier2/.nadi/"):
+            return "rest"
+        if file == "tier2/cluster.json":
+            return "store"
+        return "snapshot" if file.startswith(("tier2/snapshots/", "tier2/containers/")) else "chunk"
     if "/state/" in file:
         return "state"
-    if file.endswith("format"):
-        return "format"
+    if file == "store.json":
+        return "store"
     return "epoch" if file.endswith("epoch") else "rest"
 
 

@@ -81,4 +81,4 @@ def _is_given_up(said: str, kinds: list[str]) -> bool:
     """Whether the damages hit a thing and all copies of it, and the repair says so (`docs/guarantees.md`)."""
     if "can't be rebuilt" in said:
         return {"state", "snapshot"} <= set(kinds)
-    return "no copies of it say how many containers" in said and kinds.count("format") > 1
+    return "nothing else says how many containers" in said and kinds.count("store") > 1

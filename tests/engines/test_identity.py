@@ -96,14 +96,14 @@ async def test_one_whose_cluster_was_made_while_it_looked(engine: LogEngine, mon
     [
         (b"", "isn't one that nadi wrote"),
         (b"not json", "isn't one that nadi wrote"),
-        (json.dumps({"format": 1, "cluster": "a", "containers": 3, "created_ms": 1}).encode(), "is damaged"),
+        (json.dumps({"format": 2, "cluster": "a", "containers": 3, "created_ms": 1}).encode(), "is damaged"),
         (line_of(b"not json"), "isn't one that nadi wrote"),
-        (line_of(json.dumps({"format": 1, "containers": 3}).encode()), "isn't one that nadi wrote"),
+        (line_of(json.dumps({"format": 2, "containers": 3}).encode()), "isn't one that nadi wrote"),
         (
-            line_of(json.dumps({"format": 1, "cluster": "a", "containers": 0, "created_ms": 1}).encode()),
+            line_of(json.dumps({"format": 2, "cluster": "a", "containers": 0, "created_ms": 1}).encode()),
             "isn't one that",
         ),
-        (line_of(json.dumps({"format": 2, "new": "things"}).encode()), "has format 2, and this nadi reads format 1"),
+        (line_of(json.dumps({"format": 3, "new": "things"}).encode()), "has format 3, and this nadi reads format 2"),
     ],
 )
 async def test_one_that_is_damaged_or_of_another_version(engine: LogEngine, written: bytes, said: str) -> None:

@@ -16,7 +16,7 @@ from nadi.errors import DamagedDataError, DataFolderError, StoreError
 from nadi.migration.moving import Migration
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.segmentstore import moved
+from nadi.segmentstore.datafolder import Tier2, check_stays, find
 from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of
 from tests.support.waiting import until
 
@@ -53,12 +53,19 @@ def is_served(data: Path, written: Written) -> None:
         written.check(manager)
 
 
+def check(data: Path) -> None:
+    said = find(data).store
+    assert said is not None
+    check_stays(data, said)
+
+
 STEPS = ["settle", "put", "leave", "left", "finish"]
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_one_that_fails_is_ended_by_the_next(step: str, filled: tuple[Path, Written], tmp_path: Path) -> None:
-    data, url, back = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store", tmp_path / "back"
+    data, url = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store"
+    back, last = tmp_path / "back", tmp_path / "last"
 
     async def run(source: StoppedFolder | ClusterStore, target: NewCluster | NewFolder, failing: str) -> None:
         async with source, target:
@@ -83,7 +90,8 @@ async def test_one_that_fails_is_ended_by_the_next(step: str, filled: tuple[Path
 
     for source, target in (
         (lambda: StoppedFolder(data), lambda: NewCluster(url, {}, None)),
-        (lambda: ClusterStore(url, {}), lambda: NewFolder(back, 2)),
+        (lambda: ClusterStore(url, {}), lambda: NewFolder(back, 2, Tier2(f"file://{tmp_path}/chunks"))),
+        (lambda: StoppedFolder(back), lambda: NewFolder(last, None)),
     ):
         with pytest.raises(Stopped):
             await run(source(), target(), step)
@@ -92,8 +100,8 @@ async def test_one_that_fails_is_ended_by_the_next(step: str, filled: tuple[Path
             assert bool(await one.left_by()) == is_left
         await run(source(), target(), "")
     with pytest.raises(DataFolderError, match="was moved to"):
-        moved.check(data)
-    is_served(back, filled[1])
+        check(data)
+    is_served(last, filled[1])
 
 
 @pytest.mark.slow
@@ -102,12 +110,12 @@ def test_one_that_is_killed_again_and_again(kind: str, filled: tuple[Path, Writt
     data, back = copied(filled, tmp_path / "data"), tmp_path / "back"
     chance = random.Random(7)
     with store_of(kind, tmp_path) as store:
-        killed(chance, "--data", str(data), "--to", store.url, store=store)
-        migrate("--data", str(data), "--to", store.url, store=store)
+        killed(chance, str(data), store.url, store=store)
+        migrate(str(data), store.url, store=store)
         with store.server() as server, StreamManager(server.controller_uri) as manager:
             filled[1].check(manager)
-        killed(chance, "--from", store.url, "--to-data", str(back), store=store)
-        migrate("--from", store.url, "--to-data", str(back), store=store)
+        killed(chance, store.url, str(back), store=store)
+        migrate(store.url, str(back), store=store)
     is_served(back, filled[1])
 
 
@@ -121,12 +129,12 @@ def killed(chance: random.Random, *arguments: str, store: Store) -> None:
 
 def test_a_folder_is_served_on_after_a_kill_before_the_end(filled: tuple[Path, Written], tmp_path: Path) -> None:
     data, store = copied(filled, tmp_path / "data"), Store(f"file://{tmp_path}/store")
-    said = migrate("--data", str(data), "--to", store.url, "--ahead", store=store)
+    said = migrate(str(data), store.url, "--ahead", store=store)
     assert "goes on as it is" in said
     with pytest.raises(StoreError, match="hasn't ended"):
         store.server()
     is_served(data, filled[1])
-    migrate("--data", str(data), "--to", store.url, store=store)
+    migrate(str(data), store.url, store=store)
     with store.server() as server, StreamManager(server.controller_uri) as manager:
         filled[1].check(manager)
 
@@ -157,6 +165,6 @@ async def test_damage_in_the_source_is_told_and_nothing_is_moved(filled: tuple[P
     with pytest.raises(DamagedDataError, match="is damaged from byte 0 on"):
         async with StoppedFolder(data) as source, NewCluster(url, {}, None) as target:
             await Migration(source, target, _Shown()).run()
-    moved.check(data)
+    check(data)
     with pytest.raises(StoreError, match="hasn't ended"):
         nadi.embedded(store=url)

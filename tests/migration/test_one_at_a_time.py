@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 import nadi
-from nadi.cluster.records import MovedAway, Records
 from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
 from nadi.engines.identity import turn_has_ended
@@ -24,6 +23,7 @@ from nadi.migration.migration_lock import Turn
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.runtime import REAL
+from nadi.segmentstore.tier2.records import MovedAway, Records
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.clocks import StandsStill
 from tests.support.fake_s3 import FakeS3
@@ -79,7 +79,7 @@ async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyP
         at_it.set()
         await goes_on.wait()
 
-    monkeypatch.setattr(undoing, "_close_cluster", waits)
+    monkeypatch.setattr(undoing, "_close_target", waits)
     undo = asyncio.create_task(undoing.take_back_folder(data, {}))
     await at_it.wait()
     yield
@@ -94,8 +94,8 @@ async def test_of_a_folder(
 ) -> None:
     new = Store(f"file://{tmp_path}/store")
     if first == "undo":
-        migrate("--data", str(data), "--to", new.url, store=new)
-    given = ("--undo", "--data", str(data)) if second == "undo" else ("--data", str(data), "--to", new.url)
+        migrate(str(data), new.url, store=new)
+    given = ("--undo", str(data)) if second == "undo" else (str(data), new.url)
     async with under_way(first, data, new.url, monkeypatch):
         assert BUSY in await asyncio.to_thread(refused, *given, store=new)
 
@@ -104,14 +104,14 @@ async def test_of_a_folder(
 async def test_of_a_cluster(second: str, store: Store, tmp_path: Path) -> None:
     back, other = tmp_path / "back", tmp_path / "other"
     if second == "undo":  # there is something to take back, and nobody's folder stands in its way
-        migrate("--from", store.url, "--to-data", str(back), store=store)
+        migrate(store.url, str(back), store=store)
         back.rename(tmp_path / "elsewhere")
     source = ClusterStore(store.url, {})
     async with source:
         given = {
-            "migrate": ("--from", store.url, "--to-data", str(other)),
-            "undo": ("--undo", "--from", store.url),
-            "fill": ("--data", str(other), "--to", store.url),
+            "migrate": (store.url, str(other)),
+            "undo": ("--undo", store.url),
+            "fill": (str(other), store.url),
         }[second]
         if second == "fill":
             nadi.embedded(other).stop()
@@ -123,7 +123,7 @@ async def test_a_cluster_that_is_being_taken_back(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back, other = tmp_path / "back", tmp_path / "other"
-    migrate("--from", store.url, "--to-data", str(back), store=store)
+    migrate(store.url, str(back), store=store)
     back.rename(tmp_path / "elsewhere")
     at_it, goes_on = asyncio.Event(), asyncio.Event()
     really = undoing._open_again
@@ -136,8 +136,8 @@ async def test_a_cluster_that_is_being_taken_back(
     monkeypatch.setattr(undoing, "_open_again", waits)
     undo = asyncio.create_task(undoing.take_back_cluster(store.url, {}))
     await at_it.wait()
-    assert BUSY in await asyncio.to_thread(refused, "--from", store.url, "--to-data", str(other), store=store)
-    assert BUSY in await asyncio.to_thread(refused, "--undo", "--from", store.url, store=store)
+    assert BUSY in await asyncio.to_thread(refused, store.url, str(other), store=store)
+    assert BUSY in await asyncio.to_thread(refused, "--undo", store.url, store=store)
     goes_on.set()
     assert await undo == back.as_uri()
     store.server().stop()
@@ -163,7 +163,7 @@ def test_after_a_crash_the_next_may_go_on(store: Store, tmp_path: Path) -> None:
         finally:
             killed.kill()
     assert not is_given_back(tmp_path)
-    process = begin("--from", store.url, "--to-data", str(back), store=store, environment=QUICK)
+    process = begin(store.url, str(back), store=store, environment=QUICK)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert is_given_back(tmp_path)
@@ -173,7 +173,7 @@ def test_what_a_crash_leaves_is_no_strangers(data: Path, tmp_path: Path) -> None
     new = Store(f"file://{tmp_path}/store")
     leftover(tmp_path).parent.mkdir()
     leftover(tmp_path).write_bytes(b"whatever")
-    process = begin("--data", str(data), "--to", new.url, store=new, environment=QUICK)
+    process = begin(str(data), new.url, store=new, environment=QUICK)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     new.server().stop()
@@ -276,7 +276,7 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
         records = Records(source._shared.registry, REAL)
         owner = (await records.read(0)).record.epoch
         await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
-        source._turn._beats.cancel()
+        source.turn._beats.cancel()
         with dead_soon():
             await undoing.take_back_cluster(store.url, {})
         with pytest.raises(FencedError):
@@ -297,8 +297,8 @@ async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(st
         async def leaves(to: str, migration: str) -> None:
             await leave(to, migration)
             for number in range(source.containers):
-                record = (await source._records.read(number)).record
-                await source._records.take_back(number, record.epoch)
+                record = (await source.stored.read(number)).record
+                await source.stored.take_back(number, record.epoch)
 
         source.leave = leaves  # type: ignore[method-assign]
         with pytest.raises(ConflictError, match="taken back meanwhile"):

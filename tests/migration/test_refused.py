@@ -23,11 +23,11 @@ def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "mine").write_text("mine")
-    assert "holds mine" in refused("--data", str(data), "--to", store.url, store=store)
+    assert "holds mine" in refused(str(data), store.url, store=store)
     (tmp_path / "store" / "mine").unlink()
     store.server().stop()
-    assert "a cluster already" in refused("--data", str(data), "--to", store.url, store=store)
-    assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), store=store)
+    assert "a cluster already" in refused(str(data), store.url, store=store)
+    assert "is a data folder already" in refused(store.url, str(data), store=store)
     with nadi.embedded(data):
         pass
 
@@ -35,24 +35,24 @@ def test_a_target_that_is_not_empty(data: Path, tmp_path: Path) -> None:
 def test_a_target_that_another_source_is_moved_to(data: Path, tmp_path: Path) -> None:
     other, store = tmp_path / "other", Store(f"file://{tmp_path}/store")
     nadi.embedded(other).stop()
-    migrate("--data", str(other), "--to", store.url, "--ahead", store=store)
-    assert "hasn't ended" in refused("--data", str(data), "--to", store.url, store=store)
-    said = refused("--data", str(other), "--to", store.url, "--containers", "3", store=store)
+    migrate(str(other), store.url, "--ahead", store=store)
+    assert "hasn't ended" in refused(str(data), store.url, store=store)
+    said = refused(str(other), store.url, "--containers", "3", store=store)
     assert "begun with 8 containers" in said
 
 
 def test_the_same_place(data: Path) -> None:
     store = Store(f"file://{data}")
-    assert "moved to itself" in refused("--data", str(data), "--to", store.url, store=store)
+    assert "moved to itself" in refused(str(data), store.url, store=store)
     inner = Store(f"file://{data}/store")
-    assert "within each other" in refused("--data", str(data), "--to", inner.url, store=inner)
-    assert "within each other" in refused("--from", inner.url, "--to-data", str(data), store=inner)
+    assert "within each other" in refused(str(data), inner.url, store=inner)
+    assert "within each other" in refused(inner.url, str(data), store=inner)
     assert not (data / "store").exists()
 
 
 def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
     store, back = Store(f"file://{tmp_path}/store"), tmp_path / "back"
-    to, there = ("--data", str(data), "--to", store.url), ("--from", store.url, "--to-data", str(back))
+    to, there = (str(data), store.url), (store.url, str(back))
     before = files(data)
     said = migrate(*to, "--dry-run", store=store)
     assert "segments in 1 containers" in said, said
@@ -68,19 +68,19 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
         assert "its servers must be stopped" in migrate(*there, "--dry-run", store=store, environment=PATIENT)
     assert "segments in 8 containers" in migrate(*there, "--dry-run", store=store)
     assert not back.exists()
-    assert "isn't empty" in refused("--from", store.url, "--to-data", str(data), "--dry-run", store=store)
+    assert "is a data folder already" in refused(store.url, str(data), "--dry-run", store=store)
 
 
 def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
     plain = tmp_path / "plain"
     plain.mkdir()
-    assert "there is no folder" in refused("--data", str(tmp_path / "no"), "--to", store.url, store=store)
-    assert "isn't a data folder" in refused("--data", str(plain), "--to", store.url, store=store)
-    assert "give its URL with --to" in refused("--data", str(data), store=store)
-    assert "say what to move" in refused("--to", store.url, store=store)
+    assert "there is no folder" in refused(str(tmp_path / "no"), store.url, store=store)
+    assert "isn't a data folder" in refused(str(plain), store.url, store=store)
+    assert "say where to" in refused(str(data), store=store)
+    assert "say where to" in refused(store.url, store=store)
     with nadi.embedded(data), nadi.embedded(tmp_path / "other", rest_port=0) as other:
-        arguments = "--data", str(data), "--to", store.url, "--rest"
+        arguments = str(data), store.url, "--rest"
         assert "gives no answer" in refused(*arguments, "http://127.0.0.1:9", store=store)
         assert "doesn't serve" in refused(*arguments, other.rest_uri, store=store)
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
@@ -117,10 +117,10 @@ def test_taking_it_back(tmp_path: Path) -> None:
     data, store = tmp_path / "data", Store(f"file://{tmp_path}/store")
     with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
         written = Written(manager)
-    assert "wasn't moved" in refused("--undo", "--data", str(data), store=store)
-    to = "--data", str(data), "--to", store.url, "--containers", "2"
+    assert "wasn't moved" in refused("--undo", str(data), store=store)
+    to = str(data), store.url, "--containers", "2"
     migrate(*to, store=store)
-    assert "can be served again" in migrate("--undo", "--data", str(data), store=store)
+    assert "can be served again" in migrate("--undo", str(data), store=store)
     with pytest.raises(StoreError, match="hasn't ended"):
         store.server()
     with nadi.embedded(data, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
@@ -128,13 +128,13 @@ def test_taking_it_back(tmp_path: Path) -> None:
     migrate(*to, store=store)  # once more: with what has come since
     with store.server() as server, StreamManager(server.controller_uri) as manager:
         written.check(manager)
-    assert "have used the cluster" in refused("--undo", "--data", str(data), store=store)
+    assert "have used the cluster" in refused("--undo", str(data), store=store)
     back = tmp_path / "back"
-    migrate("--from", store.url, "--to-data", str(back), store=store)
-    assert "has the data" in refused("--undo", "--from", store.url, store=store)
+    migrate(store.url, str(back), store=store)
+    assert "has the data" in refused("--undo", store.url, store=store)
     for path in sorted(back.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
-    migrate("--undo", "--from", store.url, store=store)
+    migrate("--undo", store.url, store=store)
     with store.server() as server, StreamManager(server.controller_uri) as manager:
         written.check(manager)
     with pytest.raises(DataFolderError):

@@ -59,9 +59,7 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
             written = Written(manager)
             writing = Writing(server.controller_uri, written.count)
             time.sleep(2)
-            said = migrate(
-                "--data", str(data), "--to", store.url, "--containers", "4", "--rest", server.rest_uri, store=store
-            )
+            said = migrate(str(data), store.url, "--containers", "4", "--rest", server.rest_uri, store=store)
             assert "writers are held" in said, said
             held = writing.count
             manager.create_reader("home", "meters").close()  # it is read from on
@@ -80,10 +78,10 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
                     written.write(other, 50)
                 patient = MembershipPace(dead_s=60)  # it looks long enough for servers that live
                 with mock.patch.object(looking, "MembershipPace", return_value=patient):
-                    refusal = refused("--from", store.url, "--to-data", str(back), store=store)
+                    refusal = refused(store.url, str(back), store=store)
                 assert "servers of the cluster run" in refusal, refusal
                 one.stop()
-        migrate("--from", store.url, "--to-data", str(back), "--verify", store=store)
+        migrate(store.url, str(back), "--verify", store=store)
         with pytest.raises(StoreError, match="was moved to"):
             store.server()
         checked = run("check", str(back))

@@ -4,64 +4,40 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from nadi.errors import FencedError
 from nadi.runtime import REAL
+from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import Opened
-from nadi.segmentstore.recovery.snapshots import Manifest
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace, Snapshotter
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest
 
 from .two_stores import CONTAINERS, OWNER
 
 
 @dataclass(slots=True)
 class Record:
-    """Who has a container, and its newest snapshot. puts: each with the oldest frame that the log needed."""
+    """Who has a container, and its newest snapshot; in place of `Records`."""
 
+    container: int
     epoch: int = 0
     manifest: Manifest | None = None
-    puts: list[tuple[Manifest, int]] = field(default_factory=list)
+    is_alone: bool = False
 
+    async def still_claimed(self, container: int, epoch: int) -> None:
+        if self.epoch != epoch:
+            raise FencedError(container, self.epoch)
 
-class RecordManifests:
-    """The manifest is in the record, which only the last to claim it can change. Nothing is deleted by a listing."""
-
-    def __init__(self, record: Record, container: int, chunks: ChunkStore) -> None:
-        self.epoch = 0  # of the claim
-        self._record, self._container, self._chunks = record, container, chunks
-
-    def check(self) -> None:
-        if self._record.epoch != self.epoch:
-            raise FencedError(self._container, self._record.epoch)
-
-    async def newest(self) -> tuple[Manifest | None, list[str]]:
-        self.check()
-        return self._record.manifest, []
-
-    async def put(self, manifest: Manifest, former: Manifest | None, oldest_frame: int) -> Manifest:
-        self.check()
-        number = len(self._record.puts) + 1
-        self._record.manifest = msgspec.structs.replace(manifest, number=number)
-        self._record.puts.append((self._record.manifest, oldest_frame))
-        return self._record.manifest
-
-    async def renew(self, manifest: Manifest, is_newest: Callable[[], bool]) -> list[str]:
-        self.check()
-        return []
-
-    async def delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
-        needed = {part.name for part in manifest.parts}
-        for part in former.parts if former is not None else ():
-            if part.name not in needed:
-                await self._chunks.delete(part.name)
+    async def set_snapshot(self, container: int, epoch: int, manifest: Manifest, start: ChainStart) -> None:
+        await self.still_claimed(container, epoch)
+        self.manifest = manifest
 
 
 class OwnedParts(LocalParts):
@@ -69,20 +45,27 @@ class OwnedParts(LocalParts):
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore, record: Record) -> None:
         super().__init__(number, folder, chunks, self._has_it)
-        self.manifests = RecordManifests(record, number, chunks)
-        self.snapshots = Snapshotter(number, folder, chunks, REAL, self.manifests, SnapshotPace(interval_s=0.0))
+        self.sweeps = False
+        self.snapshots = Snapshotter(number, folder, chunks, self, REAL, SnapshotPace(interval_s=0.0))
         self.record = record
-        self.opened = 0
+        self.opened = self.claim = 0
 
     def _has_it(self) -> bool:
-        return self.record.epoch == self.manifests.epoch
+        return self.record.epoch == self.claim
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        await self.record.still_claimed(self.number, self.claim)
+        return self.record.manifest, []
+
+    async def claim_record(self) -> tuple[Any, int]:
+        return self.record, self.claim
 
     async def open(self) -> Opened:
         if not self.opened:
             self.record.epoch += 1
-            self.manifests.epoch = self.record.epoch
+            self.claim = self.record.epoch
         self.opened += 1
-        self.manifests.check()
+        await self.record.still_claimed(self.number, self.claim)
         return await super().open()
 
 
@@ -92,7 +75,7 @@ class OwnedStores:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.chunks = ChunkStore.in_folder(folder / "tier2")
-        self.records = [Record() for _ in range(CONTAINERS)]
+        self.records = [Record(number) for number in range(CONTAINERS)]
         self.lost: list[int] = []
         self.parts_of_one = [self.parts(number) for number in range(CONTAINERS)]
         self.one = self._store("one", self.parts_of_one, self.lost.append)

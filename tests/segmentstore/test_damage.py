@@ -67,7 +67,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 def stored(folder: Path) -> dict[str, int]:
     """A checksum of each file that holds data; a state may be replaced by a compact copy."""
-    kept = [*folder.rglob("*.nadi"), *folder.glob("tier2/**/*"), folder / "format"]
+    kept = [*folder.rglob("*.nadi"), *folder.glob("tier2/**/*"), folder / "store.json"]
     return {str(path): crc32c(path.read_bytes()) for path in kept if path.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""A data folder's format is healed from its copies, and nobody but the server's user reads what is in it."""
+"""What a data folder says of its store is healed, and nobody but the server's user reads what is in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError, InvalidArgumentError
-from nadi.segmentstore.datafolder import make_private, read_format
+from nadi.segmentstore.datafolder import Found, StoreFile, find, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 
 
@@ -34,10 +34,11 @@ def test_a_folder_has_some_containers_and_not_too_many(tmp_path: Path, container
     made(tmp_path, 1)
 
 
+@pytest.mark.parametrize("which", ["store.json", "tier2/cluster.json"])
 @pytest.mark.parametrize("how", ["gone", "empty", "flip", "other"])
-def test_a_damaged_format_is_made_anew_from_its_copies(tmp_path: Path, how: str) -> None:
-    path = made(tmp_path) / "format"
-    whole = path.read_bytes()
+def test_what_says_which_store_it_is_is_healed_from_the_other(tmp_path: Path, which: str, how: str) -> None:
+    path = made(tmp_path) / which
+    whole, said = path.read_bytes(), find(tmp_path).store
     chance = random.Random(1)
     for _ in range(200 if how == "flip" else 1):
         match how:
@@ -47,30 +48,23 @@ def test_a_damaged_format_is_made_anew_from_its_copies(tmp_path: Path, how: str)
                 path.write_bytes(b"")
             case "flip":
                 data = bytearray(whole)
-                data[chance.randrange(len(data) - 1)] ^= 1 << chance.randrange(8)
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
                 path.write_bytes(data)
             case "other":
-                shutil.copy(tmp_path / "container-1/log/epoch", path)
-        assert read_format(tmp_path, None) == 2
-        assert path.read_bytes() == whole or how == "flip"
+                shutil.copy(tmp_path / "lock", path)
+        assert opened(tmp_path) == said
+        assert path.read_bytes() == whole or which != "store.json"
+        assert find(tmp_path) == Found(said)
 
 
-def test_damaged_copies_are_made_anew(tmp_path: Path) -> None:
+def test_without_either_the_start_is_refused(tmp_path: Path) -> None:
     made(tmp_path)
-    (tmp_path / "container-0/format").write_bytes(b"\0" * 40)
-    (tmp_path / "container-1/format").unlink()
-    assert read_format(tmp_path, None) == 2
-    for number in range(2):
-        assert (tmp_path / f"container-{number}/format").read_bytes() == (tmp_path / "format").read_bytes()
-
-
-def test_without_any_whole_one_the_start_is_refused(tmp_path: Path) -> None:
-    made(tmp_path)
-    for path in tmp_path.rglob("format"):
+    files = [tmp_path / "store.json", tmp_path / "tier2/cluster.json"]
+    for path in files:
         path.write_bytes(b"?")
-    with pytest.raises(DataFolderVersionError, match="unreadable"):
+    with pytest.raises(DataFolderVersionError, match="damaged"):
         SegmentStore(tmp_path)
-    for path in tmp_path.rglob("format"):
+    for path in files:
         path.unlink()
     with pytest.raises(DataFolderVersionError, match="missing"):
         SegmentStore(tmp_path)
@@ -84,21 +78,24 @@ def test_a_container_that_is_gone_is_not_made_empty_again(tmp_path: Path) -> Non
     assert not (tmp_path / "container-1").exists()
 
 
-def test_a_format_of_another_folder_is_refused(tmp_path: Path) -> None:
-    made(tmp_path / "a", 1)
-    made(tmp_path / "b", 2)
-    shutil.copy(tmp_path / "a/format", tmp_path / "b/format")
+def test_what_another_folder_says_is_refused(tmp_path: Path) -> None:
+    made(tmp_path / "a")
+    made(tmp_path / "b")
+    shutil.copy(tmp_path / "a/store.json", tmp_path / "b/store.json")
     with pytest.raises(DataFolderError, match="don't say the same"):
         SegmentStore(tmp_path / "b")
 
 
 def test_a_creation_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
-    made(tmp_path / "whole", 3)
-    (tmp_path / "half/container-0").mkdir(parents=True)
-    shutil.copy(tmp_path / "whole/container-0/format", tmp_path / "half/container-0/format")
-    (tmp_path / "half/container-1").mkdir()
-    assert read_format(tmp_path / "half", None) == 1
-    made(tmp_path / "half", 1)
+    for number in range(2):
+        (tmp_path / f"container-{number}").mkdir()
+    assert opened(tmp_path).containers == 1
+    assert not (tmp_path / "container-1").exists()
+    made(tmp_path, 1)
+
+
+def opened(folder: Path) -> StoreFile:
+    return open_folder(folder, None, None, "new")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o027])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,38 +36,46 @@ async def held(folder: Path) -> AsyncIterator[tuple[Hold, asyncio.Future[wire.Co
         await store.close()
 
 
-def fails() -> None:
+async def fails() -> None:
     raise OSError("no room")
+
+
+async def yes() -> bool:
+    return True
+
+
+async def no() -> bool:
+    return False
 
 
 async def test_writers_go_on_if_nothing_was_left(tmp_path: Path) -> None:
     async with held(tmp_path) as (hold, waiting):
         with pytest.raises(OSError, match="no room"):
-            await hold.keep(hold.id, fails, lambda: False)
+            await hold.keep(hold.id, fails, no)
         assert isinstance(await asyncio.wait_for(waiting, 60), wire.SegmentCreated)
         with pytest.raises(ConflictError, match="aren't held any more"):
-            await hold.keep(hold.id, fails, lambda: False)
+            await hold.keep(hold.id, fails, no)
 
 
 async def test_writers_stay_held_if_it_may_have_been_left(tmp_path: Path) -> None:
     async with held(tmp_path) as (hold, waiting):
         with pytest.raises(OSError, match="no room"):
-            await hold.keep(hold.id, fails, lambda: True)
+            await hold.keep(hold.id, fails, yes)
         await hold.end()
         assert hold.is_kept
         assert not (await asyncio.wait({waiting}, timeout=0.1))[0]
 
 
 async def test_leaving_is_carried_out_though_its_caller_goes(tmp_path: Path) -> None:
-    going, begun = threading.Event(), threading.Event()
+    going, begun = asyncio.Event(), asyncio.Event()
 
-    def leave() -> None:
+    async def leave() -> None:
         begun.set()
-        assert going.wait(60)
+        await going.wait()
 
     async with held(tmp_path) as (hold, waiting):
-        caller = asyncio.ensure_future(hold.keep(hold.id, leave, lambda: False))
-        assert await asyncio.to_thread(begun.wait, 60)
+        caller = asyncio.ensure_future(hold.keep(hold.id, leave, no))
+        await asyncio.wait_for(begun.wait(), 60)
         caller.cancel()
         await asyncio.wait([caller])
         await asyncio.sleep(0.05)

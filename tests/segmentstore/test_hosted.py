@@ -21,7 +21,7 @@ from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.container.container import Container, Phase
-from nadi.segmentstore.datafolder import container_number
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.server.replies import Replies
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
@@ -31,7 +31,7 @@ from .harness import WRITER, Peer, connect
 from .two_stores import CONTAINERS, OWNER, two_stores
 
 HERE, THERE = (
-    next(name for name in (f"sc/st{n}/0.#epoch.0" for n in range(99)) if container_number(name, CONTAINERS) == number)
+    next(name for name in (f"sc/st{n}/0.#epoch.0" for n in range(99)) if container_of(name, CONTAINERS) == number)
     for number in range(CONTAINERS)
 )
 ID = 7

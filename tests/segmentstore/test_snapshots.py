@@ -14,14 +14,14 @@ import pytest
 
 import nadi
 from nadi import limits
-from nadi.errors import NadiError, StorageFullError, UnavailableError
+from nadi.errors import DamagedStateError, NadiError, StorageFullError, UnavailableError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import rebuild, snapshots, snapshotter
-from nadi.segmentstore.recovery.snapshots import Manifest, Part
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.tier2.records import Manifest, Part, Records
 from tests.support.waiting import until_async
 
 from .state_tables import records_of
@@ -73,9 +73,8 @@ def lose_state(folder: Path) -> dict[str, dict[bytes, bytes]]:
 
 def rot(folder: Path, what: str) -> Path:
     manifest = newest(folder)
-    name = {"base": manifest.base[0].name, "delta": manifest.deltas[-1].name if manifest.deltas else ""}.get(
-        what, snapshots.manifest_name(0, manifest.number)
-    )
+    names = {"base": manifest.base[0].name, "delta": manifest.deltas[-1].name if manifest.deltas else ""}
+    name = names.get(what, "containers/0")
     path = folder / "tier2" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
@@ -136,81 +135,62 @@ def test_a_damaged_base_falls_back_to_the_one_before(
         start(both)
 
 
-def manifests(folder: Path) -> list[Path]:
-    manifest = newest(folder)
-    return [folder / "tier2" / name for name in snapshots.manifest_names(0, manifest.number)]
-
-
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("how", ["flipped", "cut", "longer", "missing"])
-def test_one_damaged_manifest_of_two_costs_nothing_and_is_stored_anew(
-    folder: Path, place: int, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the state gone too, a start was refused and nothing could be had back, though all data was whole."""
-    file, base = manifests(folder)[place], newest(folder).base
+def spoil(file: Path, how: str) -> None:
     data = file.read_bytes()
     match how:
         case "flipped":
-            file.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
+            file.write_bytes(data[:90] + bytes([data[90] ^ 1]) + data[91:])
         case "cut":
             file.write_bytes(data[:-7])
-        case "longer":
-            file.write_bytes(data + b"more")
+        case "empty":
+            file.write_bytes(b"")
+        case "not text":
+            file.write_bytes(b"\xff" * len(data))
         case _:
             file.unlink()
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "not text", "missing"])
+def test_a_damaged_record_of_a_sound_state_is_written_anew(folder: Path, how: str) -> None:
+    spoil(folder / "tier2/containers/0", how)
     if how != "missing":
         (report,) = [report for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
-        assert any(file.name in line for line in report.renewed)
+        assert any("containers/0" in line for line in report.renewed)
         assert not report.lost
-    lost = lose_state(copy := Path(shutil.copytree(folder, folder.with_name("copy"))))
-    start(copy)
-    assert records_of(copy / "container-0/state") == lost
 
-    async def work(container: Container, chunks: ChunkStore) -> None:
-        await until_async(lambda: file.name in container.parts.snapshots.renewed)
-        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
-        assert not container.parts.snapshots.damage
-        found, damaged = await snapshots.newest(chunks, 0)
-        assert found is not None
-        assert (found.base, damaged) == (base, []), "no new base was needed"
-        assert not await snapshots.wrong_manifests(chunks, found)
-
-    with quick(monkeypatch):
-        in_container(folder, work)
+    start(folder)
+    assert newest(folder)
+    lost = lose_state(folder)
+    start(folder)
+    assert records_of(folder / "container-0/state") == lost
 
 
-def test_a_second_manifest_that_finds_no_room_costs_no_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["flipped", "missing"])
+def test_a_damaged_record_without_a_state_is_refused(folder: Path, how: str) -> None:
+    spoil(folder / "tier2/containers/0", how)
+    lose_state(folder)
+    with pytest.raises(DamagedStateError, match="containers/0" if how != "missing" else "no snapshot"):
+        start(folder)
+
+
+@pytest.mark.parametrize("how", ["flipped", "missing"])
+def test_a_record_that_is_damaged_while_a_server_runs_is_written_anew(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, fails = ChunkStore.put, [True]
-
-    async def sometimes(self: ChunkStore, name: str, parts: list[bytes]) -> None:
-        if fails[0] and name.endswith("-copy"):
-            raise StorageFullError("tier 2 is full")
-        await put(self, name, parts)
-
-    monkeypatch.setattr(ChunkStore, "put", sometimes)
-
     async def nothing(size_bytes: int) -> None:
         pass
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        await create(container, 10, "before")
-        await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
-        found, damaged = await snapshots.newest(chunks, 0)
-        assert found is not None
-        assert not damaged
-        assert not await snapshots.missing(chunks, found)
-        assert await snapshots.wrong_manifests(chunks, found)
-        assert not await container.parts.snapshots.verify(nothing)
-        fails[0] = False
-        assert not await container.parts.snapshots.verify(nothing)
-        found, _ = await snapshots.newest(chunks, 0)
-        assert found is not None
-        assert not await snapshots.wrong_manifests(chunks, found)
+        snapshots = container.parts.snapshots
+        await until_async(lambda: snapshots.sequence == container.state.sequence)
+        spoil(folder / "tier2/containers/0", how)
+        assert "containers/0" in await snapshots.verify(nothing)
+        await until_async(lambda: "containers/0" in snapshots.renewed)
+        assert not await snapshots.verify(nothing)
 
     with quick(monkeypatch):
-        in_container(tmp_path, work)
+        in_container(folder, work)
+    assert newest(folder)
 
 
 def test_a_server_renews_what_a_check_says_it_renews(folder: Path) -> None:
@@ -258,9 +238,9 @@ def test_the_log_is_kept_until_it_is_known_that_the_snapshot_is_whole(
     async def work(container: Container, chunks: ChunkStore) -> None:
         released: list[int] = []
         monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
-        number = newest_number(container)
+        former = newest_sequence(container)
         await create(container, 40, "meanwhile")  # it serves
-        await until_async(lambda: newest_number(container) > number and bool(released))
+        await until_async(lambda: newest_sequence(container) > former and bool(released))
         assert container.parts.snapshots.sequence == 0
         assert max(released) <= 1
         go_on.set()
@@ -274,9 +254,9 @@ def test_the_log_is_kept_until_it_is_known_that_the_snapshot_is_whole(
         in_container(folder, work)
 
 
-def newest_number(container: Container) -> int:
+def newest_sequence(container: Container) -> int:
     assert container.parts.snapshots._manifest is not None
-    return container.parts.snapshots._manifest.number
+    return container.parts.snapshots._manifest.sequence
 
 
 def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +282,7 @@ def test_while_it_can_not_be_read_the_log_is_kept_and_it_is_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, away = ChunkStore.read, [True]
-    number = newest(folder).number
+    base = newest(folder).base
 
     async def sometimes(self: ChunkStore, name: str, position: int, length: int) -> memoryview:
         if away[0] and "/base-" in name:
@@ -317,20 +297,22 @@ def test_while_it_can_not_be_read_the_log_is_kept_and_it_is_tried_again(
         away[0] = False
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         assert not container.parts.snapshots.error
-        assert newest_number(container) <= number + 1, "it was not given up"
+        manifest = container.parts.snapshots._manifest
+        assert manifest is not None
+        assert manifest.base == base, "it was not given up"
         assert not container.parts.snapshots.renewed
 
     with quick(monkeypatch):
         in_container(folder, work)
 
 
-@pytest.mark.parametrize("before", ["an earlier version", "a damaged one"])
+@pytest.mark.parametrize("before", ["none", "a damaged record"])
 def test_a_short_session_leaves_a_snapshot_where_none_could_be_relied_on(folder: Path, before: str) -> None:
     """Its log was released before: without one, all would go with the state."""
-    if before == "an earlier version":
+    if before == "none":
         shutil.rmtree(folder / "tier2/snapshots")
     else:
-        rot(folder, "manifest")
+        rot(folder, "record")
     start(folder)
     lost = lose_state(folder)
     start(folder)
@@ -358,7 +340,7 @@ def test_a_large_state_holds_up_no_stop(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_STOP_BYTES", 1)
     shutil.rmtree(folder / "tier2/snapshots")
     start(folder)
-    assert not list((folder / "tier2").rglob("manifest-*"))
+    assert not list((folder / "tier2/snapshots").rglob("base-*"))
 
 
 # --- a full disk -------------------------------------------------------------------------------------
@@ -433,16 +415,22 @@ async def first_then(container: Container, work: object) -> None:
     await work  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("where", ["the copy", "a part", "the manifest"])
+@pytest.mark.parametrize("where", ["the copy", "a part", "the record"])
 def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Else each further try would take more of a disk that has too little."""
-    put, tries = ChunkStore.put, [0]
+    put, set_snapshot, tries = ChunkStore.put, Records.set_snapshot, [0]
     monkeypatch.setattr(snapshots, "SNAPSHOT_PART_BYTES", 8192)
 
+    async def full_for_a_record(self: Records, *arguments: Any) -> None:
+        if where == "the record":
+            tries[0] += 1
+            raise StorageFullError("tier 2 is full")
+        await set_snapshot(self, *arguments)
+
     async def full(self: ChunkStore, name: str, parts: list[bytes]) -> None:
-        if name.endswith("-000001") if where == "a part" else "manifest" in name:
+        if where == "a part" and name.endswith("-000001"):
             tries[0] += 1
             raise StorageFullError("tier 2 is full")
         await put(self, name, parts)
@@ -464,6 +452,7 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
 
     if where != "the copy":
         monkeypatch.setattr(ChunkStore, "put", full)
+        monkeypatch.setattr(Records, "set_snapshot", full_for_a_record)
     with quick(monkeypatch):
         monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # for the next try
         in_container(tmp_path, work)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.model.framing import frame_events
-from nadi.segmentstore.datafolder import Format
+from nadi.segmentstore.datafolder import StoreFile
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
@@ -260,8 +259,7 @@ async def test_the_folder_is_guarded(tmp_path: Path) -> None:
             SegmentStore(tmp_path)
     with pytest.raises(DataFolderError, match="2 containers"):
         SegmentStore(tmp_path, 3)
-    other = Format(99, 2)
-    (tmp_path / "format").write_bytes(msgspec.json.encode(msgspec.structs.replace(other, crc32c=other.checksum())))
+    StoreFile(99, "other", 2).write(tmp_path)
     with pytest.raises(DataFolderVersionError, match="format 99"):
         SegmentStore(tmp_path)
 

@@ -20,6 +20,7 @@ from nadi.errors import CorruptLogError, DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.datafolder import has_chunks
 from nadi.segmentstore.reading.reads import AHEAD_EXTENTS
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore
@@ -272,7 +273,7 @@ async def test_tier_2_may_be_any_chunk_store(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "container-0" / "state")  # its snapshot is there too
     async with opened(tmp_path, chunks=chunks) as (store, _):
         await assert_read(store, S, data)
-    assert not (tmp_path / "tier2").exists()
+    assert not has_chunks(tmp_path)
 
 
 # --- the log ---------------------------------------------------------------------------------------
@@ -462,6 +463,7 @@ async def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, wha
 def _damage(folder: Path, rng: random.Random) -> str:
     """What a disk may do to one file of the log or of tier 2."""
     files = [p for p in folder.rglob("*") if p.is_file() and ("tier2" in p.parts or p.name.startswith("log-"))]
+    files = [p for p in files if ".nadi" not in p.parts]
     path = rng.choice(files)
     content = bytearray(path.read_bytes())
     used = len(content.rstrip(b"\0")) or 1

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
 from nadi.cluster.admin.metrics import Moves
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Load, Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.placement import Claim, Holding, Release, decisions
-from nadi.cluster.records import Records, RecordWatch, Stored
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
 from nadi.limits import (
     CLUSTER_ANNOUNCE_S,
@@ -37,6 +37,7 @@ from nadi.limits import (
 from nadi.observe.logs import about
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.records import Records, Stored
 from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)

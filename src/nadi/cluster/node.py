@@ -22,7 +22,7 @@ from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
 from nadi.cluster.admin.metrics import CountedEngine, Figures
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import CONTROLLER_CONTAINER, Map, container_of
+from nadi.cluster.map import Map, RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
@@ -30,7 +30,6 @@ from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.directory import Directory, Presence
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
-from nadi.cluster.records import Records, RecordWatch, Stored, check_stays
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.retention.rounds import IndexTimes
@@ -44,8 +43,10 @@ from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
 from nadi.observe.health import Component, Status, leaf
 from nadi.runtime import Runtime
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Records, Stored, check_stays
 from nadi.stopping import Ending
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,6 @@ class ClusterNode:
             chunks,
             parts=(),
             owner_of=self.map.store_of,
-            mapping=container_of,
             on_lost=lambda number: self.keeper.lost(number),
         )
         parts.step("the segment store", self.store.close, CLUSTER_BREAK_S)

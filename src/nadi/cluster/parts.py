@@ -12,22 +12,20 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
-from nadi.cluster.records import ContainerRecord, Records, Stored
 from nadi.engines.engine import LogEngine
 from nadi.errors import DamagedStateError, FencedError
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.log import ChainLog
+from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
+from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord, Manifest, Records, Stored
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +38,7 @@ class ClusterParts:
     """
 
     may_be_sealed = False
+    sweeps = False  # an owner that was overtaken without knowing it would delete its successor's: see `admin.janitor`
     looks_for_chunks = False  # that takes long over a network, and whoever reads one learns whether it is there
 
     def __init__(
@@ -65,8 +64,7 @@ class ClusterParts:
         self._lost: FencedError | None = None
         self._log: ChainLog | None = None
         self._prepared: Opened | None = None
-        self._manifests = RecordedManifests(self, records, chunks)
-        self.snapshots = Snapshotter(number, folder, chunks, runtime, self._manifests)
+        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
 
     @property
     def chain(self) -> ChainLog:
@@ -129,7 +127,6 @@ class ClusterParts:
             if metadata is not None:
                 metadata.close()
             raise
-        self._manifests.current = record.snapshot
         took = "container %d: claimed in epoch %d, its log sealed after frame %d"
         log.info(took, self.number, self.epoch, chain.last_sequence)
         return Opened(metadata, chain, state)
@@ -145,6 +142,20 @@ class ClusterParts:
         if record.snapshot is not None:
             await restore(self._chunks, record.snapshot, folder, durable=False)
         return await in_thread(Metadata, folder, self.number, durable=False)
+
+    # --- its record --------------------------------------------------------------------------------------
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        return self.claimed.record.snapshot, []
+
+    async def claim_record(self) -> tuple[Records, int]:
+        return self._records, self.chain.epoch
+
+    def start_after(self, sequence: int) -> ChainStart:
+        return self.chain.start_after(sequence)
+
+    def released(self, start: ChainStart) -> None:
+        self.chain.released(start)
 
     # --- what a folder's parts do, and these need not ----------------------------------------------------
 
@@ -171,40 +182,6 @@ class ClusterParts:
 
     def release_room(self) -> bool:
         return False
-
-
-class RecordedManifests:
-    """The snapshot that counts is the one that the container's record names, and its owner alone can change that.
-
-    Nothing is deleted by a listing: an owner that was overtaken without knowing it would delete its successor's. What
-    is left over, nobody names, and whoever cleans the store finds it.
-    """
-
-    def __init__(self, parts: ClusterParts, records: Records, chunks: ChunkStore) -> None:
-        self.current: Manifest | None = None
-        self._parts, self._records, self._chunks = parts, records, chunks
-
-    async def newest(self) -> tuple[Manifest | None, list[str]]:
-        return self.current, []
-
-    async def put(self, manifest: Manifest, former: Manifest | None, oldest_frame: int) -> Manifest:
-        chain = self._parts.chain
-        manifest = msgspec.structs.replace(manifest, number=former.number + 1 if former is not None else 1)
-        start = chain.start_after(manifest.sequence)
-        await self._records.set_snapshot(self._parts.number, chain.epoch, manifest, start)
-        chain.released(start)
-        self.current = manifest
-        return manifest
-
-    async def renew(self, manifest: Manifest, is_newest: Callable[[], bool]) -> list[str]:
-        await self._records.still_claimed(self._parts.number, self._parts.chain.epoch)
-        return []
-
-    async def delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
-        needed = {part.name for part in manifest.parts}
-        for part in former.parts if former is not None else ():
-            if part.name not in needed:
-                await self._chunks.delete(part.name)
 
 
 def _emptied(folder: Path, state: Path) -> None:

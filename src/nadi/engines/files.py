@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 from zlib import crc32
 
@@ -50,20 +51,28 @@ _PAGE = 1_000
 
 
 class Folder:
-    """root: made if it isn't there. All calls block."""
+    """root: made if it isn't there. is_late: nothing is made before something is written. All calls block."""
 
-    def __init__(self, root: Path, runtime: Runtime) -> None:
+    def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
         self.root, self._runtime = root, runtime
         self._ours = root / OURS
         self._unfinished = self._ours / runtime.unique()
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
-        for folder in (root, self._ours, self._ours / "locks"):
-            _make(folder)
-        with self._locked(self._ours / "lock"):
-            self._clean()
-            self._unfinished.mkdir(mode=0o700)
-            self._held = _opened(self._unfinished / "lock")
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._held, self._making = -1, Lock()
+        if not is_late:
+            self._make()
+
+    def _make(self) -> None:
+        with self._making:
+            if self._held >= 0:
+                return
+            for folder in (self.root, self._ours, self._ours / "locks"):
+                _make(folder)
+            with self._locked(self._ours / "lock"):
+                self._clean()
+                self._unfinished.mkdir(mode=0o700)
+                self._held = _opened(self._unfinished / "lock")
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
         if self._held >= 0:
@@ -92,11 +101,13 @@ class Folder:
     def setting(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
         up, as one that was stopped (SIGSTOP)."""
+        self._make()
         return self._locked(self._ours / "locks" / str(crc32(name.encode()) % _LOCKS))
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
         """A synced file of these bytes, which is gone afterwards unless it was renamed."""
+        self._make()
         path = self._unfinished / self._runtime.unique()
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -199,10 +210,12 @@ def _in_use(path: Path) -> bool:
         os.close(lock)
 
 
-async def open_files(root: Path, runtime: Runtime) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both. UnavailableError: it can't be made or
-    written."""
-    folder = await runtime.in_thread(_in_words, f"open {root}", Folder, root, runtime)
+async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
+    """The engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
+
+    UnavailableError: it can't be made or written.
+    """
+    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
 
@@ -258,7 +271,7 @@ class FileRegistry(_Files):
     async def get(self, name: str) -> Entry | None:
         check_name(name)
         data = await self._in_thread(f"read {name}", _read, self._folder.root / name)
-        return None if data is None else Entry(data[_VERSION_BYTES:], data[:_VERSION_BYTES].decode())
+        return None if data is None else Entry(data[_VERSION_BYTES:], _version_in(data))
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
@@ -325,7 +338,12 @@ def _read(path: Path, position: int = 0, length: int | None = None) -> bytes | N
 
 def _version(path: Path) -> str | None:
     found = _read(path, 0, _VERSION_BYTES)
-    return None if found is None else found.decode()
+    return None if found is None else _version_in(found)
+
+
+def _version_in(data: bytes) -> str:
+    """Of a damaged value too, which can so be replaced."""
+    return data[:_VERSION_BYTES].decode(errors="replace")
 
 
 def _page(files: Iterator[tuple[str, Path]]) -> list[tuple[str, int | None]]:

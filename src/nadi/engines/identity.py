@@ -1,6 +1,6 @@
 """What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all.
 
-    {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000} <checksum>
+    {"cluster": "…", "containers": 8, "format": 2, "created_ms": 1795000000000} <checksum>
 
 A log that isn't in that store has an id of its own, `identity`, written once too, which `cluster.json` names as "log":
 so no server runs with another log, nor with one that was lost and made again. It also says, in `cluster`, whose it is.
@@ -23,9 +23,10 @@ from nadi.engines.proof import PROOF
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.runtime import Runtime
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_CONTAINERS = 8
-_NAME, _KEY = "cluster.json", "keys/tokens"
+NAME, _KEY = "cluster.json", "keys/tokens"
+FOLDER_LOG = "folder"  # the log of a data folder, whose chunks and records are in the store
 MIGRATION = "migration"  # while a store is filled by one, and isn't a cluster's yet
 TURN = "migrating"  # changes while one is under way, whichever way, and stays: see `nadi.migration.migration_lock`
 _LOG_ID, _LOG_OF = "identity", "cluster"  # in a log
@@ -66,11 +67,13 @@ class _Turn(msgspec.Struct):
 async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> Cluster | None:
     """The cluster of this store, None if there is none yet. log_name: see `LogId`; "" is a log in the store.
     InvalidArgumentError: its log has another name. StoreError, UnavailableError: as `open_cluster`."""
-    found = await _got(engine, _NAME, runtime)
+    found = await _got(engine, NAME, runtime)
     if found is None:
         return None
-    cluster = _decoded(found)
+    cluster = decoded(found)
     has = cluster.log.name if cluster.log is not None else ""
+    if has == FOLDER_LOG:
+        raise StoreError("the store is that of a data folder: serve that, with --data, or give a URL of its own")
     if has != log_name:
         raise InvalidArgumentError(
             f"the cluster in this store has its log in {has or 'the store itself'}, which can't be changed, and this "
@@ -99,7 +102,7 @@ async def open_cluster(
         await _make(engine, containers or DEFAULT_CONTAINERS, log, runtime)
         cluster = await known_cluster(engine, log_name, runtime)
         if cluster is None:
-            raise StoreError(f"{_NAME} was stored and isn't there: the store forgets what it has, use another")
+            raise StoreError(f"{NAME} was stored and isn't there: the store forgets what it has, use another")
     if containers is not None and containers != cluster.containers:
         raise InvalidArgumentError(
             f"the cluster in this store has {cluster.containers:,} containers, which can't be changed, and this server "
@@ -119,36 +122,48 @@ def check_count(containers: int | None) -> None:
 async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     """The cluster of this store, for somebody who doesn't serve it. StoreError: there is none, or it was written by
     another version, or the store refuses. UnavailableError: it gives no answer for a long while."""
-    found = await _got(engine, _NAME, runtime)
+    found = await _got(engine, NAME, runtime)
     if found is None:
-        raise StoreError(f"there is no {_NAME} in this store, so no cluster: correct the URL")
-    return _decoded(found)
+        raise StoreError(f"there is no {NAME} in this store, so no cluster: correct the URL")
+    cluster = decoded(found)
+    if cluster.log is not None and cluster.log.name == FOLDER_LOG:
+        raise StoreError("the store is that of a data folder, not of a cluster: correct the URL")
+    return cluster
 
 
-async def named_cluster(engine: LogEngine, cluster: str, containers: int, runtime: Runtime) -> Cluster:
-    """The cluster of this store, made with that id if there is none; its log is in the store. Errors: `patiently`."""
-    new = Cluster(cluster, containers, FORMAT, runtime.now_ms())
-    _, found = await stored_patiently(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
-    return _decoded(found)
+async def read_cluster(engine: LogEngine) -> Cluster | None:
+    """Whose the store is, a data folder's included; None if it is nobody's. StoreError: as `decoded`."""
+    found = await engine.get(NAME)
+    return None if found is None else decoded(bytes(found))
+
+
+async def named_cluster(
+    engine: LogEngine, cluster: str, containers: int, runtime: Runtime, log: LogId | None = None
+) -> Cluster:
+    """The cluster of this store, made with that id if there is none. Errors: `patiently`."""
+    new = Cluster(cluster, containers, FORMAT, runtime.now_ms(), log)
+    _, found = await stored_patiently(engine, NAME, encoded(new), runtime)
+    return decoded(found)
 
 
 async def forget_cluster(engine: LogEngine, runtime: Runtime) -> None:
     """Let the store be no cluster's: no server can start. Errors: `patiently`."""
-    await patiently(f"delete {_NAME}", lambda: engine.delete([_NAME]), runtime)
+    await patiently(f"delete {NAME}", lambda: engine.delete([NAME]), runtime)
 
 
 async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
     """StoreError if something is stored there that is no cluster's. Nothing is written."""
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
-    if strangers and await _got(engine, _NAME, runtime) is None:  # otherwise another server has just made it
+    if strangers and await _got(engine, NAME, runtime) is None:  # otherwise another server has just made it
         if await _got(engine, MIGRATION, runtime) is not None:
             raise StoreError(
                 "a migration to this store hasn't ended, so there is no cluster yet: start `nadi migrate` again, or "
                 "remove what is under this URL"
             )
         raise StoreError(
-            f"the object store holds {', '.join(strangers)} and no {_NAME}: it isn't a cluster's, or that was removed. "
-            "Give the cluster a URL of its own, such as s3://bucket/prefix with a prefix that nothing has"
+            f"the object store holds {', '.join(strangers)} and no {NAME}: it isn't a cluster's, or that was removed. "
+            "Give each cluster, and each data folder, a URL of its own, such as s3://bucket/prefix with a prefix that "
+            "nothing has"
         )
 
 
@@ -164,7 +179,7 @@ async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime:
     await refuse_strangers(engine, runtime)
     own = None if log is None else LogId(log.name, await _identified(log, runtime))
     new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
-    await stored_patiently(engine, _NAME, line_of(msgspec.json.encode(new)), runtime)
+    await stored_patiently(engine, NAME, encoded(new), runtime)
 
 
 async def _identified(log: OwnLog, runtime: Runtime) -> str:
@@ -210,10 +225,16 @@ async def _strangers(engine: LogEngine) -> list[str]:
     return []
 
 
-def _decoded(data: bytes) -> Cluster:
+def encoded(cluster: Cluster) -> bytes:
+    """As it is stored."""
+    return line_of(msgspec.json.encode(cluster))
+
+
+def decoded(data: bytes) -> Cluster:
+    """What `encoded` was given; StoreError if it is damaged, or written by another version."""
     found = value_of(data)
     if found is None:
-        raise StoreError(f"{_NAME} in the object store is damaged, or isn't one that nadi wrote. Restore it")
+        raise StoreError(f"{NAME} in the object store is damaged, or isn't one that nadi wrote. Restore it")
     try:
         written = msgspec.json.decode(found, type=_Format).format
         if written != FORMAT:
@@ -223,9 +244,9 @@ def _decoded(data: bytes) -> Cluster:
             )
         cluster = msgspec.json.decode(found, type=Cluster)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote: {error}. Restore it") from error
+        raise StoreError(f"{NAME} in the object store isn't one that nadi wrote: {error}. Restore it") from error
     if not cluster.cluster or not 1 <= cluster.containers <= MOST_CONTAINERS:
-        raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote. Restore it")
+        raise StoreError(f"{NAME} in the object store isn't one that nadi wrote. Restore it")
     return cluster
 
 

@@ -3,13 +3,12 @@
 It sets a value in the store again and again, each time anew; whoever comes meanwhile sees that it changes, and is
 refused. One that was killed leaves a value that doesn't change any more: the next one watches it for a while, by its
 own clock, and takes its place. One that stood still for so long, and wakes up, is told so before each step that
-counts. A folder has a lock of the system's besides: see `sources.alone`.
+counts.
 
 Who has done says so in the value, and leaves it there: a store can set a value only if it is still one's own, and can't
 so delete it, and a deletion that comes late would be that of the next one's.
 
-The mark in a store that a migration fills, and that isn't a cluster's yet: written once, and with a checksum, as the
-marks in folders are (`segmentstore.moved`).
+The mark in a store that a migration fills, and that is nobody's yet: written once, and with a checksum.
 """
 
 from __future__ import annotations
@@ -26,14 +25,23 @@ import msgspec
 
 from nadi.engines.engine import Entry, LogEngine, Registry
 from nadi.engines.identity import MIGRATION, TURN, turn_has_ended
+from nadi.engines.lines import line_of, value_of
 from nadi.engines.outcomes import patiently, stored_patiently, was_set_patiently
 from nadi.errors import ConflictError, NadiError, StoreError
 from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore import moved
-from nadi.segmentstore.moved import Incoming
 
 log = logging.getLogger(__name__)
+
+
+class Incoming(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """source: what the data comes from, by an id of its own. url: where that is. containers: how many the target is to
+    have."""
+
+    source: str
+    url: str
+    migration: str
+    containers: int
 
 
 class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,7 +158,7 @@ async def begun(engine: LogEngine, url: str) -> Incoming | None:
 
 async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
     """What fills the store: that one, if nothing did. StoreError: as `begun`."""
-    _, raw = await stored_patiently(engine, MIGRATION, moved.encode(new), REAL)
+    _, raw = await stored_patiently(engine, MIGRATION, line_of(msgspec.json.encode(new)), REAL)
     return _decoded(raw, url)
 
 
@@ -165,11 +173,15 @@ async def clear(engine: LogEngine) -> None:
 
 
 def _decoded(raw: bytes, url: str) -> Incoming:
+    value = value_of(raw)
     try:
-        return moved.decode(raw, Incoming)
-    except ValueError as error:
-        raise StoreError(
-            f"{MIGRATION} in {url} is damaged ({error}): it says what this store is being filled from. If the source "
-            "refuses to start because its data was moved there, let it have that back with `nadi migrate --undo`; then "
-            f"remove all that is in {url}, of which the source has everything, and start the migration again"
-        ) from None
+        if value is not None:
+            return msgspec.json.decode(value, type=Incoming)
+        why = "its checksum doesn't fit"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        why = str(error)
+    raise StoreError(
+        f"{MIGRATION} in {url} is damaged ({why}): it says what this store is being filled from. If the source refuses "
+        "to start because its data was moved there, let it have that back with `nadi migrate --undo`; then remove all "
+        f"that is in {url}, of which the source has everything, and start the migration again"
+    ) from None

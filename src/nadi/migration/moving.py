@@ -9,27 +9,40 @@
 Before 4 the source is served as ever if this ends, and the target can't be opened; once 4 is done, 5 is all that is
 left to do, by whoever starts this again. So there is no moment at which both could be written to.
 
+Each chunk is read, checked against its checksums, and stored under its new name with those that belong to it there.
+What an earlier run has copied is checked instead, and copied again if it isn't whole.
+
 The states of the target's containers, written from those of the source: each record goes to the container of its
 segment, under the segment's new number. Nothing is in a log any more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import lmdb
 import msgspec
+from msgspec.structs import replace
 
-from nadi.errors import ConflictError, DamagedStateError, StoreError, UnavailableError
-from nadi.limits import MIGRATION_LEFT_BYTES, MIGRATION_PASSES, MIGRATION_ROWS, MIGRATION_TRIES
-from nadi.migration.copying import Copier, Progress
-from nadi.migration.ends import Settled, Snapshots, Source, Target
-from nadi.migration.states import Division, States
+from nadi.errors import ConflictError, DamagedDataError, DamagedStateError, NotFoundError, StoreError, UnavailableError
+from nadi.limits import (
+    MIGRATION_COPIES_AT_ONCE,
+    MIGRATION_LEFT_BYTES,
+    MIGRATION_PASSES,
+    MIGRATION_ROWS,
+    MIGRATION_TRIES,
+)
+from nadi.migration.sources import Source
+from nadi.migration.states import Division, Piece, States
+from nadi.migration.targets import Target
 from nadi.runtime import REAL
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.metadata import Metadata
@@ -44,6 +57,125 @@ from nadi.segmentstore.state.stored import (
     unpack_chunk,
     unpack_entry,
 )
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, renamed
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
+from nadi.segmentstore.tier2.records import ContainerRecord
+
+
+class Progress(Protocol):
+    """Who watches. what: in a word or two."""
+
+    def begin(self, what: str, total_bytes: int) -> None: ...
+
+    def done(self, size_bytes: int) -> None: ...
+
+
+class Copier:
+    """From one store of chunks to another. verifies: read back each that was stored.
+
+    copied: the checksums of what the target has, by container and name in the source.
+    """
+
+    def __init__(
+        self, source: ChunkStore, target: ChunkStore, division: Division, progress: Progress, *, verifies: bool = False
+    ) -> None:
+        self.copied: dict[tuple[int, str], bytes] = {}
+        self.bytes = self.stored_bytes = 0
+        self._source, self._target, self._division, self._progress = source, target, division, progress
+        self._verifies = verifies
+        self._former: set[str] = set()  # left by an earlier run, and not looked at yet
+        self._names: set[str] = set()  # that this run or an earlier one has stored
+
+    async def find_former(self) -> None:
+        """Look for what an earlier run has copied."""
+        for number in range(self._division.targets):
+            self._former.update(await self._target.listed(f"container-{number}"))
+        self._names = set(self._former)
+
+    async def copy(self, pieces: Iterable[Piece], what: str, *, complete: bool) -> int:
+        """Copy those that aren't yet; return how many bytes that were. complete: none may be missing.
+
+        Raises:
+            DamagedDataError: bytes of the source are damaged, or gone.
+            StoreError: what was stored is not what is read back.
+            UnavailableError, StorageFullError: source or target fail, or the target is full.
+        """
+        todo = await self._target.runtime.in_thread(self._missing, pieces)  # of millions, perhaps
+        total = sum(piece.length for piece in todo)
+        self._target.check_room(sum(piece.length for piece in todo if piece.new not in self._former))
+        self._progress.begin(what, total)
+        before, waiting = self.bytes, iter(todo)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(MIGRATION_COPIES_AT_ONCE):
+                    group.create_task(self._copy_some(waiting, complete=complete))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return self.bytes - before
+
+    def _missing(self, pieces: Iterable[Piece]) -> list[Piece]:
+        return [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
+
+    async def _copy_some(self, waiting: Iterator[Piece], *, complete: bool) -> None:
+        for piece in waiting:
+            try:
+                checksums = await self._copy(piece)
+            except NotFoundError as error:  # a server has replaced it meanwhile
+                if complete:
+                    raise DamagedDataError(piece.segment, 0, piece.length, str(error)) from error
+                continue
+            self.copied[piece.source, piece.name] = checksums
+            self.bytes += piece.length
+            self._progress.done(piece.length)
+
+    async def _copy(self, piece: Piece) -> bytes:
+        """Return the checksums that it has there."""
+        checksums = renamed(piece.name, piece.new, piece.checksums, piece.length)
+        if piece.new in self._former:
+            self._former.discard(piece.new)
+            if checksums and await self._is_whole(piece, checksums):
+                await self._target.settle(piece.new)
+                return checksums
+        data, damaged = await self._source.read_checked(piece.name, 0, piece.length, piece.checksums)
+        if damaged:
+            offset = damaged[0] * BLOCK_BYTES
+            what = f"chunk {piece.name} is damaged from byte {offset:,} on: see `nadi check`"
+            raise DamagedDataError(piece.segment, offset, min(offset + BLOCK_BYTES, piece.length), what)
+        if not checksums:  # of an earlier version
+            checksums = await self._target.runtime.in_thread(checksums_of, piece.new, [data])
+        described = await self._described(piece, checksums)
+        self._target.check_room(piece.length)
+        await self._target.replace(piece.new, [data, described.encode(piece.new)])
+        self._names.add(piece.new)
+        self.stored_bytes += piece.length
+        if self._verifies and not await self._is_whole(piece, checksums):
+            raise StoreError(f"{piece.new} was stored, and isn't what was stored when it is read: use another store")
+        return checksums
+
+    async def _is_whole(self, piece: Piece, checksums: bytes) -> bool:
+        try:
+            _, damaged = await self._target.read_checked(piece.new, 0, piece.length, checksums)
+            found = await self._target.description(piece.new, piece.length)
+        except NotFoundError:
+            return False
+        return not damaged and found is not None and found.checksums == checksums
+
+    async def _described(self, piece: Piece, checksums: bytes) -> ChunkDescription:
+        """The description that it gets there."""
+        found = await self._source.description(piece.name, piece.length)
+        if found is None:  # of an earlier version, or damaged
+            boundaries = boundaries_of([] if piece.continues else [0], piece.length)
+            held = piece.number, piece.segment, piece.offset, piece.length
+            return ChunkDescription(piece.target, *held, checksums, boundaries)
+        number = self._division.number(piece.source, found.segment_id)
+        return replace(found, container=piece.target, segment_id=number, checksums=checksums)
+
+    async def clean_up(self, kept: Iterable[str]) -> None:
+        """Delete what was copied and isn't needed after all, as a server has replaced it: all but these, by their names
+        in the target."""
+        for name in self._names.difference(kept):
+            await self._target.delete(name)
 
 
 class Report(msgspec.Struct):
@@ -83,7 +215,7 @@ class Migration:
         if left_by not in ("", migration):
             raise StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
         if not left_by:
-            division = Division(source.containers, target.containers, target.mapping)
+            division = Division(source.containers, target.containers)
             copier = Copier(source.chunks, target.chunks, division, self._progress, verifies=self._verifies)
             await copier.find_former()
             if source.is_served or only_ahead:
@@ -103,6 +235,7 @@ class Migration:
     async def _finish(self, migration: str) -> None:
         if await self._source.left_by() != migration:
             raise ConflictError(f"{self._source.url} was taken back meanwhile: nothing is moved. Start this again")
+        await self._source.leave(self._target.url, migration)  # to the end: an earlier run may have been killed
         await self._target.finish()
 
     def _count(self, copier: Copier, began: float) -> None:
@@ -128,7 +261,7 @@ class Migration:
             for left in reversed(range(MIGRATION_TRIES)):
                 folder = Path(tempfile.mkdtemp(dir=scratch))
                 try:
-                    states = await States.fetch(self._source.chunks, await self._source.snapshots(), folder)
+                    states = await States.fetch(self._source.chunks, await self._source.records(), folder)
                     break
                 except SnapshotError:
                     if not left:
@@ -144,7 +277,7 @@ class Migration:
         settled = await source.settle()
         with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
             (Path(scratch) / "from").mkdir()
-            with await self._fetched(settled.snapshots, Path(scratch) / "from") as states:
+            with await self._fetched(settled, Path(scratch) / "from") as states:
                 await copier.copy(states.pieces(division, complete=True), "copying the rest", complete=True)
                 self._progress.begin("writing the states", 0)
                 kept = await self._put_states(states, copier, division, settled, Path(scratch))
@@ -152,20 +285,21 @@ class Migration:
         self._report.paused_s = REAL.monotonic() - began if source.is_served else 0.0
         return kept
 
-    async def _fetched(self, snapshots: Snapshots, folder: Path) -> States:
+    async def _fetched(self, records: Sequence[ContainerRecord], folder: Path) -> States:
         try:
-            return await States.fetch(self._source.chunks, snapshots, folder)
+            return await States.fetch(self._source.chunks, records, folder)
         except SnapshotError as error:  # nobody replaces it now
             raise UnavailableError(f"a snapshot of the source can't be used: {error}") from error
 
     async def _put_states(
-        self, states: States, copier: Copier, division: Division, settled: Settled, scratch: Path
+        self, states: States, copier: Copier, division: Division, settled: Sequence[ContainerRecord], scratch: Path
     ) -> set[str]:
         target = self._target
-        sequence, epoch = max(1, *states.frames), max(1, settled.epoch)
-        folders = await REAL.in_thread(target.states, scratch)
-        divider = Divider(states, division, copier)
-        divided = await REAL.in_thread(divider.write, folders, sequence, durable=target.keeps_states)
+        sequence, epoch = max(1, *states.frames), max(1, *(record.epoch for record in settled))
+        folders = [scratch / f"new-{number}" for number in range(target.containers)]
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+        divided = await REAL.in_thread(Divider(states, division, copier).write, folders, sequence)
         self._report.segments = divided.segments
         for number, folder in enumerate(folders):
             await target.put(number, folder, sequence, epoch)
@@ -196,16 +330,16 @@ class Divider:
         self._containers: dict[tuple[int, int], int] = {}  # of the target, by container and number in the source
         self._chunks: set[str] = set()
 
-    def write(self, folders: list[Path], sequence: int, *, durable: bool) -> Divided:
+    def write(self, folders: list[Path], sequence: int) -> Divided:
         """Write the states into these folders, one for each container, and check them; blocking.
 
-        sequence: the last frame that they reflect. durable: they are to stay where they are.
+        sequence: the last frame that they reflect.
 
         Raises:
             DamagedStateError: a state of the source is damaged.
             StorageFullError, UnavailableError, OSError: a state can't be written.
         """
-        targets = [Metadata(folder, number, durable=durable) for number, folder in enumerate(folders)]
+        targets = [Metadata(folder, number, durable=False) for number, folder in enumerate(folders)]
         try:
             counts = self._written(targets, sequence)
         finally:
@@ -237,7 +371,7 @@ class Divider:
     def _segments(self) -> Placed:
         for source, key, value in self._states.rows("segments"):
             segment, name = ID.unpack(key)[0], decode_segment(value).name
-            container = self._division.container(name)
+            container = container_of(name, self._division.targets)
             self._containers[source, segment] = container
             number = ID.pack(self._division.number(source, segment))
             yield container, ("segments", number, value)

@@ -5,25 +5,27 @@ neither end is opened as a migration opens it.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from nadi.cluster.admin.cluster_view import living, opened, read_records
-from nadi.engines.identity import check_count, known_cluster, refuse_strangers
-from nadi.engines.opening import open_engines
+from nadi.engines.identity import MIGRATION, check_count, read_cluster, refuse_strangers
+from nadi.engines.opening import open_of_chunks
 from nadi.engines.urls import folder_of
-from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
+from nadi.errors import InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
-from nadi.migration.ends import Snapshots
+from nadi.migration.sources import store_of
 from nadi.migration.states import States
+from nadi.migration.targets import check_empty
 from nadi.runtime import REAL
-from nadi.segmentstore import moved
-from nadi.segmentstore.datafolder import TIER2, check_version, find_format
-from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.datafolder import TIER2, check_stays, find
 from nadi.segmentstore.state.stored import EXTENT
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.whereabouts import check_within
+from nadi.segmentstore.tier2.opening import looked_at
+from nadi.segmentstore.tier2.records import ContainerRecord
+from nadi.segmentstore.tier2.records import check_stays as check_record
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,33 +57,32 @@ def _place(url: str) -> tuple[str, Path]:
 
 async def plan_of_folder(folder: Path) -> Plan:
     """DataFolderError: it isn't a data folder, or was moved before. UnavailableError: it can't be read."""
-    check_version(folder)
-    moved.check(folder)
-    check_within(folder, "moved")
-    found = find_format(folder).format
-    if found is None:
-        raise DataFolderError(f"{folder} isn't a data folder: its file `format` is missing")
-    chunks = ChunkStore.in_folder(folder / TIER2)
-    return await _plan(chunks, [(await snapshots.newest(chunks, number))[0] for number in range(found.containers)], ())
+    store = store_of(folder)
+    check_stays(folder, store)
+    with looked_at(folder, REAL) as chunks:
+        try:
+            stored = await chunks.records()
+            records = [(await stored.read(number)).record for number in range(store.containers)]
+            return await _plan(chunks, records, ())
+        finally:
+            await chunks.close()
 
 
 async def plan_of_cluster(url: str, options: dict[str, str]) -> Plan:
     """StoreError: there is no cluster, or it was moved before. UnavailableError: it can't be read."""
     async with opened(url, options) as shared:
         records = await read_records(shared)
-        there = next((record.moved for record in records if record.moved is not None), None)
-        if there is not None:
-            raise StoreError(f"the data of the cluster in {url} was moved to {there.to}")
-        servers = tuple(await living(shared))
-        return await _plan(shared.chunks, [record.snapshot for record in records], servers)
+        return await _plan(shared.chunks, records, tuple(await living(shared)))
 
 
-async def _plan(chunks: ChunkStore, manifests: Snapshots, servers: tuple[str, ...]) -> Plan:
+async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers: tuple[str, ...]) -> Plan:
+    for record in records:
+        check_record(record)
     with (
         tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch,
-        await States.fetch(chunks, manifests, Path(scratch)) as states,
+        await States.fetch(chunks, records, Path(scratch)) as states,
     ):
-        return await REAL.in_thread(_counted, states, len(manifests), servers)
+        return await REAL.in_thread(_counted, states, len(records), servers)
 
 
 def _counted(states: States, containers: int, servers: tuple[str, ...]) -> Plan:
@@ -101,10 +102,10 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
         return False
-    engine, _ = await open_engines(url, REAL, **options)
+    engine, _ = await open_of_chunks(url, REAL, **options)
     try:
-        if await known_cluster(engine, "", REAL) is not None:
-            raise StoreError(f"{url} is the store of a cluster already: give another URL")
+        if await read_cluster(engine) is not None:
+            raise StoreError(f"{url} has an owner already: give another place")
         if await marks.begun(engine, url) is not None:
             return True
         await refuse_strangers(engine, REAL)
@@ -113,18 +114,11 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
         await engine.close()
 
 
-def look_at_folder(folder: Path) -> bool:
-    """Whether a migration to there has begun. DataFolderError: something else is there."""
-    if not folder.exists():
-        return False
-    if moved.incoming(folder) is not None:
-        return True
+async def look_at_folder(folder: Path, tier2: str | None, options: dict[str, str]) -> bool:
+    """Whether a migration to there has begun. DataFolderError, StoreError: something else is there."""
     check_empty(folder)
-    return False
-
-
-def check_empty(folder: Path) -> None:
-    """Raise DataFolderError if a new data folder can't be there."""
-    others = sorted(path.name for path in folder.iterdir() if path.name != "lock")
-    if others:
-        raise DataFolderError(f"{folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")
+    if find(folder).store is not None:
+        raise StoreError(f"{folder} is a data folder already: give an empty one")
+    if tier2 is not None:
+        return await look_at_store(tier2, options, None)
+    return (folder / TIER2 / MIGRATION).exists()

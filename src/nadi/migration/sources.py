@@ -1,48 +1,38 @@
-"""A data folder as the source of a migration: of a server that runs, or of none.
+"""Where the data of a migration is: a data folder, of a server that runs or of none, or the store of a cluster whose
+servers are stopped.
 
-Nothing but its tier 2 is read: the snapshots of its states, and chunks. Of a running server, which is asked over REST
-to hold its writers; of a stopped one's folder, after this process has opened it as a server would, without a door.
-
-A cluster's store as the source of a migration, once its servers are stopped.
-
-This process claims its containers as a server does, and so shuts out one that wakes up late; each is left by a mark in
-its record, which its owner alone can set, and behind which nobody can claim it.
+Nothing but tier 2 is read: the snapshots that the containers' records name, and chunks. A running server is asked over
+REST to hold its writers; what no server has is opened by this process as a server does, without a door. So containers
+of a cluster are claimed, which shuts out a server that wakes up late. A place is left by a mark in its records, behind
+which nobody can claim a container.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
-from nadi.cluster.admin.cluster_view import SharedStore, living, opened, read_records
-from nadi.cluster.map import container_of
+from nadi.cluster.admin.cluster_view import SharedStore, living, opened
 from nadi.cluster.parts import ClusterParts
-from nadi.cluster.records import MovedAway, Records
+from nadi.engines.identity import NAME
+from nadi.engines.opening import open_of_chunks
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
-from nadi.migration.ends import Settled, Snapshots
 from nadi.migration.migration_lock import Turn
 from nadi.observe.migration import HeldContainer, HoldReport
 from nadi.runtime import REAL
-from nadi.segmentstore import moved
-from nadi.segmentstore.datafolder import TIER2, check_version, find_format
-from nadi.segmentstore.holding import Hold
-from nadi.segmentstore.moved import Moved
-from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.datafolder import STORE, TIER2, StoreFile, Tier2, check_version, find
+from nadi.segmentstore.holding import Hold, is_left, leave_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.whereabouts import check_within
+from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
 
-_LOCK = "migrating"
 _LOOK_S = 0.1
 
 
@@ -58,87 +48,116 @@ class Server(Protocol):
     def leave(self, hold: str, to: str, migration: str) -> None: ...
 
 
-class _Folder:
-    """What both have in common. One migration at a time reads a folder."""
+class Source:
+    """Opened as a context; what isn't `left` when that ends is as it was before. id: of what is stored there, wherever
+    that is. is_served: servers may be writing to it until it is settled."""
 
     is_served = False
+    id: str
+    containers: int
+    chunks: ChunkStore
+    stored: Records
+    turn: Turn
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.url = folder, url_of(folder)
-        self.id = ""
+    def __init__(self, url: str) -> None:
+        self.url = url
 
     async def __aenter__(self) -> Self:
-        check_version(self.folder)
-        check_within(self.folder, "moved")
-        found = find_format(self.folder).format
-        if found is None:
-            if (self.folder / "cluster.json").exists():
-                raise DataFolderError(f"{self.folder} is a cluster's store: move it with --from {self.url}")
-            raise DataFolderError(f"{self.folder} isn't a data folder: its file `format` is missing")
-        self.containers = found.containers
-        self._lock = alone(self.folder)
-        try:
-            self.chunks = ChunkStore.in_folder(self.folder / TIER2)
-            self.id = await self.chunks.mark()
-            await self._open()
-        except BaseException:
-            os.close(self._lock)
-            raise
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
         return self
 
-    async def _open(self) -> None:
-        raise NotImplementedError
-
-    async def _close(self) -> None:
-        raise NotImplementedError
-
     async def __aexit__(self, *_: object) -> None:
-        try:
-            await self._close()
-        finally:
-            os.close(self._lock)
+        await self._stack.aclose()
 
-    async def left_by(self) -> str:
-        there = await REAL.in_thread(moved.settled, self.folder)
-        return there.migration if there is not None else ""
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Set what there is to know; `stack` ends it."""
+        raise NotImplementedError
 
     async def refresh(self) -> None:
-        """Nothing: nobody writes here."""
+        """Have tier 2, and the snapshots, have what was written by now, if servers write on."""
 
-    async def snapshots(self) -> Snapshots:
-        return [(await snapshots.newest(self.chunks, number))[0] for number in range(self.containers)]
+    async def records(self) -> list[ContainerRecord]:
+        """Those of all containers now; servers may replace their snapshots at any moment."""
+        return [(await self.stored.read(number)).record for number in range(self.containers)]
+
+    async def left_by(self) -> str:
+        """The id of the migration that has left it, "" if none has."""
+        raise NotImplementedError
+
+    async def settle(self) -> list[ContainerRecord]:
+        """Keep everybody from writing, and have everything in the snapshots and the chunks that these name."""
+        raise NotImplementedError
+
+    async def leave(self, to: str, migration: str) -> None:
+        """Make sure, durably, that no server opens it from now on; may be done again, also by a later run.
+
+        ConflictError, FencedError: others may have written since it was settled, and it isn't left.
+        """
+        raise NotImplementedError
+
+
+class _Folder(Source):
+    """What data folders have in common."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(url_of(folder))
+        self.folder = folder
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._said = store_of(self.folder)
+        self.id, self.containers = self._said.cluster, self._said.containers
+        engine, registry = await open_of_chunks(url := store_url(self.folder, self._said), REAL, **self._said.options)
+        stack.push_async_callback(engine.close)
+        self.stored = Records(registry, REAL, is_alone=not self._said.url)
+        self.turn = await stack.enter_async_context(Turn(registry, self.url))
+        self.chunks = ChunkStore.from_url(url, **self._said.options)
+        stack.push_async_callback(self.chunks.close)
+
+    async def left_by(self) -> str:
+        """As the first container says, which is left first."""
+        moved = (await self.stored.read(0)).record.moved
+        return moved.migration if moved is not None else ""
+
+    async def leave(self, to: str, migration: str) -> None:
+        await self.turn.keep()
+        await leave_folder(self.folder, self.stored, to, migration)
+
+    async def _settled(self, held: list[HeldContainer]) -> list[ContainerRecord]:
+        records = await self.records()
+        for one, record in zip(held, records, strict=True):
+            if one.sequence and (record.snapshot is None or record.snapshot.sequence < one.sequence):
+                raise UnavailableError(f"the snapshot of container {one.number} isn't there: start the migration again")
+        return records
 
 
 class StoppedFolder(_Folder):
     """Of no server; none can start while this is open."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._hold: Hold | None = None
+    _hold: Hold | None = None
 
-    async def _open(self) -> None:
-        if moved.moved(self.folder) is not None:
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await super()._open(stack)
+        if await self.left_by():
             return
-        self._store = SegmentStore(self.folder)
-        await self._store.start()
-        self._hold = Hold(self._store)
+        tier2 = Tier2(self._said.url, self._said.options) if self._said.url else None
+        store = await REAL.in_thread(partial(SegmentStore, self.folder, tier2=tier2))
+        stack.push_async_callback(store.close)
+        await store.start()
+        self._hold = Hold(store)
+        stack.push_async_callback(self._hold.end)
 
-    async def settle(self) -> Settled:
+    async def settle(self) -> list[ContainerRecord]:
         assert self._hold is not None, "it was not left before"
-        held = await self._hold.begin(MIGRATION_PAUSE_MAX_S)
-        return _settled(held, await self.snapshots())
+        return await self._settled(await self._hold.begin(MIGRATION_PAUSE_MAX_S))
 
     async def leave(self, to: str, migration: str) -> None:
-        assert self._hold is not None, "it was not left before"
-        mark = Moved(to, migration, REAL.now_ms())
-        await self._hold.keep(
-            self._hold.id, partial(moved.note_moved, self.folder, mark), partial(moved.may_be_moved, self.folder)
-        )
-
-    async def _close(self) -> None:
-        if self._hold is not None:
-            await self._hold.end()
-            await self._store.close()
+        if self._hold is None or self._hold.is_kept:
+            await super().leave(to, migration)
+        else:
+            leave = partial(super().leave, to, migration)
+            await self._hold.keep(self._hold.id, leave, partial(is_left, self.stored))
 
 
 class ServedFolder(_Folder):
@@ -151,21 +170,23 @@ class ServedFolder(_Folder):
         self._server, self._limit_s = server, limit_s
         self._held: HoldReport | None = None
 
-    async def _open(self) -> None:
-        """Nothing: its server has it open."""
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await super()._open(stack)
+        stack.push_async_callback(self._go_on)
 
     async def refresh(self) -> None:
         await asyncio.to_thread(self._server.refresh)
 
-    async def settle(self) -> Settled:
+    async def settle(self) -> list[ContainerRecord]:
         report = self._held = await asyncio.to_thread(self._server.hold, self._limit_s)
-        if report.mark != self.id:
+        if report.store != self.id:
             raise StoreError(f"the server at that REST address doesn't serve {self.folder}: give its own, with --rest")
-        found = await self.snapshots()
-        return _settled(report.containers, found)
+        return await self._settled(report.containers)
 
     async def leave(self, to: str, migration: str) -> None:
-        assert self._held is not None, "it was settled before"
+        if self._held is None:  # an earlier run has begun to
+            await super().leave(to, migration)
+            return
         try:
             await asyncio.to_thread(self._server.leave, self._held.hold, to, migration)
         except UnavailableError:  # it may have been done all the same
@@ -176,20 +197,21 @@ class ServedFolder(_Folder):
                 await REAL.sleep(_LOOK_S)
         self._held = None
 
-    async def _close(self) -> None:
+    async def _go_on(self) -> None:
         if self._held is not None and not await self.left_by():
-            try:
+            with contextlib.suppress(UnavailableError, ConflictError):  # they go on by themselves, at the limit
                 await asyncio.to_thread(self._server.go_on)
-            except (UnavailableError, ConflictError):
-                return  # they go on by themselves, at the limit
 
 
-def _settled(held: Sequence[HeldContainer], found: Snapshots) -> Settled:
-    """UnavailableError if the newest snapshot that can be read isn't the one that has everything."""
-    for one, snapshot in zip(held, found, strict=True):
-        if one.sequence and (snapshot is None or snapshot.sequence < one.sequence):
-            raise UnavailableError(f"the snapshot of container {one.number} isn't there: start the migration again")
-    return Settled(found, max(one.epoch for one in held))
+def store_of(folder: Path) -> StoreFile:
+    """What a data folder says of its store; DataFolderError if it isn't one."""
+    check_version(folder)
+    found = find(folder).store
+    if found is None and (folder / NAME).exists():
+        raise DataFolderError(f"{folder} is a cluster's store: give its URL, {folder.absolute().as_uri()}")
+    if found is None:
+        raise DataFolderError(f"{folder} isn't a data folder: its file `{STORE}` is missing")
+    return found
 
 
 def url_of(folder: Path) -> str:
@@ -197,63 +219,41 @@ def url_of(folder: Path) -> str:
     return folder.absolute().as_uri()
 
 
-def alone(folder: Path) -> int:
-    """The lock that lets one migration at a time read a data folder, whoever serves it; to be closed. DataFolderError:
-    another has it, or takes one back. It ends with the process that has it."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise DataFolderError(
-            f"the data of {folder} is being moved by another `nadi migrate`, or taken back: wait until that has ended, "
-            "or stop it, then start this one again"
-        ) from None
-    return lock
+def store_url(folder: Path, store: StoreFile) -> str:
+    return store.url or (folder / TIER2).absolute().as_uri()
 
 
-class ClusterStore:
+class ClusterStore(Source):
     """The store of that URL. options: see `open_engines`."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
-        self.url, self._options = url, options
-        self.id, self.is_served = "", False
+        super().__init__(url)
+        self._options = options
         self._me = REAL.unique()[:16]
         self._parts: dict[int, ClusterParts] = {}  # what is claimed, and not left
         self._hold: Hold | None = None
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            self._shared: SharedStore = await stack.enter_async_context(opened(self.url, self._options))
-            cluster = self._shared.cluster
-            if cluster.log is not None:
-                raise InvalidArgumentError(
-                    f"this cluster has its log in {cluster.log.name}, and a migration reads only logs in the store"
-                )
-            self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
-            self._records = Records(self._shared.registry, REAL)
-            self._turn = await stack.enter_async_context(Turn(self._shared.registry, self.url))
-            self._living = await living(self._shared)
-            self.is_served = bool(self._living)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        async with self._stack:
-            await self._give_back()
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._shared: SharedStore = await stack.enter_async_context(opened(self.url, self._options))
+        cluster = self._shared.cluster
+        if cluster.log is not None:
+            raise InvalidArgumentError(
+                f"this cluster has its log in {cluster.log.name}, and a migration reads only logs in the store"
+            )
+        self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
+        self.stored = Records(self._shared.registry, REAL)
+        self.turn = await stack.enter_async_context(Turn(self._shared.registry, self.url))
+        self._living = await living(self._shared)
+        self.is_served = bool(self._living)
+        stack.push_async_callback(self._give_back)
 
     async def left_by(self) -> str:
-        await self._turn.keep()
-        moves = {record.moved.migration if record.moved else "" for record in await read_records(self._shared)}
+        """As all containers say: another server may have claimed one that hadn't been left yet."""
+        await self.turn.keep()
+        moves = {record.moved.migration if record.moved else "" for record in await self.records()}
         return moves.pop() if len(moves) == 1 else ""
 
-    async def refresh(self) -> None:
-        """Nothing: its servers are to be stopped."""
-
-    async def snapshots(self) -> Snapshots:
-        return [record.snapshot for record in await read_records(self._shared)]
-
-    async def settle(self) -> Settled:
+    async def settle(self) -> list[ContainerRecord]:
         if self._living:
             raise ConflictError(
                 f"servers of the cluster run: {', '.join(self._living)}. Stop them all, then start this again. What "
@@ -261,37 +261,33 @@ class ClusterStore:
             )
         scratch = Path(tempfile.mkdtemp(prefix="nadi-migrate-"))
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._store = SegmentStore(
-            scratch, self.containers, chunks=self.chunks, parts=(), mapping=container_of, on_lost=self._lost
-        )
+        self._store = SegmentStore(scratch, self.containers, chunks=self.chunks, parts=(), on_lost=self._lost)
         self._stack.push_async_callback(self._store.close)
         await self._store.start()
         for number in range(self.containers):
-            seen = await self._records.read(number)
+            seen = await self.stored.read(number)
             if seen.record.moved is not None:  # by an earlier run, which was killed then
                 continue
             engine, chunks = self._shared.engine, self.chunks
             folder = scratch / f"container-{number}"
-            parts = ClusterParts(number, folder, self._me, seen, engine, self._records, chunks, REAL)
+            parts = ClusterParts(number, folder, self._me, seen, engine, self.stored, chunks, REAL)
             await self._store.take(parts)
             self._parts[number] = parts
         self._hold = Hold(self._store)
         await self._hold.begin(MIGRATION_PAUSE_MAX_S)
-        records = await read_records(self._shared)
-        return Settled([record.snapshot for record in records], max(record.epoch for record in records))
+        return await self.records()
 
     def _lost(self, number: int) -> None:
         """Another server has claimed it: `leave` will be refused."""
 
     async def leave(self, to: str, migration: str) -> None:
-        for number in range(self.containers):
-            record = (await self._records.read(number)).record
+        for number, record in enumerate(await self.records()):
             if record.moved is None:
                 parts = self._parts.get(number)
                 if parts is None:
                     raise ConflictError(f"container {number} was taken back meanwhile: start this again")
-                await self._turn.keep()
-                await self._records.move_away(number, parts.epoch, MovedAway(to, migration))
+                await self.turn.keep()
+                await self.stored.move_away(number, parts.epoch, MovedAway(to, migration))
             elif record.moved.migration != migration:
                 raise StoreError(f"the data of this cluster was moved to {record.moved.to} meanwhile")
             self._parts.pop(number, None)
@@ -303,4 +299,4 @@ class ClusterStore:
         for number, parts in self._parts.items():
             with contextlib.suppress(NadiError):  # then they wait
                 await self._store.give_up(number)
-                await self._records.release(number, parts.epoch, "")
+                await self.stored.release(number, parts.epoch, "")

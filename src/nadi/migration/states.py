@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from nadi.errors import UnavailableError
-from nadi.segmentstore.hosted import Mapping
+from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.recovery.snapshots import Manifest
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord
 
 _PAGE = 5_000
 _CHUNK = re.compile(r"container-\d+/([0-9a-f]{12,16})/([0-9a-f]{16}-[0-9a-f]{32})")
@@ -32,29 +32,23 @@ _CHUNK = re.compile(r"container-\d+/([0-9a-f]{12,16})/([0-9a-f]{16}-[0-9a-f]{32}
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Of so many source containers among so many target containers. mapping: in which of those a segment is, by its
-    name."""
+    """Of so many source containers among so many target containers."""
 
     sources: int
     targets: int
-    mapping: Mapping
 
     def number(self, source: int, segment: int) -> int:
         """The new number of a segment.
 
-        >>> Division(2, 1, lambda name, count: 0).number(1, 7)
+        >>> Division(2, 1).number(1, 7)
         15
         """
         return segment * self.sources + source
 
-    def container(self, name: str) -> int:
-        """The new container of the segment of that name."""
-        return 0 if self.targets == 1 else self.mapping(name, self.targets)
-
     def chunk(self, target: int, source: int, name: str) -> str:
         """The new name of a chunk, whose unique part stays.
 
-        >>> division = Division(2, 4, lambda name, count: 3)
+        >>> division = Division(2, 4)
         >>> division.chunk(3, 1, "container-1/000000000007/0000000000000400-0123456789abcdef0123456789abcdef")
         'container-3/00000000000f/0000000000000400-0123456789abcdef0123456789abcdef'
         """
@@ -88,18 +82,18 @@ class States:
         self.frames = [metadata.state().sequence for metadata in states.values()]
 
     @classmethod
-    async def fetch(cls, chunks: ChunkStore, manifests: Sequence[Manifest | None], folder: Path) -> Self:
-        """Fetch those of these snapshots into an empty folder; a container without one never held anything.
+    async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
+        """Fetch those of their snapshots into an empty folder; a container without one never held anything.
 
         Raises: as `restore`.
         """
         states: dict[int, Metadata] = {}
         try:
-            for number, manifest in enumerate(manifests):
+            for number, record in enumerate(records):
                 state = folder / f"container-{number}"
                 state.mkdir(mode=0o700)
-                if manifest is not None:
-                    await restore(chunks, manifest, state, durable=False)
+                if record.snapshot is not None:
+                    await restore(chunks, record.snapshot, state, durable=False)
                 states[number] = await chunks.runtime.in_thread(Metadata, state, number, durable=False)
         except BaseException:
             for metadata in states.values():
@@ -155,7 +149,7 @@ class States:
                     raise UnavailableError(f"bytes of segment {name} are still in the log: start the migration again")
                 continue
             chunk, checksums = unpack_chunk(value)
-            target = division.container(name)
+            target = container_of(name, division.targets)
             yield Piece(
                 number,
                 target,

@@ -1,72 +1,78 @@
-"""The two kinds of targets: a store that becomes a cluster's, and a folder that becomes one server's."""
+"""Where the data of a migration goes: a store that becomes a cluster's, or that of a new data folder."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nadi.cluster.map import container_of
-from nadi.cluster.records import first_record, name_of
+from msgspec.structs import replace
+
+from nadi.engines.failures import public
 from nadi.engines.identity import (
     DEFAULT_CONTAINERS,
+    FOLDER_LOG,
     Cluster,
+    LogId,
     check_count,
-    known_cluster,
     named_cluster,
+    read_cluster,
     refuse_strangers,
 )
-from nadi.engines.opening import open_engines
+from nadi.engines.opening import open_of_chunks
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
-from nadi.errors import InvalidArgumentError, StoreError
+from nadi.engines.urls import check_shared
+from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
-from nadi.migration.ends import Source
-from nadi.migration.migration_lock import Turn
-from nadi.migration.planning import check_empty
+from nadi.migration.migration_lock import Incoming, Turn
+from nadi.migration.sources import Source, store_url
 from nadi.runtime import REAL
-from nadi.segmentstore import datafolder, moved
-from nadi.segmentstore.datafolder import TIER2, FolderLock, container_number, find_format, write_format
-from nadi.segmentstore.moved import Incoming
+from nadi.segmentstore import datafolder
+from nadi.segmentstore.datafolder import (
+    FORMAT,
+    LOG,
+    TIER2,
+    FolderLock,
+    StoreFile,
+    Tier2,
+    check_outside,
+    container_folders,
+    find,
+    is_pristine,
+    normal,
+)
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.manifests import ObjectManifests
-from nadi.segmentstore.recovery.snapshots import Manifest
-from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.operations import encode_head
-from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest, Records, first_record
 
-_STATE = "state"
 
+class Target:
+    """Opened as a context. store_url: of the store that is filled. containers: None is what an earlier run began with,
+    or the default."""
 
-class NewCluster:
-    """The store of that URL. options: see `open_engines`. containers: None is what an earlier run began with, or
-    `DEFAULT_CONTAINERS`."""
+    _log: LogId | None = None  # of the store
+    _default = DEFAULT_CONTAINERS
 
-    keeps_states = False
-    mapping = staticmethod(container_of)
-
-    def __init__(self, url: str, options: dict[str, str], containers: int | None) -> None:
+    def __init__(self, url: str, store_url: str, options: dict[str, str], containers: int | None) -> None:
         check_count(containers)
-        self.url, self._options, self._asked = url, options, containers
+        self.url, self._store_url, self._options, self._asked = url, store_url, options, containers
         self.containers, self._id = 0, ""
-        self._cluster: Cluster | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self._engine, self._registry = await open_engines(self.url, REAL, **self._options)
+            self._engine, registry = await open_of_chunks(self._store_url, REAL, **self._options)
             stack.push_async_callback(self._engine.close)
-            self._cluster = await known_cluster(self._engine, "", REAL)
-            if self._cluster is None:
+            self._there: Cluster | None = await patiently("see whose it is", lambda: read_cluster(self._engine), REAL)
+            if self._there is None:
                 if await marks.begun(self._engine, self.url) is None:
                     await refuse_strangers(self._engine, REAL)
-                await prove(self._engine, self._registry, REAL)
-            self._turn = await stack.enter_async_context(Turn(self._registry, self.url))
-            self.chunks = ChunkStore.from_url(self.url, **self._options)
+                await prove(self._engine, registry, REAL)
+            self._turn = await stack.enter_async_context(Turn(registry, self.url))
+            self._records = Records(registry, REAL)
+            self.chunks = ChunkStore.from_url(self._store_url, **self._options)
             self._stack = stack.pop_all()
         return self
 
@@ -74,119 +80,123 @@ class NewCluster:
         await self._stack.aclose()
 
     async def begin(self, source: Source) -> str:
+        """Make sure that nobody opens it until the migration has ended, and return that one's id: a new one, or that of
+        an earlier run.
+
+        StoreError, DataFolderError: something is there already, or another migration is under way.
+        """
         left_by = await source.left_by()
-        if self._cluster is not None:
-            if self._cluster.cluster != left_by:
-                raise StoreError(f"{self.url} is the store of a cluster already: give another URL")
-            self.containers, self._id = self._cluster.containers, left_by
+        if self._there is not None:
+            if self._there.cluster != left_by:
+                raise StoreError(f"{self.url} {self._taken}: give another place")
+            self.containers, self._id = self._there.containers, left_by
             return left_by
         if left_by and await marks.begun(self._engine, self.url) is None:
-            raise _left_before(source)
-        new = Incoming(source.id, source.url, REAL.unique(), self._asked or DEFAULT_CONTAINERS)
+            raise StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
+        new = Incoming(source.id, source.url, REAL.unique(), self._asked or self._default)
         await self._turn.keep()
         found = await marks.begin(self._engine, self.url, new)
-        check_same(found, source, self.url, self._asked)
+        if found.source != source.id:
+            what = f"a migration from {found.url} to {self.url} hasn't ended"
+            raise StoreError(f"{what}: end that one, or give another target")
+        if self._asked not in (None, found.containers):
+            begun = f"this migration was begun with {found.containers:,} containers"
+            raise InvalidArgumentError(f"{begun}: leave --containers out, or give as many")
         self.containers, self._id = found.containers, found.migration
         return self._id
 
-    def states(self, scratch: Path) -> list[Path]:
-        return _emptied([scratch / f"new-{number}" for number in range(self.containers)])
+    @property
+    def _taken(self) -> str:
+        assert self._there is not None
+        is_folders = self._there.log is not None and self._there.log.name == FOLDER_LOG
+        return "is a data folder's already" if is_folders else "is the store of a cluster already"
 
     async def put(self, number: int, state: Path, sequence: int, epoch: int) -> None:
+        """Store the state of a container, which reflects everything up to that frame; its log begins after it, with
+        owners of later epochs."""
         copy = await REAL.in_thread(_compact, state, number)
         base = await snapshots.put_base(self.chunks, number, sequence, copy)
-        record = first_record(epoch, Manifest(snapshots.VERSION, number, 1, sequence, base, ()))
+        record = first_record(epoch, Manifest(number, sequence, base, ()))
         await self._turn.keep()
-        await patiently("set a record", lambda: self._registry.put(name_of(number), record), REAL)
+        await patiently("set a record", lambda: self._records.put(number, record), REAL)
 
     async def finish(self) -> None:
+        """Let servers open it: one atomic step, after which all is done; nothing happens if it was done before."""
         await self._turn.keep()
-        cluster = await named_cluster(self._engine, self._id, self.containers, REAL)
+        cluster = await named_cluster(self._engine, self._id, self.containers, REAL, self._log)
         if cluster.cluster != self._id:
-            raise StoreError(f"another cluster was made in {self.url} meanwhile: give another URL")
+            raise StoreError(f"{self.url} was made another's meanwhile: give another place")
         await marks.clear(self._engine)
 
 
-class NewFolder:
-    """A folder that is empty, or isn't there. containers: as for `NewCluster`, one by default."""
+class NewCluster(Target):
+    """The store of that URL. options: see `open_engines`."""
 
-    keeps_states = True
-    mapping = staticmethod(container_number)
+    def __init__(self, url: str, options: dict[str, str], containers: int | None) -> None:
+        check_shared(url)
+        super().__init__(url, url, options, containers)
 
-    def __init__(self, folder: Path, containers: int | None) -> None:
-        self.folder, self.url, self._asked = folder, folder.absolute().as_uri(), containers
-        self.containers = 0
+
+class NewFolder(Target):
+    """A folder that is empty, or isn't there. tier2: where its store is to be, if not in it."""
+
+    _log = LOG
+    _default = datafolder.DEFAULT_CONTAINERS
+
+    def __init__(self, folder: Path, containers: int | None, tier2: Tier2 | None = None) -> None:
+        if tier2 is not None:
+            check_outside(folder, tier2.url)
+        self.folder = folder
+        self._said = StoreFile(FORMAT, "", 0)
+        if tier2 is not None:
+            self._said = replace(self._said, url=normal(tier2.url), options=public(tier2.options))
+        url, options = folder.absolute().as_uri(), tier2.options if tier2 is not None else {}
+        super().__init__(url, store_url(folder, self._said), options, containers)
 
     async def __aenter__(self) -> Self:
+        check_empty(self.folder)
         self._lock = FolderLock(self.folder)
-        return self
+        try:
+            return await super().__aenter__()
+        except BaseException:
+            self._lock.release()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
         self._lock.release()
 
     async def begin(self, source: Source) -> str:
-        there = moved.incoming(self.folder)
-        if there is None:
-            there = await self._new(source)
-        else:
-            check_same(there, source, str(self.folder), self._asked)
-        self.containers = there.containers
-        self.chunks = ChunkStore.in_folder(self.folder / TIER2)
-        return there.migration
-
-    async def _new(self, source: Source) -> Incoming:
-        left_by, found = await source.left_by(), find_format(self.folder).format
-        if found is not None and left_by:  # an earlier run has come to its end
-            return Incoming(source.id, source.url, left_by, found.containers)
-        if left_by:
-            raise _left_before(source)
-        check_empty(self.folder)
-        new = Incoming(source.id, source.url, REAL.unique(), self._asked or datafolder.DEFAULT_CONTAINERS)
-        await REAL.in_thread(moved.note_incoming, self.folder, new)
-        return new
-
-    def states(self, scratch: Path) -> list[Path]:
-        for path in datafolder.container_folders(self.folder).values():
-            shutil.rmtree(path)
-        return _emptied([self.folder / f"container-{number}" / _STATE for number in range(self.containers)])
-
-    async def put(self, number: int, state: Path, sequence: int, epoch: int) -> None:
-        copy = await REAL.in_thread(_compact, state, number)
-        try:
-            base = await snapshots.put_base(self.chunks, number, sequence, copy)
-        finally:
-            copy.unlink()
-        manifests = ObjectManifests(number, self.chunks)
-        manifest = await manifests.put(Manifest(snapshots.VERSION, number, 0, sequence, base, ()), None, sequence + 1)
-        await manifests.delete_former(None, manifest)
-        await _begin_log(state.with_name("log"), sequence, epoch)
-        await REAL.in_thread(_seal, state)
+        said = find(self.folder).store
+        if said is not None and said.cluster != await source.left_by():
+            raise DataFolderError(f"{self.folder} is a data folder already: give an empty one")
+        return await super().begin(source)
 
     async def finish(self) -> None:
-        await REAL.in_thread(write_format, self.folder, self.containers)
-        await REAL.in_thread(moved.clear_incoming, self.folder)
+        said = replace(self._said, cluster=self._id, containers=self.containers)
+        if find(self.folder).store is None:
+            epochs = tuple([(await self._records.read(number)).record.epoch for number in range(self.containers)])
+            await REAL.in_thread(_make_containers, self.folder, self.containers)
+            await super().finish()  # before the folder says so: a claim begins with what it finds there
+            await REAL.in_thread(replace(said, epochs=epochs if said.url else ()).write, self.folder)
+        else:
+            await super().finish()
 
 
-def check_same(found: Incoming, source: Source, where: str, containers: int | None) -> None:
-    """Raise StoreError if a target is being filled from another source, InvalidArgumentError if it was begun with
-    another number of containers."""
-    if found.source != source.id:
-        raise StoreError(f"a migration from {found.url} to {where} hasn't ended: end that one, or give another target")
-    if containers is not None and containers != found.containers:
-        raise InvalidArgumentError(
-            f"this migration was begun with {found.containers:,} containers: leave --containers out, or give as many"
-        )
+def check_empty(folder: Path) -> None:
+    """Raise DataFolderError if a new data folder can't be there; what a migration leaves in its store is looked at
+    there."""
+    if not folder.exists() or find(folder).store is not None:
+        return
+    new = [path.name for path in container_folders(folder).values() if is_pristine(path)]  # by one that was killed
+    others = sorted({path.name for path in folder.iterdir()} - {"lock", TIER2, *new})
+    if others:
+        raise DataFolderError(f"{folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")
 
 
-def _left_before(source: Source) -> StoreError:
-    return StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
-
-
-def _emptied(folders: list[Path]) -> list[Path]:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)
-    return folders
+def _make_containers(folder: Path, count: int) -> None:
+    for number in range(count):
+        (folder / f"container-{number}").mkdir(mode=0o700, exist_ok=True)
 
 
 def _compact(state: Path, number: int) -> Path:
@@ -202,22 +212,3 @@ def _compact(state: Path, number: int) -> Path:
     finally:
         os.close(descriptor)
     return copy
-
-
-async def _begin_log(folder: Path, sequence: int, epoch: int) -> None:
-    """A log with one frame that changes nothing: so it shows where it begins, and that its owners follow that epoch."""
-    new = (sequence, epoch)
-    log = await REAL.in_thread(FileLog.open, folder, name=folder.parent.name, complete=new, is_new=True)
-    try:
-        async for _ in log.replay(sequence):
-            raise AssertionError("it is new")
-        await log.append([encode_head([])])
-    finally:
-        await log.close()
-
-
-def _seal(state: Path) -> None:
-    """Vouch for the state, durably."""
-    statecheck.seal(state)
-    for folder in (state.parent, state.parent.parent):
-        disk.sync_folder(folder)

@@ -4,119 +4,123 @@ target since: what was written there isn't in the source.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
-from nadi.cluster.records import ContainerRecord, MovedAway, Records
-from nadi.engines.engine import LogEngine
-from nadi.engines.identity import forget_cluster, known_cluster
-from nadi.engines.opening import open_engines
+from nadi.engines.engine import Registry
+from nadi.engines.identity import forget_cluster, read_cluster
+from nadi.engines.opening import open_engines, open_of_chunks
 from nadi.engines.urls import folder_of
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock as marks
-from nadi.migration.migration_lock import Turn
-from nadi.migration.sources import alone, url_of
+from nadi.migration.migration_lock import Incoming, Turn
+from nadi.migration.sources import store_of, store_url, url_of
 from nadi.runtime import REAL
-from nadi.segmentstore import moved
-from nadi.segmentstore.datafolder import TIER2, FolderLock, find_format
-from nadi.segmentstore.moved import Incoming, Moved
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.datafolder import FolderLock, find
+from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
+
+
+class _Left:
+    """A source, open: its store's records, and its id."""
+
+    def __init__(self, url: str, source: str, registry: Registry, containers: int, *, is_alone: bool) -> None:
+        self.url, self.id, self.containers = url, source, containers
+        self.stored = Records(registry, REAL, is_alone=is_alone)
+
+    async def records(self) -> list[ContainerRecord]:
+        return [(await self.stored.read(number)).record for number in range(self.containers)]
 
 
 async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
     """Let a data folder be served again; return where its data was moved. options: of that store.
 
-    ConflictError: it wasn't moved, servers have used the cluster since, or a migration is under way.
+    ConflictError: it wasn't moved, servers have used the target since, or a migration is under way.
     DataFolderError, StoreError, UnavailableError: folder or store can't be used.
     """
-    only = alone(folder)
+    said = store_of(folder)
+    engine, registry = await open_of_chunks(store_url(folder, said), REAL, **said.options)
     try:
-        lock = FolderLock(folder)
-        try:
-            left = moved.moved(folder)
-            if left is None:
-                raise ConflictError(f"{folder} wasn't moved: nothing is to be taken back")
-            engine, registry = await open_engines(left.to, REAL, **options)
+        left = _Left(url_of(folder), said.cluster, registry, said.containers, is_alone=not said.url)
+        async with Turn(registry, left.url) as turn:
+            lock = FolderLock(folder)
             try:
-                async with Turn(registry, left.to) as turn:
-                    await _close_cluster(folder, left, engine, options, turn)
-                    await REAL.in_thread(moved.clear_moved, folder)
+                to = await _take_back(left, turn, options)
+                epochs = tuple(record.epoch for record in await left.records()) if said.url else ()
+                await REAL.in_thread(replace(said, epochs=epochs, next="", moved_to="", moved_by="").write, folder)
             finally:
-                await engine.close()
-            return left.to
-        finally:
-            lock.release()
+                lock.release()
     finally:
-        os.close(only)
+        await engine.close()
+    return to
 
 
-async def _close_cluster(folder: Path, left: Moved, engine: LogEngine, options: dict[str, str], turn: Turn) -> None:
+async def take_back_cluster(url: str, options: dict[str, str]) -> str:
+    """Let a cluster's store be served again; return where its data was moved. Errors: as `take_back_folder`."""
+    async with opened(url, options) as shared:
+        left = _Left(url, shared.cluster.cluster, shared.registry, shared.cluster.containers, is_alone=False)
+        async with Turn(shared.registry, url) as turn:
+            return await _take_back(left, turn, options)
+
+
+async def _take_back(left: _Left, turn: Turn, options: dict[str, str]) -> str:
+    records = await left.records()
+    numbers = [number for number, record in enumerate(records) if record.moved is not None]
+    there = records[numbers[0]].moved if numbers else None
+    if there is None:
+        raise ConflictError(f"{left.url} wasn't moved: nothing is to be taken back")
+    folder = folder_of(there.to)
+    if folder is not None and find(folder).store is not None:
+        raise ConflictError(
+            f"{folder} has the data, and servers may have used it: move it back from there, to another place, with "
+            f"`nadi migrate {folder} TO`. If you know that nothing of it is needed, remove it, and do this again"
+        )
+    if folder is None or folder.is_dir():  # else it is another machine's, or gone
+        await _close_target(left, there, options)
+    await turn.keep()
+    # the first container last: it says whether a folder is left
+    await _open_again(left.stored, records, list(reversed(numbers)))
+    return there.to
+
+
+async def _close_target(left: _Left, there: MovedAway, options: dict[str, str]) -> None:
     """Make sure that no server can use the cluster that the data was moved to; a migration can go on with it."""
-    cluster = await known_cluster(engine, "", REAL)
-    if cluster is None or cluster.cluster != left.migration:  # it didn't come to that
+    engine, _ = await open_engines(there.to, REAL, **options)
+    try:
+        cluster = await read_cluster(engine)
+    finally:
+        await engine.close()
+    if cluster is None or cluster.cluster != there.migration:  # it didn't come to that
         return
-    async with opened(left.to, options) as shared:
+    async with opened(there.to, options) as shared, Turn(shared.registry, there.to) as turn:
         await turn.keep()
-        await _shut(shared, folder)
-        source = await ChunkStore.in_folder(folder / TIER2).mark()
-        await marks.begin_anew(engine, left.to, Incoming(source, url_of(folder), left.migration, cluster.containers))
+        await _shut(shared, left.url)
+        new = Incoming(left.id, left.url, there.migration, shared.cluster.containers)
+        await marks.begin_anew(shared.engine, there.to, new)
         await turn.keep()
-        await forget_cluster(engine, REAL)
+        await forget_cluster(shared.engine, REAL)
 
 
-async def _shut(shared: SharedStore, folder: Path) -> None:
+async def _shut(shared: SharedStore, source: str) -> None:
     """Let nobody claim its containers any more, unless somebody has."""
     records = await read_records(shared)
     changing = Records(shared.registry, REAL)
     used = ConflictError(
-        "servers have used the cluster that the data was moved to, and what was written there isn't in the folder: "
-        "bring it back with `nadi migrate --from URL --to-data FOLDER`, into another folder. If you know that nothing "
-        f"of it is needed, remove {folder / 'moved'}, and never start the cluster again"
+        "servers have used the cluster that the data was moved to, and what was written there isn't in the source: "
+        "bring it back with `nadi migrate URL FOLDER`, into another folder"
     )
     if any(record.owner for record in records):
         raise used
     shut: list[int] = []
     try:
         for number, record in enumerate(records):
-            await changing.move_away(number, record.epoch, MovedAway(url_of(folder), ""))
+            await changing.move_away(number, record.epoch, MovedAway(source, ""))
             shut.append(number)
     except FencedError as error:  # a server is starting
         await _open_again(changing, records, shut)
         raise used from error
-
-
-async def take_back_cluster(url: str, options: dict[str, str]) -> str:
-    """Let a cluster's store be served again; return where its data was moved.
-
-    ConflictError: it wasn't moved, a folder of this machine has the data, or a migration is under way.
-    DataFolderError, StoreError, UnavailableError: as `take_back_folder`.
-    """
-    async with opened(url, options) as shared, Turn(shared.registry, url) as turn:
-        records = await read_records(shared)
-        left = [number for number, record in enumerate(records) if record.moved is not None]
-        there = records[left[0]].moved if left else None
-        if there is None:
-            raise ConflictError(f"the cluster in {url} wasn't moved: nothing is to be taken back")
-        folder = folder_of(there.to)
-        assert folder is not None, "a cluster is moved to a folder"
-        await turn.keep()
-        if not folder.is_dir():  # of another machine, or gone
-            await _open_again(Records(shared.registry, REAL), records, left)
-            return there.to
-        lock = FolderLock(folder)
-        try:
-            if find_format(folder).own == "" and moved.incoming(folder) is None:
-                raise ConflictError(
-                    f"{folder} has the data, and servers may have used it: move it back from there, to another URL, "
-                    f"with `nadi migrate --data {folder} --to URL`. If you know that nothing of it is needed, remove "
-                    "it, and do this again"
-                )
-            await _open_again(Records(shared.registry, REAL), records, left)
-        finally:
-            lock.release()
-        return there.to
 
 
 async def _open_again(changing: Records, records: Sequence[ContainerRecord], numbers: Sequence[int]) -> None:

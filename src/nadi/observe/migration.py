@@ -6,17 +6,16 @@ import msgspec
 
 
 class HeldContainer(msgspec.Struct, frozen=True):
-    """All that a container was ever told is in tier 2, in the snapshot of that frame. epoch: of its log's owner."""
+    """All that a container was ever told is in tier 2, in the snapshot of that frame."""
 
     number: int
     sequence: int
-    epoch: int
 
 
 class HoldReport(msgspec.Struct, frozen=True):
-    """hold: its id. mark: of the tier 2 that has everything. left_s: until the writers go on by themselves."""
+    """hold: its id. store: the id of the one that has everything. left_s: until the writers go on by themselves."""
 
     hold: str
-    mark: str
+    store: str
     left_s: float
     containers: list[HeldContainer]

@@ -1,8 +1,8 @@
-"""A data folder as a whole: who owns it, what format it has, and keeping others from reading it.
+"""A data folder as a whole: who owns it, what it says of its store, and keeping others from reading it.
 
-`DIR/format` holds the format and the number of containers, under a checksum. Each container's folder has a copy,
-written first, from which it is healed. Tier 2 shows which containers there were: nothing is recreated beside what it
-has of them. Files are for the server's user alone, whatever its umask.
+`DIR/store.json` says which store the folder has, and how many containers; the store's `cluster.json` says the same. If
+the store is in the folder, each is healed from the other. Nothing is recreated beside what there is of containers.
+Files are for the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
-from crc32c import crc32c
+from msgspec.structs import replace
 
 from nadi.defaults import MOST_CONTAINERS
+from nadi.engines.failures import public
+from nadi.engines.files import OURS
+from nadi.engines.identity import FOLDER_LOG, MIGRATION, Cluster, LogId, decoded, encoded
+from nadi.engines.identity import FORMAT as STORE_FORMAT
+from nadi.engines.identity import NAME as IDENTITY
+from nadi.engines.lines import line_of, value_of
+from nadi.engines.urls import folder_of
 from nadi.errors import (
     DamagedStateError,
     DataFolderError,
@@ -28,18 +36,18 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     StorageFullError,
+    StoreError,
 )
-from nadi.naming import container_key
 from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
-ELSEWHERE = "tier2.json"  # says where tier 2 is, if it isn't in the folder: `tier2.whereabouts`
-_FILE = "format"
-_CLUSTER = "cluster.json"  # as `nadi.engines.identity` calls it
+STORE = "store.json"
+_EARLIER = "format"  # the file that said so up to format 5
+LOG = LogId(FOLDER_LOG, "")  # what a data folder's store says of its log
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
@@ -103,91 +111,144 @@ class FolderLock:
             os.close(file)
 
 
-# --- the format --------------------------------------------------------------------------------------
+# --- what it says of its store -----------------------------------------------------------------------
 
 
-class Format(msgspec.Struct, frozen=True):
-    """What the file says."""
+class Tier2(msgspec.Struct, frozen=True):
+    """What a server is told of its tier 2. url: as `engines.urls` takes it. options: of that store, such as `endpoint`;
+    secrets are better in the environment."""
 
-    format: int
-    containers: int
-    crc32c: str = ""
-
-    def checksum(self) -> str:
-        return f"{crc32c(f'nadi-format {self.format} {self.containers}'.encode()):08x}"
+    url: str
+    options: dict[str, str] = {}
 
 
-class FoundFormat(msgspec.Struct, frozen=True):
-    """What was found of a folder's format. own: "" if the file is intact, else what is wrong with it.
+class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `store.json` says. cluster: the store's id. url: "" is in the folder. options: of a store elsewhere, without
+    secrets.
 
-    format: the one that counts, if any can. stale: folders whose copies must be written.
+    epochs: in which the folder has last claimed each container there. next: the nonce of claims that are being made.
+    moved_to: where a migration has moved the data; "" if none has. moved_by: its id.
     """
 
-    own: str
-    format: Format | None
-    stale: list[Path] = []
+    format: int
+    cluster: str
+    containers: int
+    url: str = ""
+    options: dict[str, str] = {}
+    epochs: tuple[int, ...] = ()
+    next: str = ""
+    moved_to: str = ""
+    moved_by: str = ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the folder has claimed a store that isn't in it."""
+        return bool(self.url) and any(self.epochs)
+
+    def write(self, folder: Path) -> None:
+        """Durable when this returns; blocking."""
+        disk.replace_file(folder / STORE, line_of(msgspec.json.encode(self)))
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+class Found(NamedTuple):
+    """store: what counts; None: nothing says it. wrong: what is wrong with `store.json`. heals: what a start writes
+    anew."""
+
+    store: StoreFile | None
+    wrong: str = ""
+    heals: str = ""
     disagree: bool = False
 
 
-def read_format(folder: Path, containers: int | None) -> int:
-    """Return the folder's number of containers; a new folder gets its files, durably; damaged ones are healed.
+def find(folder: Path) -> Found:
+    """Look at what the folder and its own store say; changes nothing."""
+    own, there = _read_own(folder), _read_identity(folder)
+    if isinstance(own, StoreFile):
+        if own.url or own.format != FORMAT:
+            return Found(own)
+        if isinstance(there, Cluster):
+            return Found(own, disagree=replace(there, created_ms=0) != _identity(own))
+        return Found(own, heals=f"`{TIER2}/{IDENTITY}` is {there}: it is written anew")
+    if isinstance(there, Cluster) and there.log == LOG:
+        heals = f"`{STORE}` is {own}: it is written anew, from `{TIER2}/{IDENTITY}`"
+        return Found(StoreFile(FORMAT, there.cluster, there.containers), own, heals)
+    return Found(None, own)
+
+
+def _read_own(folder: Path) -> StoreFile | str:
+    """What the file says, or in a word why it can't be trusted."""
+    try:
+        value = value_of((folder / STORE).read_bytes())
+        if value is None:
+            return "damaged"
+        version = msgspec.json.decode(value, type=_Version).format
+        return msgspec.json.decode(value, type=StoreFile) if version == FORMAT else StoreFile(version, "", 0)
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return "damaged"
+
+
+def _read_identity(folder: Path) -> Cluster | str:
+    try:
+        found = decoded((folder / TIER2 / IDENTITY).read_bytes())
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, StoreError):
+        return "damaged"
+    return found
+
+
+def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
+    """Return what a server goes by that was told `given`; a new folder gets its files, durably; damaged ones are
+    healed. Blocking. unique: the store's id if the folder is new.
 
     Raises:
         DataFolderVersionError: another version wrote it, or nothing says what it is.
-        DataFolderError: it was created with another number of containers, or one of them is missing.
-        InvalidArgumentError: a new folder can't have so many.
+        DataFolderError: it was created with another number of containers, one of them is missing, its store is another
+            one, or its data was moved.
+        InvalidArgumentError: a new folder can't have so many, or it isn't a store's URL.
     """
-    if (folder / _CLUSTER).exists():
+    if (folder / IDENTITY).exists():
         raise DataFolderError(
             f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}` or "
             f"`nadi up --store {folder.absolute().as_uri()}`"
         )
     for path in _no_folders(folder):
         raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
-    found = find_format(folder)
-    if found.format is None:
-        if found.own == "missing" and all(map(is_pristine, container_folders(folder).values())):
-            stored = stored_containers(folder)
-            if not stored and not (folder / ELSEWHERE).exists():
-                count = DEFAULT_CONTAINERS if containers is None else containers
-                if not 1 <= count <= MOST_CONTAINERS:
-                    raise InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {count:,}")
-                return begin(folder, count)
-            has = f"{TIER2} has data of {named(stored)}" if stored else f"{ELSEWHERE} says that there is data elsewhere"
-            what = f"{_FILE} and the containers are gone, and {has}"
-            raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
-        raise DataFolderVersionError(str(folder), found.own, FORMAT)
-    counted = found.format
-    if counted.format != FORMAT:
-        raise DataFolderVersionError(str(folder), counted.format, FORMAT)
-    if found.disagree:
-        raise DataFolderError(
-            f"the files {_FILE} of {folder} and of its containers don't say the same: one of them is of another folder"
+    check_version(folder)
+    found = find(folder)
+    if found.store is None:
+        _check_is_new(folder, found.wrong)
+        store = _chosen(
+            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), given
         )
-    if containers is not None and containers != counted.containers:
+        begin(folder, store)
+        return store
+    check_stays(folder, found.store)
+    if found.disagree:
+        raise DataFolderError(f"{STORE} and {TIER2}/{IDENTITY} in {folder} don't say the same: one is another folder's")
+    if containers is not None and containers != found.store.containers:
         raise DataFolderError(
-            f"the data folder {folder} was made with {counted.containers} containers, which can't be changed: "
+            f"the data folder {folder} was made with {found.store.containers} containers, which can't be changed: "
             "leave --containers out"
         )
-    _check_containers(folder, counted)
-    _heal(folder, found, counted)
-    return counted.containers
-
-
-def find_format(folder: Path) -> FoundFormat:
-    """Look at the file and its copies; changes nothing."""
-    own = _read(folder / _FILE)
-    folders = container_folders(folder)
-    copies = {path: _read(path / _FILE) for path in folders.values()}
-    whole = {copy.containers for copy in copies.values() if isinstance(copy, Format)}
-    if isinstance(own, Format):
-        stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
-        return FoundFormat("", own, stale, bool(whole - {own.containers}))
-    if whole == {len(folders)}:
-        stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
-        newest = max(copy.format for copy in copies.values() if isinstance(copy, Format))
-        return FoundFormat(own, Format(newest, len(folders)), stale)
-    return FoundFormat(own, None)
+    _check_containers(folder, found.store.containers)
+    store = _chosen(folder, found.store, given)
+    try:
+        if store.url != found.store.url:
+            store.write(folder)
+        if not store.url:
+            heal(folder)
+    except OSError as error:
+        if not disk.is_no_room(error):
+            raise
+        log.warning("no room in %s (%s): what is damaged is written anew by a later start", folder, error)
+    return store
 
 
 def check_version(folder: Path) -> None:
@@ -196,36 +257,120 @@ def check_version(folder: Path) -> None:
     Raises:
         DataFolderVersionError: it is one.
     """
-    found = find_format(folder).format
+    found = find(folder).store
+    if found is None and (folder / _EARLIER).exists():
+        raise DataFolderVersionError(str(folder), "5 or lower", FORMAT)
     if found is not None and found.format != FORMAT:
         raise DataFolderVersionError(str(folder), found.format, FORMAT)
 
 
-def renew_format(folder: Path) -> None:
-    """Write what is missing or damaged of the folder's `format` and its copies; blocking. Nothing is done if nothing
-    tells how many containers there are."""
-    found = find_format(folder)
-    if found.format is not None:
-        _heal(folder, found, found.format)
+def check_stays(folder: Path, store: StoreFile) -> None:
+    """Raise DataFolderError if the folder's data was moved elsewhere."""
+    if store.moved_to:
+        raise DataFolderError(
+            f"the data of {folder} was moved to {store.moved_to}: start its server there. If it is to be served from "
+            f"here again, see `nadi migrate --undo {folder}`"
+        )
 
 
-def container_number(segment: str, count: int) -> int:
-    """Return which of `count` containers a segment belongs to, by a hash that ignores epochs and transactions."""
-    return int(crc32c(container_key(segment).encode()) % count)
+def _check_is_new(folder: Path, wrong: str) -> None:
+    if (folder / TIER2 / MIGRATION).exists():
+        raise DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
+    if wrong == "missing" and all(map(is_pristine, container_folders(folder).values())):
+        stored = stored_containers(folder)
+        if not stored:
+            return
+        what = f"{STORE} and the containers are gone, and {TIER2} has data of {named(stored)}"
+        raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
+    raise DataFolderVersionError(str(folder), wrong, FORMAT)
 
 
-def write_format(folder: Path, count: int) -> None:
-    """Recreate the folder's `format` and its copies if nothing is left of them; blocking."""
-    for number in range(count):
-        path = folder / f"container-{number}"
-        path.mkdir(mode=0o700, exist_ok=True)
-        _write(path, count)
-    _write(folder, count)  # last: from here on the folder is in use
+def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
+    """Where the store is to be, for a server that was told `given`."""
+    if store.is_elsewhere:
+        if given is None or normal(given.url) != store.url:
+            raise DataFolderError(
+                f"the data folder {folder} keeps its chunks in {store.url}{f', not in {given.url}' if given else ''}: "
+                f"start it with --tier2 {store.url}, or move it to another folder by `nadi migrate`"
+            )
+    elif given is None:
+        return replace(store, url="", options={}, epochs=(), next="")
+    url = normal(given.url)
+    check_outside(folder, url)
+    if not store.is_elsewhere and has_chunks(folder):
+        raise DataFolderError(
+            f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
+            f"new folder by `nadi migrate {folder} NEW --tier2 {url}`"
+        )
+    return replace(store, url=url, options=public(given.options))
+
+
+def begin(folder: Path, store: StoreFile) -> None:
+    """Make a folder in which nothing is, or what an interrupted `begin` left, one with that store; blocking."""
+    if not 1 <= store.containers <= MOST_CONTAINERS:
+        raise InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
+    for path in container_folders(folder).values():  # left by an interrupted creation
+        path.rmdir()
+    for number in range(store.containers):
+        (folder / f"container-{number}").mkdir(mode=0o700)
+    if not store.url:
+        _write_identity(folder, store)
+    store.write(folder)  # last: from here on the folder is in use
+
+
+def heal(folder: Path) -> None:
+    """Write anew what is missing or damaged of what says which store the folder has; blocking."""
+    found = find(folder)
+    if found.heals and found.store is not None:
+        if found.wrong:
+            found.store.write(folder)
+        else:
+            _write_identity(folder, found.store)
+        log.warning("%s: %s", folder, found.heals)
+
+
+def _write_identity(folder: Path, store: StoreFile) -> None:
+    (folder / TIER2).mkdir(mode=0o700, exist_ok=True)
+    disk.replace_file(folder / TIER2 / IDENTITY, encoded(_identity(store)))
+
+
+def _identity(store: StoreFile) -> Cluster:
+    return Cluster(store.cluster, store.containers, STORE_FORMAT, 0, LOG)
+
+
+def normal(url: str) -> str:
+    """The URL as it is written down and compared.
+
+    >>> normal("s3://bucket/prefix/")
+    's3://bucket/prefix'
+    """
+    folder = folder_of(url)
+    return url.rstrip("/") if folder is None else folder.resolve().as_uri()
+
+
+def check_outside(folder: Path, url: str) -> None:
+    """InvalidArgumentError if that is in the data folder, or around it."""
+    other = folder_of(url)
+    own = folder.resolve()
+    if other is not None and (other.is_relative_to(own) or own.is_relative_to(other)):
+        raise InvalidArgumentError(
+            f"{url} and the data folder {folder} lie in each other: without --tier2 chunks are kept in the folder, and "
+            "elsewhere they need one of their own"
+        )
+
+
+def has_chunks(folder: Path) -> bool:
+    """Whether anything but its name is in the folder's own tier 2."""
+    walk = ((Path(path), files) for path, _, files in os.walk(folder / TIER2))
+    return any(set(files) - {IDENTITY} for path, files in walk if OURS not in path.parts)
+
+
+# --- its containers ----------------------------------------------------------------------------------
 
 
 def is_data_folder(folder: Path) -> bool:
     """Whether anything in the folder shows that it is a data folder."""
-    return (folder / _FILE).exists() or bool(known_containers(folder))
+    return find(folder).store is not None or bool(known_containers(folder)) or (folder / _EARLIER).exists()
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
@@ -256,9 +401,7 @@ def misplaced(folder: Path, count: int) -> list[str]:
     told = [f"{path.name} is a file, and a container's folder has such a name" for path in _no_folders(folder)]
     for number, path in container_folders(folder).items():
         if number >= count:
-            told.append(
-                f"{path.name} is one too many: `{_FILE}` says {count} containers, the last container-{count - 1}"
-            )
+            told.append(f"{path.name} is one too many: `{STORE}` says {count} containers")
     return [f"{what}; move it elsewhere" for what in told]
 
 
@@ -270,74 +413,27 @@ def _no_folders(folder: Path) -> list[Path]:
 
 def check_is_whole(folder: Path) -> None:
     """Raise DataFolderError if it is a container or the tier 2 of a data folder, or lies deeper in one."""
-    if (folder / _FILE).exists() and container_folders(folder):
+    if (folder / STORE).exists() and container_folders(folder):
         return
     path = folder.resolve()
     for above in reversed(path.parents):
         inside = path.relative_to(above).parts[0]
-        is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (_FILE, "lock"))
+        is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (STORE, "lock"))
         if is_container or (inside == TIER2 and stored_containers(above)):
             raise DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
 
 
-def _read(path: Path) -> Format | str:
-    """What the file says, or in a word why it can't be trusted."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Format)
-    except FileNotFoundError:
-        return "missing"
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return "unreadable"
-    if found.crc32c != found.checksum():
-        return "unreadable"
-    return found
-
-
 def is_pristine(container: Path) -> bool:
     """Whether no server has had that folder open, for `begin` was interrupted."""
-    return {path.name for path in container.iterdir()} <= {_FILE, f"{_FILE}.tmp"}
+    return not any(container.iterdir())
 
 
-def _check_containers(folder: Path, found: Format) -> None:
-    for what in misplaced(folder, found.containers):
+def _check_containers(folder: Path, count: int) -> None:
+    for what in misplaced(folder, count):
         raise DataFolderError(f"the data folder {folder} can't be used: {what}")
     there = set(container_folders(folder))
-    if missing := sorted(set(range(found.containers)) - there):
+    if missing := sorted(set(range(count)) - there):
         raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
-
-
-def begin(folder: Path, count: int) -> int:
-    """Make a folder in which nothing is, or what an interrupted `begin` left, one of `count` containers; blocking."""
-    for path in container_folders(folder).values():  # left by an interrupted creation
-        for file in path.iterdir():
-            file.unlink()
-        path.rmdir()
-    write_format(folder, count)
-    return count
-
-
-def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
-    try:
-        for path in found.stale:
-            _write(path, counted.containers)
-        if found.own:
-            _write(folder, counted.containers)
-    except OSError as error:
-        if not disk.is_no_room(error):
-            raise
-        log.warning("no room to recreate %s in %s (%s): that waits for a later start", _FILE, folder, error)
-        return
-    if found.own:
-        log.warning("%s was %s: it was recreated from its copies", folder / _FILE, found.own)
-
-
-def _write(folder: Path, count: int) -> None:
-    disk.replace_file(folder / _FILE, _encoded(count))
-
-
-def _encoded(count: int) -> bytes:
-    said = Format(FORMAT, count)
-    return msgspec.json.encode(msgspec.structs.replace(said, crc32c=said.checksum())) + b"\n"
 
 
 def make_private(folder: Path) -> None:

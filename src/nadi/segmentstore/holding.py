@@ -10,18 +10,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from enum import Enum
+from pathlib import Path
 
-from nadi.errors import ConflictError, DamagedDataError, RequestTimeoutError, UnavailableError
+from msgspec.structs import replace
+
+from nadi.errors import ConflictError, DamagedDataError, NadiError, RequestTimeoutError, UnavailableError
 from nadi.observe.migration import HeldContainer
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.datafolder import find
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.records import MovedAway, Records
 
 log = logging.getLogger(__name__)
+
+
+async def leave_folder(folder: Path, stored: Records, to: str, migration: str) -> None:
+    """Let no server open a data folder any more; may be done again. The first container's record decides.
+
+    UnavailableError, OSError: it is left, or not: see `is_left`.
+    """
+    said = find(folder).store
+    assert said is not None, "a server or a migration has it open"
+    for number in range(said.containers):
+        record = (await stored.read(number)).record
+        if record.moved is None:
+            await stored.move_away(number, record.epoch, MovedAway(to, migration))
+    await REAL.in_thread(replace(said, moved_to=to, moved_by=migration).write, folder)
+
+
+async def is_left(stored: Records) -> bool:
+    """Whether a data folder is left, or might be."""
+    try:
+        return (await stored.read(0)).record.moved is not None
+    except NadiError:
+        return True
 
 
 class _Phase(Enum):
@@ -113,7 +140,7 @@ class Hold:
             raise DamagedDataError(record.name, extent.offset, extent.end, "they can't be moved from the log to tier 2")
         while container.parts.snapshots.sequence < container.state.sequence:
             await container.checkpoints.bring_up_to_date()
-        return HeldContainer(container.number, container.state.sequence, container.log.epoch)
+        return HeldContainer(container.number, container.state.sequence)
 
     def _expire(self) -> None:
         if self._phase is _Phase.HELD:
@@ -128,9 +155,11 @@ class Hold:
         if self._phase is _Phase.HELD:
             await self._let_go()
 
-    async def keep(self, hold: str, leave: Callable[[], None], is_left: Callable[[], bool]) -> None:
-        """Hold them for good. hold: the id of the hold, which must still be on. leave: makes sure, in a thread, that no
-        other server opens this data from now on. is_left: whether it did, or may have, though it failed: then they are
+    async def keep(
+        self, hold: str, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Hold them for good. hold: the id of the hold, which must still be on. leave: makes sure that no other server
+        opens this data from now on. is_left: whether it did, or may have, though it failed: then they are
         held for good all the same, and go on only if nothing has been done. It is carried out though its caller goes.
 
         ConflictError: they aren't held, or go on already.
@@ -142,11 +171,11 @@ class Hold:
         self._ending = asyncio.ensure_future(self._leave(leave, is_left))
         await asyncio.shield(self._ending)
 
-    async def _leave(self, leave: Callable[[], None], is_left: Callable[[], bool]) -> None:
+    async def _leave(self, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]) -> None:
         try:
-            await self._runtime.in_thread(leave)
+            await leave()
         except BaseException:
-            if await self._runtime.in_thread(is_left):
+            if await is_left():
                 self._phase = _Phase.KEPT
             else:
                 await self._let_go()

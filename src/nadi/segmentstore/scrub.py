@@ -232,14 +232,10 @@ class Scrub:
             await self._pause(size_bytes, found)
 
         snapshots = container.parts.snapshots
-        before = snapshots.renewed
         damage = await snapshots.verify(pause)
         found.snapshot_bytes += read_bytes
         if damage:
             self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
-        elif snapshots.renewed != before:
-            text = f"one manifest of the snapshot of container {container.number} was stored again: {snapshots.renewed}"
-            self._note_renewal(found, text)
 
     async def _log(self, container: Container, found: ScrubPass) -> None:
         """What a state made of the snapshot needs of the log. Its data is read with the segments."""

@@ -1,15 +1,12 @@
 """The segment store of one data folder: its containers, its tier 2, and the door for clients.
 
-DIR/format                  the folder's format and number of containers (`datafolder`)
+DIR/store.json              which store the folder has, and how many containers (`datafolder`)
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written after the log
 DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
-DIR/container-N/format      a copy of DIR/format
-DIR/moved, DIR/incoming     marks of migrations (`moved`)
 DIR/scrub                   how far the weekly scrub has come
-DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
-DIR/tier2.json              else where they are (`tier2.whereabouts`)
+DIR/tier2/                  the store, unless it is elsewhere: chunks, snapshots of the states, the containers' records
 """
 
 from __future__ import annotations
@@ -29,14 +26,13 @@ from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore import moved
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts, StoreTracing
-from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
+from nadi.segmentstore.datafolder import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
-from nadi.segmentstore.hosted import Hosted, Mapping, Placement
+from nadi.segmentstore.hosted import Hosted, Placement
 from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
@@ -48,7 +44,6 @@ from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import chunks_of
-from nadi.segmentstore.tier2.whereabouts import Tier2
 from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 
@@ -63,7 +58,7 @@ class SegmentStore:
     tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default what
     `tier2` says, and without that a folder beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the parts of the
     containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
-    who has the others. mapping: says which one a segment is in. on_lost: called with the number of a container that
+    who has the others. on_lost: called with the number of a container that
     turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
     set. So it is if tier 2 turns out to be another's.
     """
@@ -77,7 +72,6 @@ class SegmentStore:
         chunks: ChunkStore | None = None,
         parts: Sequence[ContainerParts] | None = None,
         owner_of: Placement = lambda number: "",
-        mapping: Mapping = container_number,
         on_lost: Callable[[int], None] | None = None,
         tier2: Tier2 | None = None,
         log_max_bytes: int = LOG_MAX_BYTES,
@@ -86,10 +80,16 @@ class SegmentStore:
         with explained(folder):
             self._lock = FolderLock(folder)
             try:
-                moved.check(folder)
                 make_private(folder)
-                count = read_format(folder, containers)
-                chunks = chunks or chunks_of(folder, tier2, runtime)
+                if parts is None:
+                    store = open_folder(folder, containers, tier2, runtime.unique())
+                    count, options = store.containers, tier2.options if tier2 is not None else {}
+                    chunks = chunks or chunks_of(folder, store, options, runtime)
+                    self.id = store.cluster
+                else:
+                    assert containers is not None, "who brings the parts knows"
+                    count, self.id = containers, ""
+                    chunks = chunks or ChunkStore.in_folder(folder / TIER2, runtime)
             except BaseException:
                 self._lock.release()
                 raise
@@ -104,7 +104,7 @@ class SegmentStore:
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
-        self._hosted = Hosted(count, map(self._container, parts), owner_of, mapping)
+        self._hosted = Hosted(count, map(self._container, parts), owner_of)
         self.container_of = self._hosted.container_of
         if traces.active is not None:
             tracing = StoreTracing(traces.active)
@@ -379,6 +379,7 @@ class SegmentStore:
                 await writer.stop()
             left = [*self.containers, *self._leaving.values()]  # each may wait some seconds for its log, or tier 2
             await asyncio.gather(*(container.stop() for container in left))
+            await self.chunks.close()
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()
             self._lock.release()

@@ -25,7 +25,7 @@ from nadi.limits import STOP_DOOR_S
 from nadi.observe.health import Component, parent
 from nadi.observe.logs import of_process
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.datafolder import FolderLock, find_format
+from nadi.segmentstore.datafolder import FolderLock, find
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
@@ -145,7 +145,7 @@ def emptied_cache(folder: Path) -> tuple[FolderLock, Path]:
         DataFolderLockedError: another server uses it.
         DataFolderError: it has the data of a server without a cluster; nothing is changed.
     """
-    if find_format(folder).format is not None:
+    if find(folder).store is not None:
         raise DataFolderError(
             f"{folder} has the data of a server without a cluster: give the cache a folder of its own"
         )

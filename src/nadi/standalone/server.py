@@ -24,12 +24,9 @@ from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S
 from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.observe.migration import HoldReport
-from nadi.runtime import REAL
-from nadi.segmentstore import moved
-from nadi.segmentstore.holding import Hold
-from nadi.segmentstore.moved import Moved
+from nadi.segmentstore.datafolder import Tier2
+from nadi.segmentstore.holding import Hold, is_left, leave_folder
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.whereabouts import Tier2, check_within
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 from nadi.stopping import Ending
@@ -138,26 +135,23 @@ class _Leaving:
     `/v1/migration`."""
 
     def __init__(self, folder: Path, store: SegmentStore) -> None:
-        self._folder = folder
-        self._chunks = store.chunks
+        self._folder, self._store = folder, store
         self._hold = Hold(store)
 
     async def refresh(self) -> None:
         await self._hold.refresh()
 
     async def hold(self, limit_s: float) -> HoldReport:
-        check_within(self._folder, "moved")
-        mark = await self._chunks.mark()
         held = await self._hold.begin(limit_s)
-        return HoldReport(self._hold.id, mark, self._hold.left_s, held)
+        return HoldReport(self._hold.id, self._store.id, self._hold.left_s, held)
 
     async def go_on(self) -> None:
         await self._hold.end()
 
     async def leave(self, hold: str, to: str, migration: str) -> None:
-        mark = Moved(to, migration, REAL.now_ms())
-        is_left = partial(moved.may_be_moved, self._folder)
-        await self._hold.keep(hold, partial(moved.note_moved, self._folder, mark), is_left)
+        stored = await self._store.chunks.records()
+        leave = partial(leave_folder, self._folder, stored, to, migration)
+        await self._hold.keep(hold, leave, partial(is_left, stored))
 
     async def stop(self) -> None:
         """Before the server stops: what waits is answered, or refused if the data is elsewhere."""

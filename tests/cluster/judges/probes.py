@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from nadi.client.aio import StreamManager
-from nadi.cluster.map import container_of
 from nadi.naming import segment_name
+from nadi.segmentstore.hosted import container_of
 from tests.cluster.processes.client import Client, put
 from tests.cluster.processes.cluster import Cluster
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nadi.cluster import membership_view as members
-from nadi.cluster.records import Records
 from nadi.engines.opening import open_engines
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
+from nadi.segmentstore.tier2.records import Records
 from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.server import Server

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from nadi.model.framing import frame_events
+from nadi.segmentstore.datafolder import Tier2
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.whereabouts import Tier2
 from tests.segmentstore.harness import Peer, connect
 from tests.support.fake_s3.objects import Object
 from tests.support.fake_s3.server import FakeS3

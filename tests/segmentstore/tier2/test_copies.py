@@ -1,4 +1,4 @@
-"""Moves and claims by copies of a folder, by the wrong folder, and killed halfway: no chunk of anybody's is lost."""
+"""Claims by copies of a folder, by the wrong folder, and killed halfway: no chunk of anybody's is lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from nadi.cli.admin.migrate import _Shown
 from nadi.engines import outcomes
 from nadi.errors import DataFolderError, StoreError, UnavailableError
+from nadi.migration.moving import Migration
+from nadi.migration.sources import StoppedFolder
+from nadi.migration.targets import NewFolder
 from nadi.runtime import REAL
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.datafolder import TIER2, Tier2, has_chunks
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2 import relocation
-from nadi.segmentstore.tier2.whereabouts import Tier2, find, has_chunks
+from nadi.segmentstore.tier2.opening import claim_anew
 from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened, opened_as
 from tests.support.fake_s3.server import FakeS3
 from tests.support.folders import as_a_kill_leaves_it
@@ -32,38 +35,19 @@ async def written(folder: Path) -> None:
 
 
 async def moved_out(folder: Path, fake: FakeS3, url: str = URL) -> None:
-    await relocation.move_out(folder, Tier2(url, fake.config()), REAL, lambda *_: None)
+    """Its data is in a folder of that name then, and its chunks there."""
+    old = folder.with_name(f"{folder.name}-before")
+    await asyncio.to_thread(folder.rename, old)
+    async with StoppedFolder(old) as source, NewFolder(folder, None, Tier2(url, fake.config())) as target:
+        await Migration(source, target, _Shown()).run()
 
 
 async def claimed(folder: Path, fake: FakeS3, url: str = URL) -> None:
-    await relocation.claim_anew(folder, Tier2(url, fake.config()), REAL)
+    await claim_anew(folder, Tier2(url, fake.config()), REAL)
 
 
 async def killed(*_: object) -> None:
     raise UnavailableError("killed")
-
-
-async def test_a_copy_made_while_a_move_was_under_way_doesnt_get_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own chunks are older, and what it doesn't know it would delete."""
-    async with FakeS3() as fake:
-        await written(tmp_path / "a")
-        with monkeypatch.context() as patched:
-            patched.setattr(relocation, "_copy", killed)
-            with pytest.raises(UnavailableError, match="killed"):
-                await moved_out(tmp_path / "a", fake)
-        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
-        await moved_out(tmp_path / "a", fake)
-        async with opened(tmp_path / "a", fake) as (store, peer):
-            await append(peer, 7, 9)
-            await move(store)
-        before = dict(fake.objects.now)
-        with pytest.raises(StoreError, match=r"opened by a copy .* give this one, .* a prefix of its own"):
-            await moved_out(tmp_path / "b", fake)
-        assert fake.objects.now == before
-        async with opened(tmp_path / "a", fake) as (_, peer):
-            assert await peer.read_all(SEGMENT) == expected(9)
 
 
 async def test_a_first_start_that_was_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,27 +74,22 @@ async def test_a_first_start_that_was_killed_is_done_again(tmp_path: Path, monke
             assert await peer.read_all(SEGMENT) == expected(3)
 
 
-async def test_a_claim_of_another_store_that_is_killed_changes_nothing(
+async def test_a_claim_of_another_store_that_is_killed_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server started without --tier2 would take the folder for one that lost its chunks."""
+    """All objects were copied there."""
     async with FakeS3() as fake:
-        await written(tmp_path)
-        await moved_out(tmp_path, fake)
+        await written(tmp_path / "data")
+        await moved_out(tmp_path / "data", fake)
         for key, found in list(fake.objects.now.items()):
             copy = key.replace("chunks/", "copied/", 1)
             await fake.objects.put(copy, found.body, absent=False, etag=None, generation=None)
         with monkeypatch.context() as patched:
             patched.setattr(outcomes, "was_set", killed)
             with pytest.raises(UnavailableError, match="killed"):
-                await claimed(tmp_path, fake, "s3://bucket/copied")
-        with pytest.raises(DataFolderError, match=f"start it with --tier2 {URL}"):
-            async with opened_as(tmp_path, None):
-                pass
-        async with opened(tmp_path, fake) as (_, peer):
-            assert await peer.read_all(SEGMENT) == expected(6)
-        await claimed(tmp_path, fake, "s3://bucket/copied")
-        async with opened(tmp_path, fake, "s3://bucket/copied") as (_, peer):
+                await claimed(tmp_path / "data", fake, "s3://bucket/copied")
+        await claimed(tmp_path / "data", fake, "s3://bucket/copied")
+        async with opened(tmp_path / "data", fake, "s3://bucket/copied") as (_, peer):
             assert await peer.read_all(SEGMENT) == expected(6)
 
 
@@ -132,9 +111,8 @@ async def test_a_folder_with_chunks_of_its_own_claims_none(tmp_path: Path) -> No
         for name in ("a", "b"):
             await written(tmp_path / name)
         await moved_out(tmp_path / "b", fake)
-        with pytest.raises(DataFolderError, match=r"has its chunks in .*: move them by `nadi tier2 move"):
+        with pytest.raises(DataFolderError, match=r"has its chunks in .*: `nadi migrate` moves them"):
             await claimed(tmp_path / "a", fake)
-        assert find(tmp_path / "a") is None
         assert has_chunks(tmp_path / "a")
         async with opened(tmp_path / "b", fake) as (_, peer):
             assert await peer.read_all(SEGMENT) == expected(6)
@@ -144,21 +122,8 @@ async def test_a_folder_that_isnt_there_isnt_claimed(tmp_path: Path) -> None:
     await written(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / TIER2)
     with pytest.raises(StoreError, match="see whether the URL is right"):
-        await relocation.claim_anew(tmp_path / "data", Tier2((tmp_path / "typo").as_uri()), REAL)
+        await claim_anew(tmp_path / "data", Tier2((tmp_path / "typo").as_uri()), REAL)
     assert not (tmp_path / "typo").exists()
-
-
-async def test_only_chunks_are_moved_back_from_a_folder(tmp_path: Path) -> None:
-    """Not the locks of who uses that folder."""
-    await written(tmp_path / "data")
-    before = {path.relative_to(tmp_path) for path in (tmp_path / "data" / TIER2).rglob("*")}
-    there = Tier2((tmp_path / "there").as_uri())
-    await relocation.move_out(tmp_path / "data", there, REAL, lambda *_: None)
-    await relocation.move_back(tmp_path / "data", {}, REAL, lambda *_: None)
-    assert {path.relative_to(tmp_path) for path in (tmp_path / "data" / TIER2).rglob("*")} == before
-    assert not [path for path in (tmp_path / "there" / "container-0").rglob("*") if path.is_file()]
-    async with opened_as(tmp_path / "data", None) as (_, peer):
-        assert await peer.read_all(SEGMENT) == expected(6)
 
 
 async def test_a_claim_that_is_killed_once_the_store_knows_of_it_keeps_nobody_out(
@@ -171,13 +136,13 @@ async def test_a_claim_that_is_killed_once_the_store_knows_of_it_keeps_nobody_ou
         await killed()
 
     async with FakeS3() as fake:
-        await written(tmp_path)
-        await moved_out(tmp_path, fake)
+        await written(tmp_path / "data")
+        await moved_out(tmp_path / "data", fake)
         with monkeypatch.context() as patched:
             patched.setattr(outcomes, "was_set", killed_afterwards)
             with pytest.raises(UnavailableError, match="killed"):
-                await claimed(tmp_path, fake)
-        async with opened(tmp_path, fake) as (_, peer):
+                await claimed(tmp_path / "data", fake)
+        async with opened(tmp_path / "data", fake) as (_, peer):
             assert await peer.read_all(SEGMENT) == expected(6)
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from nadi.engines.identity import open_cluster
 from nadi.engines.opening import open_engines
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.migration.migration_lock import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
+from nadi.segmentstore.datafolder import Tier2, find, has_chunks
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2 import claim
-from nadi.segmentstore.tier2.whereabouts import Tier2, find
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.tier2.elsewhere import (
@@ -46,10 +47,10 @@ async def test_chunks_are_there_and_the_log_is_here(tmp_path: Path) -> None:
             await append(peer, 4, 5)
             assert len(chunks(fake)) == 1
             assert await peer.read_all(SEGMENT) == expected(5)
-        assert not (tmp_path / "tier2").exists()
+        assert not has_chunks(tmp_path)
         async with opened(tmp_path, fake) as (_, peer):
             assert await peer.read_all(SEGMENT) == expected(5)
-        said = (tmp_path / "tier2.json").read_text()
+        said = (tmp_path / "store.json").read_text()
         assert "secret" not in said
         assert fake.endpoint in said
 
@@ -111,18 +112,36 @@ async def test_another_folders_store_is_refused(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize(("name", "said"), [("cluster.json", "a cluster"), ("mine.txt", "holds mine.txt")])
+@pytest.mark.parametrize(("name", "said"), [("cluster.json", "that nadi wrote"), ("mine.txt", "holds mine.txt")])
 async def test_a_store_that_has_something_else_is_refused(tmp_path: Path, name: str, said: str) -> None:
     async with FakeS3() as fake:
         await fake.objects.put(f"chunks/{name}", b"{}", absent=False, etag=None, generation=None)
         assert said in await refused(tmp_path, fake)
 
 
+async def test_a_clusters_store_is_refused(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        engine, _ = await open_engines(URL, REAL, **fake.config())
+        await open_cluster(engine, 2, REAL)
+        assert "is the store of a cluster" in await refused(tmp_path, fake)
+        await engine.close()
+
+
+async def test_a_cluster_refuses_the_store_of_a_data_folder(tmp_path: Path) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake):
+            pass
+        engine, _ = await open_engines(URL, REAL, **fake.config())
+        with pytest.raises(StoreError, match="is that of a data folder"):
+            await open_cluster(engine, None, REAL)
+        await engine.close()
+
+
 async def test_a_migration_that_came_to_nothing_leaves_a_store_free(tmp_path: Path) -> None:
     async with FakeS3() as fake:
         engine, registry = await open_engines(URL, REAL, **fake.config())
         async with Turn(registry, URL):
-            assert "holds migrating" in await refused(tmp_path / "early", fake)
+            pass
         await engine.close()
         async with opened(tmp_path / "late", fake):
             pass
@@ -162,9 +181,9 @@ async def test_a_folder_with_chunks_of_its_own_is_refused(tmp_path: Path) -> Non
         async with open_store(tmp_path, 1) as (store, peer):
             await append(peer, 1, 3)
             await move(store)
-        assert f"`nadi tier2 move {tmp_path} --to {URL}`" in await refused(tmp_path, fake)
+        assert f"`nadi migrate {tmp_path} NEW --tier2 {URL}`" in await refused(tmp_path, fake)
         assert not fake.objects.now
-        assert find(tmp_path) is None
+        assert not (said := find(tmp_path).store) or not said.url
 
 
 async def test_a_folder_around_or_in_the_data_folder_is_refused(tmp_path: Path) -> None:
@@ -184,7 +203,7 @@ async def test_of_two_copies_only_the_last_that_was_opened_writes(tmp_path: Path
             await append(peer, 4, 4)
             await move(store)
             assert "opened by a copy of the data folder" in await refused(tmp_path / "b", fake)
-            (tmp_path / "b" / "tier2.json").write_bytes((tmp_path / "a" / "tier2.json").read_bytes())
+            (tmp_path / "b" / "store.json").write_bytes((tmp_path / "a" / "store.json").read_bytes())
             async with opened(tmp_path / "b", fake):  # a copy made while it ran: this one has it now
                 pass
             before = set(chunks(fake))
@@ -279,7 +298,7 @@ async def test_a_start_needs_no_room_to_claim_the_store(tmp_path: Path, monkeypa
     write = disk.write_all
 
     def full(fd: int, data: memoryview, offset: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}").endswith("tier2.json.tmp") and reserved.exists():
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("store.json.tmp") and reserved.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         write(fd, data, offset)
 

@@ -10,17 +10,18 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from nadi.cluster import records
 from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.parts import ClusterParts, RecordedManifests
+from nadi.cluster.parts import ClusterParts
 from nadi.cluster.proxy.active import Active
-from nadi.cluster.records import Records, Stored
 from nadi.controller.state.segments import Segments
 from nadi.controller.transactions.decisions import Transactions
 from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.walk import ChainObjects, Walk
-from nadi.segmentstore.recovery.snapshots import Manifest
+from nadi.segmentstore.container.checkpoints import Checkpoints
+from nadi.segmentstore.recovery.snapshotter import Snapshotter
+from nadi.segmentstore.tier2 import records
+from nadi.segmentstore.tier2.records import Manifest, Records, Stored
 
 from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_append_twice
 
@@ -134,17 +135,21 @@ def knows_only_the_transactions_that_it_began() -> Iterator[None]:
 def releases_the_log_before_the_record_says_so() -> Iterator[None]:
     """Once the snapshot is stored. (To do so when the log is truncated would break nothing: a checkpoint truncates no
     further than to the snapshot that the record has.)"""
-    put = RecordedManifests.put
+    snapshot, let_count = Checkpoints.snapshot, Snapshotter._let_count
+    needed: dict[Any, int] = {}
 
-    async def early(
-        self: RecordedManifests, manifest: Manifest, former: Manifest | None, oldest_frame: int
-    ) -> Manifest:
-        chain = self._parts.chain
+    async def noted(self: Checkpoints) -> None:
+        needed[self._parts.snapshots] = self._opened.state.log_needed()[0] or self.sequence + 1
+        await snapshot(self)
+
+    async def early(self: Snapshotter, manifest: Manifest) -> None:
+        assert isinstance(self._owner, ClusterParts)
+        chain = self._owner.chain
         chain.released(chain.start_after(manifest.sequence))
-        chain.truncate(oldest_frame)
-        return await put(self, manifest, former, oldest_frame)
+        chain.truncate(min(needed.get(self, 1), manifest.sequence + 1))
+        await let_count(self, manifest)
 
-    with mock.patch.object(RecordedManifests, "put", early):
+    with mock.patch.object(Checkpoints, "snapshot", noted), mock.patch.object(Snapshotter, "_let_count", early):
         yield
 
 

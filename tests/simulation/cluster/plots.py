@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from nadi.cluster import records
 from nadi.controller.controller import Controller
 from nadi.errors import NadiError
 from nadi.naming import READER_GROUP_PREFIX
 from nadi.segmentstore.chain.layout import FRAME, Header, Place
 from nadi.segmentstore.chain.layout import name_of as name_in_log
+from nadi.segmentstore.tier2 import records
 from nadi.wire import commands as wire
 
 from ..clients.changing import replacement

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from nadi.cluster.admin.metrics import Moves
-from nadi.cluster.map import CONTROLLER_CONTAINER
-from nadi.cluster.records import ContainerRecord, name_of
-from nadi.cluster.records import _record as decoded
+from nadi.engines.engine import Entry
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
+from nadi.segmentstore.tier2.records import ContainerRecord, name_of
+from nadi.segmentstore.tier2.records import _record as decoded
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
 from ..machine.loop import SimulatedLoop
@@ -98,7 +99,7 @@ class ClusterWorld(World):
     def record(self, number: int) -> ContainerRecord:
         """What the store has of a container."""
         found = self.store.objects.get(name_of(number))
-        return ContainerRecord() if found is None else decoded(number, found.value)
+        return ContainerRecord() if found is None else decoded(number, Entry(found.value, ""))
 
     # --- what needs no network ------------------------------------------------------------------------------
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from crc32c import crc32c
 from obstore.store import MemoryStore
 
+from nadi.engines.engine import Entry
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.runtime import Runtime
+from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
@@ -30,6 +32,7 @@ from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import ObjectPlace
+from nadi.segmentstore.tier2.records import Manifest, Records
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
@@ -151,12 +154,42 @@ class SimulatedChunks(ChunkStore):
         folder = f"{prefix.rstrip('/')}/"
         return {name: len(data) for name, data in sorted(self._objects.items()) if name.startswith(folder)}
 
+    async def records(self) -> Records:
+        return Records(_Registry(self), self.runtime, is_alone=True)
+
     async def rename(self, name: str, new: str) -> None:
         raise NotImplementedError("only a repair renames")
 
     async def delete(self, name: str) -> None:
         await self._faults.step()
         self._objects.pop(name, None)
+
+
+class _Registry:
+    """Of a store of chunks: values are objects of it."""
+
+    def __init__(self, chunks: SimulatedChunks) -> None:
+        self._chunks = chunks
+
+    async def get(self, name: str) -> Entry | None:
+        await self._chunks._faults.step()
+        value = self._chunks._objects.get(name)
+        return None if value is None else Entry(value, str(crc32c(value)))
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        there = self._chunks._objects.get(name)
+        assert version == (None if there is None else str(crc32c(there))), "nobody else is there"
+        return await self.put(name, value)
+
+    async def put(self, name: str, value: bytes) -> str:
+        await self._chunks.put(name, [value])
+        return str(crc32c(value))
+
+    async def list(self, folder: str) -> dict[str, str]:
+        raise NotImplementedError("a folder's server knows its containers")
+
+    async def delete(self, name: str) -> None:
+        await self._chunks.delete(name)
 
 
 class MemoryParts:
@@ -171,10 +204,11 @@ class MemoryParts:
         runtime: Runtime,
     ) -> None:
         self.number = number
-        self.snapshots = Snapshotter(number, folder, chunks, runtime)
+        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self.rebuilt = ""
-        self.looks_for_chunks = True
+        self.looks_for_chunks = self.sweeps = True
         self.may_be_sealed = False
+        self._epoch = 0
         self._folder, self._open_log, self._chunks, self._runtime = folder, open_log, chunks, runtime
         self._metadata: Metadata | None = None
 
@@ -205,7 +239,7 @@ class MemoryParts:
         new = state.with_name("state.new")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        manifest, damaged = await snapshots.newest(self._chunks, self.number)
+        manifest, damaged = await self.newest_snapshot()
         assert not damaged, damaged
         if manifest is not None:
             await restore(self._chunks, manifest, new)
@@ -219,6 +253,21 @@ class MemoryParts:
             self._metadata.close()
         if state_lost:
             shutil.rmtree(self._folder / "state", ignore_errors=True)
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        return await snapshots.newest(self._chunks, self.number)
+
+    async def claim_record(self) -> tuple[Records, int]:
+        records = await self._chunks.records()
+        if not self._epoch:
+            seen = await records.read(self.number)
+            self._epoch = (await records.claim(self.number, "server", seen)).record.epoch
+        return records, self._epoch
+
+    def start_after(self, sequence: int) -> ChainStart:
+        return ChainStart()
+
+    def released(self, start: ChainStart) -> None: ...
 
     def distrust_state(self) -> None:
         raise AssertionError("nothing damages a state here")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from nadi.cluster import records
 from nadi.engines.engine import Entry
 from nadi.errors import StoreError
+from nadi.segmentstore.tier2 import records
 from nadi.wire.fields import Buffer
 
 from .process import Process
@@ -17,7 +17,7 @@ _PAGE = 100
 
 def _epoch(record: bytes) -> int:
     try:
-        return records._record(0, record).epoch
+        return records._record(0, Entry(record, "")).epoch
     except StoreError:  # a test's own
         return 0
 

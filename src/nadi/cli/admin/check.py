@@ -38,7 +38,7 @@ def locked(data: Path, *, changes: bool) -> Iterator[None]:
             raise FileNotFoundError(f"there is no folder {data}")
         check_is_whole(data)
         if not is_data_folder(data):
-            what = "it has neither a `format` file nor containers"
+            what = "it has neither a `store.json` nor containers"
             raise InvalidArgumentError(f"{data} is not a nadi data folder: {what}")
         check_version(data)
         lock = FolderLock(data, changes=changes)

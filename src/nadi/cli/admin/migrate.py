@@ -1,4 +1,4 @@
-"""`nadi migrate`: the data of one server becomes a cluster's, or the other way round."""
+"""`nadi migrate`: everything of a data folder or a cluster's store goes to another place."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import STORE_HELP, StoreOptions, store_options
+from nadi.cli.admin.storing import OPTION_HELP, TIER2_HELP, StoreOptions, store_options
 from nadi.cli.printing import errors_told, say
 from nadi.cli.session import TrustStore
 from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.migration.ends import Source, Target
     from nadi.migration.moving import Report
     from nadi.migration.planning import Plan
-    from nadi.migration.sources import Server
+    from nadi.migration.sources import Server, Source
+    from nadi.migration.targets import Target
     from nadi.observe.migration import HoldReport
 
 _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 
 def migrate(
-    data: Annotated[Path | None, typer.Option(help="Move this data folder, of a server that runs or of none.")] = None,
-    to: Annotated[str | None, typer.Option(help=f"There. {STORE_HELP}")] = None,
-    from_: Annotated[str | None, typer.Option("--from", help="Move the cluster in this store, by its URL.")] = None,
-    to_data: Annotated[Path | None, typer.Option(help="There: a folder that is empty, or isn't there yet.")] = None,
+    from_: Annotated[
+        str, typer.Argument(metavar="FROM", help="A data folder, of a server that runs or of none; or a cluster's URL.")
+    ],
+    to: Annotated[
+        str | None,
+        typer.Argument(metavar="TO", help="A new data folder, or the URL of a new cluster's store (as --store)."),
+    ] = None,
     containers: Annotated[
         int | None,
         typer.Option(
@@ -35,6 +38,10 @@ def migrate(
         ),
     ] = None,
     store_option: StoreOptions = None,
+    tier2: Annotated[str | None, typer.Option(help=f"Of a new data folder. {TIER2_HELP}")] = None,
+    tier2_option: Annotated[
+        list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP)
+    ] = None,
     rest: Annotated[
         str, typer.Option(envvar="NADI_REST", help="The REST address of the server that has the data folder.")
     ] = _REST,
@@ -51,49 +58,48 @@ def migrate(
         typer.Option("--dry-run", help="Only say what there is to move, and whether it can be; nothing is written."),
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let --data, or --from, be served again, if nobody has used the target.")
+        bool, typer.Option("--undo", help="Let FROM be served again, if nobody has used what it was moved to.")
     ] = False,
 ) -> None:
-    """Move a data folder's data to a store, where a cluster serves it, or a cluster's to a data folder.
+    """Move everything of a data folder, or of a cluster's store, to another place of either kind.
 
-    Everything comes along. A running server of a data folder serves on; only at the end are its writers held. Started
-    again, a migration that was interrupted goes on where it was; the source is served until all is complete.
+    A running server of a data folder serves on; only at the end are its writers held. Started again, a migration that
+    was interrupted goes on where it was; the source is served until all is complete.
     """
     import asyncio
 
     from nadi.migration.planning import check_apart
 
     with errors_told(OSError):
-        if (data is None) == (from_ is None):
-            raise InvalidArgumentError("say what to move: --data FOLDER, or --from URL")
-        if data is not None and not data.is_dir():
-            raise FileNotFoundError(f"there is no folder {data}")
+        if not _is_url(from_) and not Path(from_).is_dir():
+            raise FileNotFoundError(f"there is no folder {from_}")
         if undo:
-            given = {"--to": to, "--to-data": to_data, "--ahead": ahead, "--verify": verify, "--dry-run": dry_run}
+            given = {"TO": to, "--ahead": ahead, "--verify": verify, "--dry-run": dry_run, "--tier2": tier2}
             _check_absent({**given, "--containers": containers}, "isn't for --undo")
-            say(asyncio.run(_taken_back(data, from_, store_option)))
+            say(asyncio.run(_taken_back(from_, store_option)))
             return
+        if to is None:
+            raise InvalidArgumentError("say where to: TO is a new data folder, or the URL of a new cluster's store")
+        if _is_url(to):
+            _check_absent({"--tier2": tier2, "--tier2-option": tier2_option}, "is for a new data folder")
+        elif tier2 is None:
+            _check_absent({"--tier2-option": tier2_option}, "has no effect without --tier2")
+        for one in (to, tier2):
+            if one is not None:
+                check_apart(*(place if _is_url(place) else Path(place).absolute().as_uri() for place in (from_, one)))
+        options = store_options(to if _is_url(to) else from_, store_option)
+        there = None if tier2 is None else (tier2, store_options(tier2, tier2_option, "--tier2-option"))
         if dry_run:
             _check_absent({"--ahead": ahead, "--verify": verify}, "isn't for --dry-run")
-        if data is not None:
-            if to is None or to_data is not None:
-                raise InvalidArgumentError("a data folder is moved to a store: give its URL with --to")
-            check_apart(data.absolute().as_uri(), to)
-            if dry_run:
-                say(asyncio.run(_planned_folder(data, to, store_options(to, store_option), containers)))
-                return
-            held = _Held(rest, trust_store)
-            moves = _moved_folder(data, to, store_options(to, store_option), containers, held, _limit_s(pause_limit))
-        else:
-            assert from_ is not None
-            if to_data is None or to is not None:
-                raise InvalidArgumentError("a cluster is moved to a data folder: give it with --to-data")
-            check_apart(from_, to_data.absolute().as_uri())
-            if dry_run:
-                say(asyncio.run(_planned_cluster(from_, store_options(from_, store_option), to_data)))
-                return
-            moves = _moved_cluster(from_, store_options(from_, store_option), to_data, containers)
-        _tell(asyncio.run(_run(*moves, ahead=ahead, verify=verify)), str(to or to_data), to)
+            say(asyncio.run(_planned(from_, to, options, containers, there)))
+            return
+        source = _source(from_, options, _Held(rest, trust_store), _limit_s(pause_limit))
+        target = _target(to, options, containers, there)
+        _tell(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
+
+
+def _is_url(place: str) -> bool:
+    return "://" in place
 
 
 def _limit_s(given: float | None) -> float:
@@ -110,40 +116,41 @@ def _check_absent(given: dict[str, Any], why: str) -> None:
             raise InvalidArgumentError(f"{name} {why}: leave it out")
 
 
-def _moved_folder(
-    data: Path, to: str, options: dict[str, str], containers: int | None, server: Server, limit_s: float
-) -> tuple[Source, Target]:
-    from nadi.migration.sources import ServedFolder, StoppedFolder
-    from nadi.migration.targets import NewCluster
+def _source(place: str, options: dict[str, str], server: Server, limit_s: float) -> Source:
+    from nadi.migration.sources import ClusterStore, ServedFolder, StoppedFolder
     from nadi.segmentstore.datafolder import FolderLock
 
-    target = NewCluster(to, options, containers)
+    if _is_url(place):
+        return ClusterStore(place, options)
     try:
-        FolderLock(data, changes=False).release()
+        FolderLock(Path(place), changes=False).release()
     except DataFolderLockedError:
-        return ServedFolder(data, server, limit_s), target
-    return StoppedFolder(data), target
+        return ServedFolder(Path(place), server, limit_s)
+    return StoppedFolder(Path(place))
 
 
-def _moved_cluster(url: str, options: dict[str, str], to_data: Path, containers: int | None) -> tuple[Source, Target]:
-    from nadi.migration.sources import ClusterStore
-    from nadi.migration.targets import NewFolder
+def _target(
+    place: str, options: dict[str, str], containers: int | None, tier2: tuple[str, dict[str, str]] | None
+) -> Target:
+    from nadi.migration.targets import NewCluster, NewFolder
+    from nadi.segmentstore.datafolder import Tier2
 
-    return ClusterStore(url, options), NewFolder(to_data, containers)
-
-
-async def _planned_folder(data: Path, to: str, options: dict[str, str], containers: int | None) -> str:
-    from nadi.migration.planning import look_at_store, plan_of_folder
-
-    plan = await plan_of_folder(data)
-    return _told(plan, str(data), to, has_begun=await look_at_store(to, options, containers))
+    if _is_url(place):
+        return NewCluster(place, options, containers)
+    return NewFolder(Path(place), containers, Tier2(*tier2) if tier2 is not None else None)
 
 
-async def _planned_cluster(url: str, options: dict[str, str], to_data: Path) -> str:
-    from nadi.migration.planning import look_at_folder, plan_of_cluster
+async def _planned(
+    place: str, to: str, options: dict[str, str], containers: int | None, tier2: tuple[str, dict[str, str]] | None
+) -> str:
+    from nadi.migration import planning
 
-    plan = await plan_of_cluster(url, options)
-    return _told(plan, url, str(to_data), has_begun=look_at_folder(to_data))
+    plan = await (planning.plan_of_cluster(place, options) if _is_url(place) else planning.plan_of_folder(Path(place)))
+    if _is_url(to):
+        has_begun = await planning.look_at_store(to, options, containers)
+    else:
+        has_begun = await planning.look_at_folder(Path(to), *(tier2 or (None, {})))
+    return _told(plan, place, to, has_begun=has_begun)
 
 
 def _told(plan: Plan, what: str, where: str, *, has_begun: bool) -> str:
@@ -159,7 +166,7 @@ def _told(plan: Plan, what: str, where: str, *, has_begun: bool) -> str:
     return "\n".join(told)
 
 
-async def _run(source: Any, target: Any, *, ahead: bool, verify: bool) -> Report:
+async def _run(source: Source, target: Target, *, ahead: bool, verify: bool) -> Report:
     from nadi.migration.moving import Migration
 
     with _Shown() as progress:
@@ -167,19 +174,15 @@ async def _run(source: Any, target: Any, *, ahead: bool, verify: bool) -> Report
             return await Migration(source, target, progress, verifies=verify).run(only_ahead=ahead)
 
 
-async def _taken_back(data: Path | None, url: str | None, given: list[str] | None) -> str:
+async def _taken_back(place: str, given: list[str] | None) -> str:
     from nadi.migration.undoing import take_back_cluster, take_back_folder
-    from nadi.segmentstore import moved
 
-    if data is not None:
-        left = moved.moved(data)
-        options = store_options(left.to, given) if left is not None else {}
-        return f"{data} can be served again; {await take_back_folder(data, options)} can't be"
-    assert url is not None
-    return f"{url} can be served again; {await take_back_cluster(url, store_options(url, given))} can't be"
+    options = store_options(place if _is_url(place) else "", given)
+    to = await (take_back_cluster(place, options) if _is_url(place) else take_back_folder(Path(place), options))
+    return f"{place} can be served again; {to} can't be"
 
 
-def _tell(report: Report, where: str, url: str | None) -> None:
+def _tell(report: Report, where: str, tier2: str | None) -> None:
     rate = report.stored_bytes / max(report.took_s, 1e-3) / 1e6
     say(
         f"copied {report.stored_bytes:,} bytes in {report.took_s:.1f} s ({rate:,.0f} MB/s); "
@@ -192,7 +195,8 @@ def _tell(report: Report, where: str, url: str | None) -> None:
         say(f"moved {report.segments:,} segments")
     if report.paused_s:
         say(f"writers are held since {report.paused_s:.1f} s ago: stop the server, and start the new ones")
-    say(f"start a server with `nadi up {'--store' if url else '--data'} {where}`")
+    more = f" --tier2 {tier2}" if tier2 is not None else ""
+    say(f"start a server with `nadi up {'--store' if _is_url(where) else '--data'} {where}{more}`")
 
 
 class _Held:

@@ -76,11 +76,11 @@ def _plan(reports: list[Report]) -> list[str]:
 def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
-    from nadi.segmentstore.datafolder import known_containers, renew_format
+    from nadi.segmentstore.datafolder import heal, known_containers
 
     with errors_told(OSError):
         if not reports[0].is_refused:
-            renew_format(data)
+            heal(data)
         by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]

@@ -13,10 +13,9 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import CONTROLLER_CONTAINER
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
-from nadi.cluster.records import ContainerRecord, Records, RecordWatch
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
@@ -27,9 +26,11 @@ from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT
 from nadi.observe.cluster import ClusterReport, ContainerReport, DrainReport, ServerReport, SnapshotReport
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain import layout
+from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
 T = TypeVar("T")
 _LOOK_S = CLUSTER_BEAT_S / 2

@@ -30,8 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.cluster import membership_view, records
-from nadi.cluster.records import ContainerRecord, Records
+from nadi.cluster import membership_view
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
 from nadi.engines.proof import PROOF
 from nadi.errors import NadiError, NotFoundError
@@ -41,8 +40,10 @@ from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier2 import records
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
 log = logging.getLogger(__name__)
 _TAIL_BYTES = 64 * 1024  # holds any chunk's description

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from nadi.access.commands import acts_of
 from nadi.client.control.patience import is_cancelled
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
-from nadi.cluster.map import is_record
 from nadi.errors import ClosedError, InvalidArgumentError, NotOwnerError, ProtocolError, UnavailableError
 from nadi.limits import (
     APPEND_SESSIONS_KEPT,
@@ -34,6 +33,7 @@ from nadi.limits import (
     PEER_SILENCE_S,
 )
 from nadi.model.load import SegmentLoad
+from nadi.segmentstore.hosted import is_record
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command

@@ -2,7 +2,7 @@
 
 HDFS has no compare-and-set: a value is a folder, its versions are files in it.
 
-    tier2.json/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
+    containers/0/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
 
 The last is the value. A set renames a new file to the next number, which HDFS refuses if another was faster. Numbers
 only grow: so a set that is late finds its number taken, or makes a file below the last, which nobody looks at, and it

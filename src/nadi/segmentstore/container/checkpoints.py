@@ -98,7 +98,6 @@ class Checkpoints:
         self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
         self._started_at = 0.0
         self._truncation_due = False
-        self._oldest_frame = 0  # with bytes for tier 2, when the checkpoint was taken
 
     async def follow(self, opened: Opened) -> None:
         """Start on the container's parts, once they are open."""
@@ -142,7 +141,6 @@ class Checkpoints:
         self._started_at = self._runtime.monotonic()
         self._parts.take_room()  # if a full disk had no room for it before
         state = self._opened.state
-        self._oldest_frame = state.log_needed()[0] or 0
         if state.sequence == self.sequence:
             self.current_at = self._started_at
             self.truncate_log()
@@ -220,17 +218,11 @@ class Checkpoints:
 
     async def snapshot(self) -> None:
         """Take a snapshot; no commit may be running."""
-        await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes, self._oldest())
-
-    def _oldest(self) -> int:
-        """The oldest frame that the log needs beside this checkpoint, or its snapshot."""
-        return min(self._oldest_frame or self.sequence + 1, self.sequence + 1)
+        await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes)
 
     async def finish(self) -> None:
         """Take the last snapshot and release the log up to it, once all frames are written and `ended`."""
-        snapshots = self._parts.snapshots
-        self._oldest_frame = self._opened.state.log_needed()[0] or 0
-        await snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes, self._oldest())
+        await self._parts.snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes)
         self.truncate_log()
 
     async def inspect_state(self) -> tuple[str, int]:

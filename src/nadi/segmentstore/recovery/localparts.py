@@ -16,17 +16,21 @@ import lmdb
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
-from nadi.segmentstore.recovery import rebuild
+from nadi.segmentstore.chain.log import ChainStart
+from nadi.segmentstore.recovery import rebuild, snapshots
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.operations import encode_head
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.runs import RunFiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest, Records
 
 log = logging.getLogger(__name__)
+_OWNER = "data-folder"
 
 
 class LocalParts:
@@ -44,13 +48,14 @@ class LocalParts:
         runtime: Runtime = REAL,
     ) -> None:
         self.number = number
-        self.snapshots = Snapshotter(number, folder, chunks, runtime)
+        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self.rebuilt = ""
-        self.looks_for_chunks = True
+        self.looks_for_chunks = self.sweeps = True
         self.may_be_sealed = True
         self.is_owned = is_owned
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
         self._state_trusted = False
+        self._epoch = 0  # of its record, once that is claimed
 
     def may_answer(self) -> bool:
         return True
@@ -73,12 +78,30 @@ class LocalParts:
     async def _open(self) -> Opened:
         epoch = 0
         if not self._state_trusted:
+            await self._begin()
             found = await rebuild.sound_state(self._folder, self.number, self._chunks, self._fits)
             self.rebuilt, epoch = found.made or self.rebuilt, found.all_to_epoch
             self.may_be_sealed = True
         opened = await self._open_with(self._folder / rebuild.STATE, all_to_epoch=epoch)
         self._state_trusted = True
         return opened
+
+    async def _begin(self) -> None:
+        """Begin the log of a container that a migration has filled; StoreError if the data was moved elsewhere."""
+        record = await snapshots.begins_log(self._chunks, self._folder, self.number)
+        if record is None or record.snapshot is None:
+            return
+        folder, in_thread, snapshot = self._folder / "log", self._runtime.in_thread, record.snapshot
+        begins = snapshot.sequence, record.start.epoch
+        file_log = await in_thread(FileLog.open, folder, name=folder.parent.name, complete=begins, is_new=True)
+        try:
+            async for _ in file_log.replay(snapshot.sequence):
+                raise AssertionError("it is new")
+            await file_log.append([encode_head([])])  # so it shows where it begins
+        finally:
+            await file_log.close()
+        records, epoch = await self.claim_record()
+        await records.set_snapshot(self.number, epoch, snapshot, self.start_after(snapshot.sequence))
 
     async def _fits(self, state: Path) -> None:
         """Check that the container can be recovered from that state and its log."""
@@ -105,6 +128,28 @@ class LocalParts:
             await file_log.close()
             metadata.close()
             raise
+
+    # --- its record --------------------------------------------------------------------------------------
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        return await snapshots.newest(self._chunks, self.number)
+
+    async def claim_record(self) -> tuple[Records, int]:
+        records = await self._chunks.records()
+        if self._chunks.claim is not None:
+            return records, self._chunks.claim.store.epochs[self.number]
+        if not self._epoch:
+            seen = await records.read_to_change(self.number)
+            self._epoch = (await records.claim(self.number, _OWNER, seen)).record.epoch
+        return records, self._epoch
+
+    def start_after(self, sequence: int) -> ChainStart:
+        """The log is here, and says itself where it begins."""
+        return ChainStart()
+
+    def released(self, start: ChainStart) -> None: ...
+
+    # -----------------------------------------------------------------------------------------------------
 
     def distrust_state(self) -> None:
         self._state_trusted = False

@@ -21,7 +21,7 @@ from nadi.errors import DamagedStateError, UnavailableError
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
+from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.check import STATE_FILE, Examined, Verdict
 from nadi.segmentstore.tier1 import disk
@@ -29,6 +29,7 @@ from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FileHeader, log_file_number
 from nadi.segmentstore.tier1.recovery import UNKNOWN, first_frame, read_headers
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest
 
 log = logging.getLogger(__name__)
 

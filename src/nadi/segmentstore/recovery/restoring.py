@@ -13,12 +13,13 @@ from pathlib import Path
 import lmdb
 
 from nadi.limits import SNAPSHOT_READ_AHEAD, STATE_MAP_BYTES
-from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError, read_part, unpack_changes
+from nadi.segmentstore.recovery.snapshots import SnapshotError, read_part, unpack_changes
 from nadi.segmentstore.state import commit
 from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.checked import TABLES, inspect
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest, Part
 
 log = logging.getLogger(__name__)
 
@@ -117,4 +118,4 @@ def _apply(folder: Path, stored: bytes, durable: bool) -> None:
 def _check(file: Path, manifest: Manifest) -> None:
     inspected = inspect(file, manifest.container)  # made of objects with correct checksums: it crashes nothing
     if inspected.damage:
-        raise SnapshotError(f"snapshot {manifest.number} of container {manifest.container}: {inspected.damage}")
+        raise SnapshotError(f"the snapshot of container {manifest.container}: {inspected.damage}")

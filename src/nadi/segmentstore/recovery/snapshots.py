@@ -2,19 +2,15 @@
 
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
-    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to; and the base
-                                               before, with its deltas, which takes a damaged one's place
-    snapshots/container-N/manifest-<number>-copy   the same, so that no damage to one object costs the snapshot
 
-Objects are written under unique names; the manifest, written last, makes them a snapshot, and the one with the
-highest number that is intact, in either place, counts. Its checksums are those of the objects as stored.
+Objects are written under unique names. The container's record has the manifest, set last: which base, which deltas, and
+the frame that they reach to; and the base before, with its deltas, which takes a damaged one's place. Its checksums are
+those of the objects as stored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -23,15 +19,13 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from nadi.errors import NadiError, NotFoundError
+from nadi.errors import NadiError, NotFoundError, UnavailableError
 from nadi.limits import SNAPSHOT_PART_BYTES
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.commit import Changes
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError, Manifest, Part, check_stays
 
-log = logging.getLogger(__name__)
-
-_CRC = struct.Struct("<I")
 _BLOCK = struct.Struct("<I")
 _BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
 _LEVEL = 1  # of zlib: 200 MB/s, to an eighth of the size
@@ -45,56 +39,14 @@ class SnapshotError(NadiError):
         self.name = name
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True):
-    """One stored object. crc: of its bytes."""
-
-    name: str
-    size_bytes: int
-    crc: int
-
-
-class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot. The state restored from it reflects the log up to `sequence`.
-
-    former_base, former_deltas: the base before, and what was changed since up to this one. With `deltas`, they restore
-    the same state if `base` is damaged.
-    """
-
-    version: int
-    container: int
-    number: int
-    sequence: int
-    base: tuple[Part, ...]
-    deltas: tuple[Part, ...]
-    former_base: tuple[Part, ...] = ()
-    former_deltas: tuple[Part, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.base + self.deltas + self.former_base + self.former_deltas
-
-
-VERSION = 1
-_MANIFEST = re.compile(r".*/manifest-(\d+)(-copy)?")
 _Block = list[tuple[int, bytes, bytes | None]]  # (number of the table, key, value)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
 _decode_block = msgspec.msgpack.Decoder(_Block).decode
 _NUMBERS = {table: number for number, table in enumerate(TABLES)}
 
 
 def folder_of(container: int) -> str:
     return f"snapshots/container-{container}"
-
-
-def manifest_name(container: int, number: int) -> str:
-    return f"{folder_of(container)}/manifest-{number:016d}"
-
-
-def manifest_names(container: int, number: int) -> tuple[str, str]:
-    """Return the two names under which a manifest is stored."""
-    name = manifest_name(container, number)
-    return name, f"{name}-copy"
 
 
 def base_name(container: int, sequence: int, unique: str) -> str:
@@ -186,113 +138,31 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
             await chunks.delete(name)
 
 
-async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
-    """Make the snapshot count, as it does once the first of the two manifests is durable.
-
-    Raises:
-        UnavailableError, StorageFullError: neither is.
-    """
-    first, second = manifest_names(manifest.container, manifest.number)
-    await chunks.put(first, [_stored_form(manifest)])
-    try:
-        await chunks.put(second, [_stored_form(manifest)])
-    except NadiError as error:  # `renew_manifest` tries again, or the next one has two
-        log.warning("%s could not be stored, so its snapshot hangs by one object: %s", second, error)
-
-
-async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
-    """Make sure that a manifest is stored in both its places, storing it again if it isn't; return what was wrong.
-
-    Raises:
-        SnapshotError: it is in neither, and can't be stored.
-        UnavailableError: tier 2 can't be read.
-    """
-    wrong = await wrong_manifests(chunks, manifest)
-    for name, what in wrong.items():
-        try:
-            await chunks.replace(name, [_stored_form(manifest)])
-        except NadiError as error:
-            if len(wrong) == len(manifest_names(manifest.container, manifest.number)):
-                raise SnapshotError(f"{what}, and it can't be stored again: {error}", name) from error
-            log.warning("%s, and can't be stored again: %s", what, error)
-    return list(wrong.values())
-
-
-async def wrong_manifests(chunks: ChunkStore, manifest: Manifest) -> dict[str, str]:
-    """Return what is wrong with a manifest as stored, by the name of the object.
-
-    Raises:
-        UnavailableError: tier 2 can't be read.
-    """
-    wrong = {}
-    expected = _stored_form(manifest)
-    listed = await chunks.listed(folder_of(manifest.container))
-    for name in manifest_names(manifest.container, manifest.number):
-        try:
-            size_bytes = max(listed.get(name, 0), len(expected))  # a longer one isn't what was stored
-            if await _read(chunks, name, size_bytes) != expected:
-                wrong[name] = f"{name} is damaged"
-        except SnapshotError as error:
-            wrong[name] = str(error)
-    return wrong
-
-
-def _stored_form(manifest: Manifest) -> bytes:
-    raw = _encode(manifest)
-    return raw + _CRC.pack(crc32c(raw))
-
-
 # --- reading ---------------------------------------------------------------------------------------
 
 
 async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, list[str]]:
-    """Return the snapshot that counts, and what is wrong with later ones.
+    """Return the snapshot that counts, and what is wrong with the record that names it.
 
     Raises:
         UnavailableError: tier 2 can't be read.
     """
-    damaged: list[str] = []
-    listed = await chunks.listed(folder_of(container))
-    for _, names in sorted(_manifests(listed).items(), reverse=True):
-        wrong = []
-        for name in sorted(names):
-            try:
-                raw = await _read(chunks, name, listed[name]) if listed[name] else b""
-            except SnapshotError as error:
-                wrong.append(str(error))
-                continue
-            manifest = _whole_manifest(raw, container)
-            if manifest is not None:
-                return manifest, damaged
-            wrong.append(f"{name} is damaged")
-        damaged += wrong
-    return None, damaged
-
-
-def _manifests(names: Iterable[str]) -> dict[int, list[str]]:
-    """The names of manifests among these, by number."""
-    found: dict[int, list[str]] = {}
-    for name in names:
-        match = _MANIFEST.fullmatch(name)
-        if match is not None:
-            found.setdefault(int(match[1]), []).append(name)
-    return found
-
-
-async def last_number(chunks: ChunkStore, container: int) -> int:
-    """Return the highest number of any manifest, intact or not; 0 if there is none."""
-    return max(_manifests(await chunks.listed(folder_of(container))), default=0)
-
-
-def _whole_manifest(raw: bytes, container: int) -> Manifest | None:
-    body = raw[: -_CRC.size]
-    if not body or _CRC.pack(crc32c(body)) != raw[-_CRC.size :]:
-        return None
     try:
-        manifest = _decode_manifest(body)
-    except msgspec.DecodeError:
+        return (await (await chunks.records()).read(container)).record.snapshot, []
+    except DamagedRecordError as error:
+        return None, [str(error)]
+
+
+async def begins_log(chunks: ChunkStore, folder: Path, container: int) -> ContainerRecord | None:
+    """Return the record of a container in a folder that a migration has filled: its log begins after the snapshot, and
+    nobody has begun it. None: it isn't so, or the record can't be read. StoreError: its data was moved elsewhere."""
+    try:
+        record = (await (await chunks.records()).read(container)).record
+    except (DamagedRecordError, UnavailableError):  # whoever needs it gets the error
         return None
-    return manifest if manifest.version == VERSION and manifest.container == container else None
+    check_stays(record)
+    has_log = await chunks.runtime.in_thread(lambda: any((folder / "log").glob("log-*.nadi")))
+    return record if record.start.epoch and not has_log else None
 
 
 async def missing(chunks: ChunkStore, manifest: Manifest) -> list[str]:

@@ -16,13 +16,13 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import lmdb
 from msgspec.structs import replace
 
 from nadi.backoff import Backoff
-from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError
+from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
     KIB,
     SNAPSHOT_DELTAS,
@@ -36,16 +36,17 @@ from nadi.limits import (
 )
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
+from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests
-from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
+from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Part, Records, name_of
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,32 @@ class SnapshotPace(NamedTuple):
 PACE = SnapshotPace()
 
 
+class RecordOwner(Protocol):
+    """Whoever has a container, whose record names the snapshot that counts. After a FencedError nothing here is called.
+
+    sweeps: whether what the newest snapshot doesn't name is deleted: not where a later owner's may be among it.
+    """
+
+    sweeps: bool
+
+    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+        """Return the one that counts, and what is wrong with the record.
+
+        Raises:
+            FencedError: the container is another server's.
+            UnavailableError: it can't be read.
+        """
+
+    async def claim_record(self) -> tuple[Records, int]:
+        """Return the records, and the epoch in which the container's is claimed. Raises: as `Records.claim`."""
+
+    def start_after(self, sequence: int) -> ChainStart:
+        """Where the log begins for one who has a snapshot up to that frame."""
+
+    def released(self, start: ChainStart) -> None:
+        """The record says durably that the log begins there."""
+
+
 class Snapshotter:
     """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`.
 
@@ -77,8 +104,8 @@ class Snapshotter:
         container: int,
         folder: Path,
         chunks: ChunkStore,
+        owner: RecordOwner,
         runtime: Runtime = REAL,
-        manifests: Manifests | None = None,
         pace: SnapshotPace | None = None,
     ) -> None:
         self.counts = Counts()  # of its store, once it is open
@@ -95,7 +122,7 @@ class Snapshotter:
         self._folder = folder
         self._chunks = chunks
         self._runtime = runtime
-        self._manifests: Manifests = manifests if manifests is not None else ObjectManifests(container, chunks)
+        self._owner = owner
         self._pace = pace if pace is not None else PACE
         self._fenced_by: FencedError | None = None  # another server's snapshots: nothing of them is changed any more
         self._manifest: Manifest | None = None
@@ -110,7 +137,6 @@ class Snapshotter:
         self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=SNAPSHOT_RETRY_MAX_S)
         self._next_at = 0.0
         self._log_bytes = 0
-        self._oldest_frame = 0  # that the log needs, besides those that the snapshot doesn't reach
 
     @property
     def sequence(self) -> int:
@@ -139,7 +165,7 @@ class Snapshotter:
 
     async def _find(self) -> None:
         try:
-            manifest, damaged = await self._manifests.newest()
+            manifest, damaged = await self._owner.newest_snapshot()
             if manifest is not None:
                 damaged += [f"{name} is missing" for name in await snapshots.missing(self._chunks, manifest)]
         except FencedError as error:
@@ -160,7 +186,7 @@ class Snapshotter:
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
         """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each part's size.
 
-        A damaged snapshot is given up; a damaged manifest is stored again.
+        A damaged snapshot is given up, and so is one whose record is damaged.
 
         Raises:
             FencedError: it is another server's; `on_fenced` was called.
@@ -173,13 +199,14 @@ class Snapshotter:
             for part in manifest.parts:
                 await snapshots.read_part(self._chunks, part)
                 await pause(part.size_bytes)
-            await self._renew_manifest(manifest)
+            await self._check_record()
         except FencedError as error:
             self._fenced(error)
             raise
         except SnapshotError as error:
             newest = self._manifest
-            if newest is manifest or error.name in {part.name for part in newest.parts}:
+            of_record = name_of(self._container)
+            if newest is manifest or error.name in {of_record, *(part.name for part in newest.parts)}:
                 self._give_up(str(error))
             # else it was replaced meanwhile, by what was stored just now
         if not self.damage and not self._is_known:
@@ -187,14 +214,12 @@ class Snapshotter:
             self.on_stored()
         return self.damage
 
-    async def _renew_manifest(self, manifest: Manifest) -> None:
-        """Its content is known here, so if it is damaged it only has to be stored again."""
-        if self._manifest is not manifest:
-            return
-        wrong = await self._manifests.renew(manifest, lambda: self._manifest is manifest)
-        if wrong:
-            self.renewed = "; ".join(wrong)
-            log.warning("container %d: its snapshot has its manifest stored again: %s", self._container, self.renewed)
+    async def _check_record(self) -> None:
+        records, epoch = await self._owner.claim_record()
+        try:
+            await records.still_claimed(self._container, epoch)
+        except DamagedRecordError as error:
+            raise SnapshotError(str(error), error.name) from error
 
     async def _get_to_know(self) -> None:
         """Check the snapshot that was found at the start."""
@@ -247,10 +272,9 @@ class Snapshotter:
         """Make the next snapshot, of all that has changed, come with the next checkpoint."""
         self._next_at = self._runtime.monotonic()
 
-    async def take(self, metadata: Metadata, sequence: int, log_bytes: int, oldest_frame: int) -> None:
-        """Set aside what the next snapshot adds to the last, and have it sent. oldest_frame: see `Manifests.put`."""
+    async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+        """Set aside what the next snapshot adds to the last, and have it sent."""
         self._next_at = self._runtime.monotonic() + self._pace.interval_s
-        self._oldest_frame = oldest_frame
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
@@ -319,7 +343,7 @@ class Snapshotter:
             self.renewed, self.damage = self.damage, ""
         self.on_stored()
         try:
-            await self._manifests.delete_former(former, manifest)
+            await self._delete_former(former, manifest)
         except NadiError as error:  # they are garbage: the next whole one finds them
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
@@ -330,7 +354,7 @@ class Snapshotter:
             self.on_damage(error)
             raise error
         former = self._manifest
-        manifest = Manifest(snapshots.VERSION, self._container, 0, sequence, (), ())
+        manifest = Manifest(self._container, sequence, (), ())
         delta: tuple[Part, ...] = ()
         if former is not None and self._follows:
             delta = (await self._put_unsent(sequence),)
@@ -340,7 +364,8 @@ class Snapshotter:
         except NadiError:
             await snapshots.delete_all(self._chunks, [part.name for part in delta])
             raise
-        manifest = await self._manifests.put(replace(manifest, base=base), former, self._oldest_frame)
+        manifest = replace(manifest, base=base)
+        await self._let_count(manifest)
         self._unsent, self._unsent_bytes, self._follows = {}, 0, True
         self._whole_due, self._is_known = False, True
         return manifest
@@ -349,10 +374,35 @@ class Snapshotter:
         former = self._manifest
         assert former is not None, "a delta follows a base"
         deltas = (*former.deltas, await self._put_unsent(sequence))
-        manifest = replace(former, number=0, sequence=sequence, deltas=deltas)
-        manifest = await self._manifests.put(manifest, former, self._oldest_frame)
+        manifest = replace(former, sequence=sequence, deltas=deltas)
+        await self._let_count(manifest)
         self._unsent, self._unsent_bytes = {}, 0
         return manifest
+
+    async def _let_count(self, manifest: Manifest) -> None:
+        """Have the record name it. If that fails, what only this one names is deleted, where it surely doesn't count;
+        elsewhere nobody names it."""
+        stored, epoch = await self._owner.claim_record()
+        start = self._owner.start_after(manifest.sequence)
+        try:
+            await stored.set_snapshot(self._container, epoch, manifest, start)
+        except (UnavailableError, StorageFullError):
+            if stored.is_alone and (await stored.read(self._container)).record.snapshot != manifest:
+                former = self._manifest.parts if self._manifest is not None else ()
+                await snapshots.delete_all(self._chunks, [part.name for part in manifest.parts if part not in former])
+            raise
+        self._owner.released(start)
+
+    async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+        """Delete what nobody needs any more, now that this one counts; raise NadiError if some of it stays."""
+        needed = {part.name for part in manifest.parts}
+        names = [part.name for part in former.parts] if former is not None else []
+        if self._owner.sweeps and (former is None or former.base != manifest.base):
+            await self._chunks.check_ours()
+            names = list(await self._chunks.listed(snapshots.folder_of(self._container)))
+        for name in names:
+            if name not in needed:
+                await self._chunks.delete(name)
 
     async def _put_unsent(self, sequence: int) -> Part:
         stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
@@ -373,7 +423,7 @@ class Snapshotter:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int, oldest_frame: int) -> None:
+    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
         """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
         try:
             async with asyncio.timeout(SNAPSHOT_STOP_S):
@@ -381,7 +431,7 @@ class Snapshotter:
                     await asyncio.wait([self._sending])
                 is_due = self._whole_due or sequence != self._taken_sequence
                 if is_due and not self.error and self._fenced_by is None and self._is_quick():
-                    await self.take(metadata, sequence, log_bytes, oldest_frame)
+                    await self.take(metadata, sequence, log_bytes)
                     if self._sending is not None:
                         await asyncio.wait([self._sending])
         except TimeoutError:

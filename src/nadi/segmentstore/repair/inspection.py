@@ -15,21 +15,21 @@ from pathlib import Path
 from nadi.errors import DamagedStateError
 from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import (
-    FORMAT,
+    STORE,
+    TIER2,
     container_folders,
-    container_number,
-    find_format,
+    find,
     known_containers,
     misplaced,
     named,
     stored_containers,
 )
 from nadi.segmentstore.recovery import rebuild, snapshots
+from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.tier2 import whereabouts
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
 
@@ -54,7 +54,6 @@ class Report:
     given_up_from: int = 0  # the first frame of an end of the log that an earlier repair gave up
     is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
     segments: int = 0
-    names: list[str] = field(default_factory=list)  # of the segments
 
     def refuse(self, what: str) -> None:
         """No server starts with it, because of `what`, and a repair changes nothing about that."""
@@ -76,8 +75,8 @@ async def inspect_folder(folder: Path) -> list[Report]:
     Raises:
         UnavailableError, OSError: it can't be read.
     """
-    report = _inspect_format(folder)
-    found = find_format(folder).format
+    report = _inspect_layout(folder)
+    found = find(folder).store
     containers: dict[int, Report] = {}
     are_some_there = bool(container_folders(folder))
     with looked_at(folder, REAL) as chunks:
@@ -88,8 +87,6 @@ async def inspect_folder(folder: Path) -> list[Report]:
                 containers[number] = await _inspect_missing(container, number, chunks)
             else:
                 containers[number] = await inspect_container(container, number, chunks)
-    if found is not None:
-        _check_count(report, containers, found.containers)
     return [report, *containers.values()]
 
 
@@ -102,55 +99,48 @@ async def _inspect_missing(folder: Path, number: int, chunks: ChunkStore) -> Rep
     return report
 
 
-def _inspect_format(folder: Path) -> Report:
+def _inspect_layout(folder: Path) -> Report:
     report = Report("data folder")
-    found = find_format(folder)
+    found = find(folder)
     known, stored = set(known_containers(folder)), stored_containers(folder)
-    if found.format is None:
-        report.refuse(f"`format` is {found.own}, and no copies of it say how many containers there are")
+    if found.store is None:
+        report.refuse(f"`{STORE}` is {found.wrong}, and nothing else says how many containers there are")
         return report
     if found.disagree:
-        report.refuse("`format` and its copies disagree: one of them is from another folder")
-    if found.own:
-        report.healed.append(f"`format` is {found.own}: it is recreated from its copies")
-    elif found.stale and found.format.format == FORMAT:
-        report.healed.append("copies of `format` are damaged or missing: they are recreated")
-    count = found.format.containers
+        report.refuse(f"`{STORE}` and `{TIER2}/cluster.json` disagree: one of them is from another folder")
+    if found.heals:
+        report.healed.append(found.heals)
+    if found.store.moved_to:
+        report.refuse(f"its data was moved to {found.store.moved_to}")
+    count = found.store.containers
     for what in misplaced(folder, count):
         report.refuse(what)
     for number in sorted(set(range(count)) - known):
         report.refuse(f"container-{number} is missing with everything in it: restore it from a copy")
     if others := {number for number in stored if number >= count}:
-        said = f"`format` says {count} containers, so no server reads it"
+        said = f"`{STORE}` says {count} containers, so no server reads it"
         report.lost.append(f"tier 2 has data of {named(others)}, from another folder or given up: {said}")
-    report.sound.append(f"format {found.format.format}, {found.format.containers} containers")
-    where = whereabouts.find(folder)
-    if where is not None and where.claimed:
-        report.sound.append(f"chunks in {where.url}")
+    report.sound.append(f"format {found.store.format}, {count} containers")
+    if found.store.is_elsewhere:
+        report.sound.append(f"chunks in {found.store.url}")
     return report
-
-
-def _check_count(report: Report, containers: dict[int, Report], count: int) -> None:
-    """A folder that was begun anew with another number of containers would find nothing: which one has a segment goes
-    by their number."""
-    elsewhere = sum(
-        container_number(name, count) != number for number, container in containers.items() for name in container.names
-    )
-    if elsewhere:
-        report.refuse(
-            f"`format` says {count} containers, and by that {elsewhere:,} segments would not be found. A folder that "
-            "was begun anew by `nadi tier2 claim` is removed, and begun with --containers as it was"
-        )
 
 
 async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Report:
     """Inspect one container."""
     report = Report(folder.name)
     snapshot_sequence = await _inspect_snapshots(report, folder, number, chunks)
+    filled = await snapshots.begins_log(chunks, folder, number)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         state = Path(temporary) / "state"
         try:
-            has_all = await state_to_use(report, folder, number, chunks, state)
+            if filled is not None and filled.snapshot is not None and snapshot_sequence is not None:
+                report.sound.append("filled by a migration, and not opened since")
+                state.mkdir(mode=0o700)
+                await restore(chunks, filled.snapshot, state)
+                has_all: bool | None = True
+            else:
+                has_all = await state_to_use(report, folder, number, chunks, state)
         except DamagedStateError as error:
             report.refuse(f"the state can't be used ({error.what}), and can't be rebuilt: {error.why_not}")
             return report
@@ -163,6 +153,8 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Re
             report.refuse(f"{error.what}: {error.why_not}; restore the one that belongs here")
             return report
         try:
+            if filled is not None:
+                stopped.log.needless = None  # it has no log yet
             damage = stopped.log.damage
             if damage is not None:
                 await stopped.shut()
@@ -268,11 +260,6 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
             await snapshots.read_part(chunks, part)
     except SnapshotError as error:
         damaged.append(str(error))
-    if manifest is not None:
-        listed = await chunks.listed(snapshots.folder_of(number))
-        for name, what in (await snapshots.wrong_manifests(chunks, manifest)).items():
-            if name in listed:
-                report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
         return None
@@ -302,8 +289,6 @@ async def _inspect_heads(report: Report, stopped: StoppedContainer, snapshot_seq
 async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     read = await stopped.read_all()
     report.segments = len(stopped.segments())
-    records = map(stopped.state.by_id, stopped.segments())
-    report.names = [record.name for record in records if record is not None]
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")
     report.sound.append(f"{report.segments:,} segments, {read:,} bytes read and correct")
     needless = stopped.log.needless

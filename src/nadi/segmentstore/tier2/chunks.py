@@ -7,6 +7,7 @@ if its name is free. A store that a data folder has claimed (`claim`) is written
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -20,7 +21,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from crc32c import crc32c
 
+from nadi.engines.engine import LogEngine, Registry
+from nadi.engines.files import open_files
 from nadi.engines.hdfs.where import SCHEME as HDFS
+from nadi.engines.opening import open_of_chunks
 from nadi.engines.outcomes import ContradictionError
 from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
@@ -34,6 +38,7 @@ from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import DiskReadError as DiskReadError
 from nadi.segmentstore.tier2.object_places import HdfsPlace, ObjectPlace, Place, failed, unwritten
 from nadi.segmentstore.tier2.object_places import Listed as Listed
+from nadi.segmentstore.tier2.records import Records
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
@@ -93,12 +98,16 @@ class ChunkStore:
     read. claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with
     them: what a store says may hold credentials."""
 
-    def __init__(self, place: Place, local: Path | None, url: str, runtime: Runtime = REAL) -> None:
+    def __init__(
+        self, place: Place, local: Path | None, url: str, runtime: Runtime = REAL, config: dict[str, str] | None = None
+    ) -> None:
         self.runtime = runtime
         self.url = url  # without credentials: those that it takes come from the environment
         self.claim: Claim | None = None
         self._mark = ""
-        self._place, self._local = place, local
+        self._place, self._local, self._config = place, local, config or {}
+        self._opening = asyncio.Lock()
+        self._opened: tuple[LogEngine, Records] | None = None
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
@@ -128,12 +137,12 @@ class ChunkStore:
         if folder is not None:
             return cls.in_folder(folder, runtime)
         if urlsplit(url).scheme == HDFS:
-            return cls(HdfsPlace(url, runtime, config), None, url, runtime)
+            return cls(HdfsPlace(url, runtime, config), None, url, runtime, config)
         store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
         patient = store
         if scheme != "memory":
             patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
-        return cls(ObjectPlace(store, secrets=secrets, patient=patient), None, url, runtime)
+        return cls(ObjectPlace(store, secrets=secrets, patient=patient), None, url, runtime, config)
 
     @property
     def is_here(self) -> bool:
@@ -156,6 +165,29 @@ class ChunkStore:
         """Raise UnavailableError if a folder elsewhere isn't there now: nothing in it is missing for that."""
         if self.claim is not None and self._local is not None and not self.claim.is_at(self._local):
             raise UnavailableError(f"tier 2 isn't in {self._local} now: see whether it is mounted")
+
+    async def records(self) -> Records:
+        """The records of the store's containers. Raises: as `Claim.confirm_at_once`."""
+        if self.claim is not None:
+            await self.claim.confirm_at_once()
+            self._check_mounted()
+            return await self.claim.records()
+        async with self._opening:
+            if self._opened is None:
+                engine: LogEngine
+                registry: Registry
+                if self._local is not None:
+                    engine, registry = await open_files(self._local, self.runtime, is_late=True)
+                else:
+                    engine, registry = await open_of_chunks(self.url, self.runtime, **self._config)
+                self._opened = engine, Records(registry, self.runtime, is_alone=self._local is not None)
+            return self._opened[1]
+
+    async def close(self) -> None:
+        """Close what reads and writes records; it is opened again when it is needed."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened[0].close()
 
     async def mark(self) -> str:
         """What this store alone says of itself, so that no other is taken for it; made when it is first asked for."""

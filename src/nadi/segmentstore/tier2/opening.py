@@ -7,28 +7,41 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from nadi.engines.failures import RefusedError, public
+from nadi.engines.identity import NAME, read_cluster
+from nadi.engines.opening import open_of_chunks
 from nadi.engines.urls import folder_of
-from nadi.errors import StoreError, UnavailableError
+from nadi.errors import DataFolderError, StoreError, UnavailableError
 from nadi.runtime import Runtime
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.datafolder import (
+    FORMAT,
+    LOG,
+    TIER2,
+    StoreFile,
+    Tier2,
+    begin,
+    check_outside,
+    check_stays,
+    container_folders,
+    find,
+    has_chunks,
+    normal,
+)
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import NAME, Claim, gone
-from nadi.segmentstore.tier2.whereabouts import Tier2, Whereabouts, chosen, find
+from nadi.segmentstore.tier2.claim import Claim, gone
 
 
-def chunks_of(folder: Path, given: Tier2 | None, runtime: Runtime) -> ChunkStore:
-    """For a server that was told `given`, which then starts the store's `claim`, if there is one. Blocking.
+def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
+    """For a server, which then starts the store's `claim`, if it is elsewhere. options: as that is reached. Blocking.
 
     Raises:
-        DataFolderError: the chunks are in another place.
-        DataFolderError: the folder doesn't say where they are.
         InvalidArgumentError: it isn't a store's URL, or its options lack something.
-        UnavailableError: they are in a folder that isn't there now.
+        UnavailableError: it is in a folder that isn't there now.
     """
-    where = chosen(folder, given, runtime.unique())
-    if where is None or given is None:
+    if not store.url:
         return ChunkStore.in_folder(folder / TIER2, runtime)
-    return claimed(Claim(folder, where, given.options, runtime), runtime)
+    _check_there(folder, store)
+    return ChunkStore.of(Claim(folder, store, options, runtime), runtime)
 
 
 @contextmanager
@@ -40,12 +53,12 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
         UnavailableError: it doesn't answer.
         as `chunks_of`.
     """
-    where = find(folder)
-    if where is not None and where.claimed:
-        _check_there(folder, where)
-        chunks = ChunkStore.from_url(where.url, **where.options)
+    store = find(folder).store
+    if store is not None and store.is_elsewhere:
+        _check_there(folder, store)
+        chunks = ChunkStore.from_url(store.url, **store.options)
         if not chunks.has(NAME):
-            raise StoreError(gone(folder, where.url))
+            raise StoreError(gone(folder, store.url))
         yield chunks
     elif (folder / TIER2).is_dir():
         yield ChunkStore.in_folder(folder / TIER2, runtime)
@@ -60,28 +73,83 @@ async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore
 
     Raises: as `chunks_of`, and `Claim.confirm`.
     """
-    where = find(folder)
-    if where is None or not where.claimed:
+    store = find(folder).store
+    if store is None or not store.is_elsewhere:
         yield ChunkStore.in_folder(folder / TIER2, runtime)
         return
-    claim = Claim(folder, where, where.options, runtime)
+    chunks = chunks_of(folder, store, store.options, runtime)
+    assert chunks.claim is not None, "it is elsewhere"
     try:
-        chunks = claimed(claim, runtime)
-        await claim.confirm()
+        await chunks.claim.confirm()
         yield chunks
     finally:
+        await chunks.claim.close()
+
+
+async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
+    """Make the store the folder's, whichever copy had it, and begin the folder anew if it is empty; return its URL. It
+    may be killed, and done again. at: None is the store that the folder names.
+
+    Raises:
+        DataFolderError: the folder names none, has chunks of its own, was moved, or has other containers.
+        InvalidArgumentError: it isn't the URL of a store that can have them.
+        StoreError: the store isn't a data folder's, or another folder's.
+        UnavailableError: it isn't known whether it was claimed.
+    """
+    store = find(folder).store
+    if store is not None:
+        check_stays(folder, store)
+    if at is None:
+        if store is None or not store.is_elsewhere:
+            raise DataFolderError(f"{folder} names no store of its chunks: say which, with --tier2")
+        at = Tier2(store.url, store.options)
+    url = normal(at.url)
+    check_outside(folder, url)
+    if has_chunks(folder):
+        raise DataFolderError(
+            f"the data folder {folder} has its chunks in {folder / TIER2}: `nadi migrate` moves them to a new folder; "
+            f"if they are left of an earlier try, set {folder / TIER2} aside first"
+        )
+    elsewhere = folder_of(url)
+    if elsewhere is not None and not elsewhere.is_dir():
+        raise StoreError(f"there is no folder {elsewhere}: see whether the URL is right, and whether it is mounted")
+    new = await _found_there(url, at.options, runtime)
+    if store is not None and store.is_elsewhere and store.cluster != new.cluster:
+        raise StoreError(f"{url} has the chunks of another data folder: see whether the URL is right")
+    there = container_folders(folder)
+    if not there:
+        begin(folder, new)
+    elif set(there) != set(range(new.containers)):
+        raise DataFolderError(f"{url} has {new.containers} containers, and {folder} has others: see if it is the one")
+    claim = Claim(folder, new, at.options, runtime)
+    try:
+        await claim.take_over()
+    except RefusedError as error:
+        raise StoreError(str(error)) from None
+    finally:
         await claim.close()
+    return url
 
 
-def claimed(claim: Claim, runtime: Runtime) -> ChunkStore:
-    """The store that is claimed, or will be. Errors: see `chunks_of`."""
-    _check_there(claim.folder, claim.where)
-    return ChunkStore.of(claim, runtime)
+async def _found_there(url: str, options: dict[str, str], runtime: Runtime) -> StoreFile:
+    """What a folder is to say whose store is there."""
+    engine, _ = await open_of_chunks(url, runtime, **options)
+    try:
+        cluster = await read_cluster(engine)
+    except RefusedError as error:
+        raise StoreError(str(error)) from None
+    finally:
+        await engine.close()
+    if cluster is None:
+        raise StoreError(f"there are no chunks in {url}: see whether the URL is right")
+    if cluster.log != LOG:
+        raise StoreError(f"{url} is the store of a cluster: it can't be claimed")
+    return StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(options))
 
 
-def _check_there(folder: Path, where: Whereabouts) -> None:
-    elsewhere = folder_of(where.url)
-    if elsewhere is not None and where.claimed and not elsewhere.is_dir():
+def _check_there(folder: Path, store: StoreFile) -> None:
+    elsewhere = folder_of(store.url)
+    if elsewhere is not None and store.is_elsewhere and not elsewhere.is_dir():
         raise UnavailableError(
             f"there is no {elsewhere} now, where the chunks of {folder} are: see whether it is mounted"
         )

@@ -1,14 +1,15 @@
-"""The containers' records: one small object each, changed by compare-and-set. A record says whose the container is,
-and where one who takes it over begins: which snapshot, and which place in the log.
+"""The containers' records: one small object each in a store, changed by compare-and-set. A record says whose the
+container is, and where one who takes it over begins: which snapshot, and which place in the log.
 
 An owner changes it only while it has its own epoch; so one that was overtaken can't release anything of the log, nor
 let a snapshot count. Each change carries a nonce of its own, which tells whether one without an answer was made.
+
+In a data folder its lock says who the owner is. So a record there that is damaged, or gone, is written anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
@@ -18,19 +19,51 @@ from msgspec.structs import replace
 
 from nadi.backoff import Backoff
 from nadi.engines import outcomes
-from nadi.engines.engine import Registry
+from nadi.engines.engine import Entry, Registry
 from nadi.engines.lines import line_of, value_of
-from nadi.errors import FencedError, StoreError, UnavailableError
-from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES, CLUSTER_RECORDS_AT_ONCE
+from nadi.errors import FencedError, StorageFullError, StoreError, UnavailableError
+from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery.snapshots import Manifest
-from nadi.throttled_log import Complaints
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 FOLDER = "containers/"
+
+
+class DamagedRecordError(StoreError):
+    """A container's record isn't what was stored. version: of what is there; None: nothing is."""
+
+    def __init__(self, container: int, what: str, version: str | None) -> None:
+        super().__init__(f"{name_of(container)} in the store {what}")
+        self.name, self.version = name_of(container), version
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True):
+    """An object of a snapshot. crc: of its bytes as stored."""
+
+    name: str
+    size_bytes: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, array_like=True, frozen=True):
+    """A snapshot. The state restored from it reflects the log up to `sequence`.
+
+    former_base, former_deltas: the base before, and what was changed since up to this one. With `deltas`, they restore
+    the same state if `base` is damaged.
+    """
+
+    container: int
+    sequence: int
+    base: tuple[Part, ...]
+    deltas: tuple[Part, ...]
+    former_base: tuple[Part, ...] = ()
+    former_deltas: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.base + self.deltas + self.former_base + self.former_deltas
 
 
 class LogStart(msgspec.Struct, frozen=True):
@@ -53,7 +86,7 @@ class LogStart(msgspec.Struct, frozen=True):
 
 
 class MovedAway(msgspec.Struct, frozen=True):
-    """to: the URL of the data folder that has the data now. migration: the id of what moved it there."""
+    """to: the URL of what has the data now. migration: the id of what moved it there."""
 
     to: str
     migration: str
@@ -89,20 +122,44 @@ def _encode(record: ContainerRecord) -> bytes:
 
 
 class Records:
-    """Those of all containers of a cluster."""
+    """Those of all containers of a store. is_alone: it is in a data folder, whose lock keeps others from it."""
 
-    def __init__(self, registry: Registry, runtime: Runtime) -> None:
+    def __init__(self, registry: Registry, runtime: Runtime, *, is_alone: bool = False) -> None:
+        self.is_alone = is_alone
         self._registry, self._runtime = registry, runtime
 
     async def read(self, container: int) -> Stored:
-        """The newest record; raise UnavailableError if the store can't answer."""
-        async with _answer_within(CLUSTER_CALL_S):
-            entry = await self._registry.get(name_of(container))
-        return Stored(_record(container, entry.value), entry.version) if entry is not None else _NONE
+        """The newest record.
 
-    async def claim(self, container: int, server: str, seen: Stored) -> Stored:
+        Raises:
+            DamagedRecordError: it is damaged: a wrong place in the log, or a wrong snapshot, would lose what was
+                acknowledged.
+            UnavailableError: the store can't answer.
+        """
+        async with answer_within(CLUSTER_CALL_S):
+            entry = await self._registry.get(name_of(container))
+        return Stored(_record(container, entry), entry.version) if entry is not None else NONE
+
+    async def read_to_change(self, container: int) -> Stored:
+        """`read`; an empty record in place of a damaged one that may be written anew."""
+        try:
+            return await self.read(container)
+        except DamagedRecordError as error:
+            if not self.is_alone:
+                raise
+            return Stored(ContainerRecord(), error.version)
+
+    async def put(self, number: int, record: ContainerRecord) -> None:
+        """Set a record that nobody else changes now; raise UnavailableError if it isn't known whether it is set."""
+        await self._registry.put(name_of(number), _encode(record))
+
+    async def delete(self, number: int) -> None:
+        """Delete a record that nobody needs; raise UnavailableError if it may still be there."""
+        await self._registry.delete(name_of(number))
+
+    async def claim(self, container: int, server: str, seen: Stored, nonce: str = "") -> Stored:
         """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
-        former owner can change the record from now on.
+        former owner can change the record from now on. nonce: of this claim alone, by which it is known later.
 
         Raises:
             FencedError: it is another by now.
@@ -112,7 +169,12 @@ class Records:
         record = seen.record
         check_stays(record)
         claimed = replace(
-            record, epoch=record.epoch + 1, owner=server, target="", released=False, nonce=self._runtime.unique()
+            record,
+            epoch=record.epoch + 1,
+            owner=server,
+            target="",
+            released=False,
+            nonce=nonce or self._runtime.unique(),
         )
         value = _encode(claimed)
 
@@ -125,10 +187,12 @@ class Records:
         return await self._within_tries(f"container {container} can't be claimed", attempt)
 
     async def still_claimed(self, container: int, epoch: int) -> None:
-        """Raise FencedError if there is a later claim than that one, UnavailableError if the store can't answer."""
+        """Raise FencedError if there is a later claim than that one, otherwise as `read`."""
 
         async def attempt() -> None:
-            record, _ = await self.read(container)
+            record, version = await self.read(container)
+            if record.epoch != epoch and self.is_alone:
+                raise DamagedRecordError(container, "isn't what this server has stored", version)
             if record.epoch != epoch:
                 raise FencedError(container, record.epoch)
 
@@ -165,12 +229,12 @@ class Records:
         nonce = self._runtime.unique()
 
         async def attempt() -> None:
-            record, version = await self.read(container)
+            record, version = await self.read_to_change(container)
             if record.nonce == nonce:  # made by an earlier try
                 return
-            if record.epoch != epoch:
+            if record.epoch != epoch and not self.is_alone:
                 raise FencedError(container, record.epoch)
-            value = _encode(replace(record, nonce=nonce, **changes))
+            value = _encode(replace(record, **{"epoch": epoch, "nonce": nonce, **changes}))
             if await outcomes.was_set(self._registry, name_of(container), value, version) is None:
                 raise UnavailableError("others were faster each time")
 
@@ -180,9 +244,9 @@ class Records:
         backoff, failure = Backoff(sleep=self._runtime.sleep), ""
         for _ in range(CLUSTER_RECORD_TRIES):
             try:
-                async with _answer_within(2 * CLUSTER_CALL_S):  # two calls at most
+                async with answer_within(2 * CLUSTER_CALL_S):  # two calls at most
                     return await attempt()
-            except FencedError:
+            except (FencedError, StorageFullError):
                 raise
             except UnavailableError as error:
                 failure = str(error)
@@ -190,80 +254,11 @@ class Records:
         raise UnavailableError(f"{failed}: {failure}")
 
 
-class Seen(NamedTuple):
-    """A record, and when its version was seen first, by this server's monotonic clock."""
-
-    stored: Stored
-    since: float
-
-
-class RecordWatch:
-    """What the records of all containers last said. A change is noticed with the next `look`, or soon where a
-    container is announced to change hands."""
-
-    def __init__(self, registry: Registry, records: Records, count: int, runtime: Runtime) -> None:
-        self.seen: dict[int, Seen] = {}
-        self._registry, self._records, self._count, self._runtime = registry, records, count, runtime
-        self._complaints = Complaints(log, "the record of %s is damaged, and nobody can claim it until it is restored")
-
-    async def look(self) -> None:
-        """Read what has changed; raise UnavailableError if the store can't answer."""
-        async with _answer_within(CLUSTER_CALL_S):
-            listed = await self._registry.list(FOLDER)
-        now = self._runtime.monotonic()
-        versions: dict[int, str | None] = dict.fromkeys(range(self._count))
-        for name, found in listed.items():
-            if (number := _number_of(name)) is not None and number in versions:
-                versions[number] = found
-        limit = asyncio.Semaphore(CLUSTER_RECORDS_AT_ONCE)
-
-        async def look_at(number: int) -> None:
-            async with limit:
-                try:
-                    await self.look_at(number)
-                except StoreError as error:  # the others are none the worse for it
-                    self._complaints.tell(f"container {number}", error)
-                else:
-                    self._complaints.settled(f"container {number}")
-
-        changed = []
-        for number, version in versions.items():
-            if (seen := self.seen.get(number)) is None and version is None:
-                self.seen[number] = Seen(_NONE, now)
-            elif seen is None or seen.stored.version != version:
-                changed.append(number)
-        await asyncio.gather(*map(look_at, changed))
-
-    async def look_at(self, number: int) -> Stored:
-        """Read one record; raises as `look`."""
-        stored = await self._records.read(number)
-        self.note(number, stored)
-        return stored
-
-    def note(self, number: int, stored: Stored) -> None:
-        """Take in what a record was found to say; an older one than is known is left."""
-        known = self.seen.get(number)
-        if known is None or (
-            stored.version != known.stored.version and stored.record.epoch >= known.stored.record.epoch
-        ):
-            self.seen[number] = Seen(stored, self._runtime.monotonic())
-
-    def record(self, number: int) -> ContainerRecord:
-        """The last one known."""
-        seen = self.seen.get(number)
-        return seen.stored.record if seen is not None else ContainerRecord()
-
-    def owner(self, number: int) -> str:
-        """The id of the server that has the container, as far as is known; "" if nobody has it."""
-        record = self.record(number)
-        return "" if record.released else record.owner
-
-
-_NONE = Stored(ContainerRecord(), None)
+NONE = Stored(ContainerRecord(), None)
 
 
 @asynccontextmanager
-async def _answer_within(seconds: float) -> AsyncIterator[None]:
+async def answer_within(seconds: float) -> AsyncIterator[None]:
     """UnavailableError if there is none by then: whoever asked may have stood still, too."""
     try:
         async with asyncio.timeout(seconds):
@@ -276,17 +271,17 @@ def check_stays(record: ContainerRecord) -> None:
     """Raise StoreError if the container's data was moved elsewhere."""
     if record.moved is not None:
         raise StoreError(
-            f"the data of this cluster was moved to {record.moved.to}: start its server there. If it is to be served "
-            "from this store again, see `nadi migrate --undo --from URL`"
+            f"the data of this store was moved to {record.moved.to}: start its servers there. If it is to be served "
+            "from here again, see `nadi migrate --undo`"
         )
 
 
-def first_record(epoch: int, snapshot: Manifest) -> bytes:
-    """The stored record of a container that begins with a snapshot and a log of which nothing is there; epochs of
+def first_record(epoch: int, snapshot: Manifest) -> ContainerRecord:
+    """The record of a container that begins with a snapshot and a log of which nothing is there; epochs of
     claims follow that one."""
     sequence = snapshot.sequence
     start = LogStart(epoch, 1, sequence, ((epoch, sequence + 1),), sequence + 1, 0)
-    return _encode(ContainerRecord(epoch, start=start, snapshot=snapshot))
+    return ContainerRecord(epoch, start=start, snapshot=snapshot)
 
 
 def name_of(container: int) -> str:
@@ -294,17 +289,11 @@ def name_of(container: int) -> str:
     return f"{FOLDER}{container}"
 
 
-def _number_of(name: str) -> int | None:
-    number = name.removeprefix(FOLDER)
-    return int(number) if number.isdecimal() else None
-
-
-def _record(container: int, value: bytes) -> ContainerRecord:
-    """StoreError if it is damaged: a wrong place in the log, or a wrong snapshot, would lose what was acknowledged."""
-    found = value_of(value)
+def _record(container: int, entry: Entry) -> ContainerRecord:
+    found = value_of(entry.value)
     if found is None:
-        raise StoreError(f"{name_of(container)} in the store is damaged: its checksum doesn't fit")
+        raise DamagedRecordError(container, "is damaged: its checksum doesn't fit", entry.version)
     try:
         return _decode(found)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{name_of(container)} in the store is no record of a container ({error})") from error
+        raise DamagedRecordError(container, f"is no record of a container ({error})", entry.version) from error
