@@ -75,7 +75,7 @@ def _noting(connection: Connection, served: Served) -> Connection:
 
     connection.receive = noting_receive  # type: ignore[method-assign]
     connection.receive_appends = noting_receive_appends  # type: ignore[method-assign]
-    replies.send = noting_send  # type: ignore[method-assign]
+    replies.send = connection.writers.send = noting_send  # type: ignore[method-assign]
     replies.send_all = noting_send_all  # type: ignore[method-assign]
     return connection
 

@@ -353,6 +353,11 @@ class OwnMetrics:
         return await self._runtime.in_thread(write)
 
 
+def nothing(accept: str) -> bytes:
+    """What `Metrics.scrape` returns if there are no metrics."""
+    return _written([], encoder(accept)[1])
+
+
 def incomplete(accept: str) -> bytes:
     """What stands for `Metrics.scrape` where that isn't possible now."""
     return _written([_family("nadi_metrics_complete", [((), 0)])], encoder(accept)[1])

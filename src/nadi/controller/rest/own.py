@@ -15,7 +15,7 @@ from starlette.responses import Response
 from nadi import errors
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete
+from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, nothing
 from nadi.controller.rest.endpoint import (
     STREAM,
     Call,
@@ -100,10 +100,9 @@ async def metrics(call: Call) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
     # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
     # count them twice; and each server tells of itself
-    accept, own, text = call.request.headers.get("accept", ""), call.api.own_metrics, b""
+    accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
     try:
-        if not call.api.stands_by:
-            text = await call.controller.metrics.scrape(accept)
+        text = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
     except errors.NadiError:
         if own is None:
             raise

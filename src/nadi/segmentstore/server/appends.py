@@ -91,9 +91,13 @@ class Session:
             self.is_used, self.looked_at = False, now
             return False
         idle_s, container = now - self.looked_at, self.container
-        if idle_s <= APPEND_SESSION_GONE_S or idle_s > APPEND_SESSION_IDLE_S or self.error is not None:
-            return idle_s > APPEND_SESSION_GONE_S
-        return container.failure is None and not container.state.record_cache.exists(self.segment)
+        return idle_s > APPEND_SESSION_IDLE_S or (
+            idle_s > APPEND_SESSION_GONE_S
+            and (
+                self.error is not None
+                or (container.failure is None and not container.state.record_cache.exists(self.segment))
+            )
+        )
 
 
 class WriterConflictError(NadiError):
