@@ -58,7 +58,8 @@ def test_what_others_log_is_not_printed() -> None:
         def answer() -> None:
             with suppress(OSError):
                 while True:
-                    server.accept()[0].sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                    with server.accept()[0] as connection:
+                        connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
         Thread(target=answer, daemon=True).start()
         command = [sys.executable, "-m", "nadi", "scope", "list", "--patience", "2"]

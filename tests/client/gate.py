@@ -43,12 +43,18 @@ class Gate:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._server.accept()
-                store = socket.create_connection(self._store)
-                for one in (client, store):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets += [client, store]
-                threading.Thread(target=self._pass_requests, args=(client, store), daemon=True).start()
-                threading.Thread(target=self._pass_answers, args=(store, client), daemon=True).start()
+                threading.Thread(target=self._pass, args=(client,), daemon=True).start()
+
+    def _pass(self, client: socket.socket) -> None:
+        """Passes both ways until both have ended, and closes both sockets."""
+        with client, contextlib.suppress(OSError), socket.create_connection(self._store) as store:
+            for one in (client, store):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets += [client, store]
+            answers = threading.Thread(target=self._pass_answers, args=(store, client), daemon=True)
+            answers.start()
+            self._pass_requests(client, store)
+            answers.join()
 
     def _pass_requests(self, client: socket.socket, store: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Where everything is, as far as this server knows: what the records of all containers last said, and which address to
-ask for a container, or for the controller.
+"""The addresses of containers and of the controller, as far as this server knows. All records of the controller are in
+container 0, so the server that has it can run the controller without a network.
 """
 
 from __future__ import annotations

@@ -48,8 +48,12 @@ class SharedStore:
 
 @asynccontextmanager
 async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
-    """The store of the cluster at that URL. StoreError: there is no cluster, or the store refuses.
-    InvalidArgumentError, UnavailableError: as `open_engines`."""
+    """Open the store of the cluster at that URL.
+
+    Raises:
+        StoreError: the store has no cluster, or refuses.
+        InvalidArgumentError, UnavailableError: as `open_engines`.
+    """
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
         raise StoreError(f"there is no folder {folder}: correct the URL")

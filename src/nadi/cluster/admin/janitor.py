@@ -1,4 +1,4 @@
-"""Removes from a cluster's store what nobody needs, and never will.
+"""Removes garbage from a cluster's store.
 
 Objects are listed a page at a time, with a pause after each, and the record is read after the page. Chunks take more:
 the state of the record's snapshot is restored into a folder, and of each old chunk that it doesn't know the description
@@ -91,15 +91,19 @@ class Janitor:
         self._records = Records(registry, runtime)
 
     async def clean(self) -> Cleaned:
-        """Once through the whole store. UnavailableError: the store can't answer; what was removed was garbage.
-        StoreError: a record is damaged."""
+        """Remove garbage from the whole store.
+
+        Raises:
+            UnavailableError: the store can't answer. What was removed until then was garbage.
+            StoreError: a record is damaged.
+        """
         cleaned, log = Cleaned(), self._log
         now_ms = 0
         for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
                 now_ms = max([now_ms, *(one.modified_ms for one in page)])
         before_ms = now_ms - round(self._older_s * 1000)
-        # entries that nobody has renewed; one that lives after all sets its own again
+        # entries of dead servers; a slow one that is alive sets its entry again
         async for page in self._pages(membership_view.FOLDER):
             cleaned.servers += await self._remove(page, _names(old(page, before_ms)), cleaned)
         async for page in self._pages(PROOF):

@@ -13,12 +13,15 @@ import re
 from pathlib import Path
 from typing import Self
 
+from crc32c import crc32c
+
 from nadi.errors import ClosedError
-from nadi.segmentstore.tier1.disk import read_line, replace_line
+from nadi.segmentstore.tier1.disk import read_line, replace_line, sync_folder, write_all
 
 EPOCH_FILE, LATEST_FILE = "epoch", "latest"
 _LINE = re.compile(r"nadi-log-epoch ([0-9a-f]{32}) (\d+)")
-_LATEST_LINE = re.compile(r"nadi-log-latest ([0-9a-f]{32}) (\d+)")
+_PLACE_BYTES = 512
+_LATEST_LINE = re.compile(rb"(nadi-log-latest ([0-9a-f]{32}) (\d+) (\d+)) ([0-9a-f]{8})\n *")
 _logger = logging.getLogger(__name__)
 
 
@@ -66,13 +69,43 @@ class Fence:
 
 def latest(folder: Path, log_id: bytes | None) -> int:
     """The number of the last file that the log had in use; 0: not known. `log_id` None: of any log."""
+    return _read_latest(folder, log_id)[1]
+
+
+def _read_latest(folder: Path, log_id: bytes | None) -> tuple[int, int]:
+    """How often it was noted, and the number."""
     try:
-        match = _LATEST_LINE.fullmatch(read_line(folder / LATEST_FILE))
+        text = (folder / LATEST_FILE).read_bytes()
     except FileNotFoundError:
-        return 0
-    return int(match[2]) if match is not None and log_id in (None, bytes.fromhex(match[1])) else 0
+        return 0, 0
+    known = [(0, 0)]
+    for begin in (0, _PLACE_BYTES):
+        match = _LATEST_LINE.fullmatch(text[begin : begin + _PLACE_BYTES])
+        is_intact = match is not None and int(match[5], 16) == crc32c(match[1])
+        if match is not None and is_intact and log_id in (None, bytes.fromhex(match[2].decode())):
+            known.append((int(match[3]), int(match[4])))
+    return max(known)
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Record, durably, that file `number` is in use; blocking. Raises: OSError."""
-    replace_line(folder / LATEST_FILE, f"nadi-log-latest {log_id.hex()} {number}")
+    """Record, durably, that file `number` is in use; blocking. It is written in place, to one of two places in turn, so
+    a full disk has room for it and a torn write leaves the number before.
+
+    Raises:
+        OSError: there was no `latest` yet, and there is no room for it; or the disk fails.
+    """
+    path = folder / LATEST_FILE
+    count = _read_latest(folder, log_id)[0] + 1
+    line = b"nadi-log-latest %s %d %d" % (log_id.hex().encode(), count, number)
+    place = b"%s %08x\n" % (line, crc32c(line))
+    is_new = not path.exists()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(fd).st_size < 2 * _PLACE_BYTES:
+            write_all(fd, memoryview(bytes(2 * _PLACE_BYTES)), 0)
+        write_all(fd, memoryview(place.ljust(_PLACE_BYTES)), count % 2 * _PLACE_BYTES)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if is_new:
+        sync_folder(folder)
