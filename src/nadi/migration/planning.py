@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.cluster.admin.cluster_view import living, opened, read_records
-from nadi.engines.identity import MIGRATION, check_count, read_cluster, refuse_strangers
+from nadi.engines.identity import check_count, read_cluster, refuse_strangers
 from nadi.engines.opening import open_of_chunks
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError
@@ -20,7 +20,7 @@ from nadi.migration.sources import store_of
 from nadi.migration.states import States
 from nadi.migration.targets import check_empty
 from nadi.runtime import REAL
-from nadi.segmentstore.datafolder import TIER2, check_stays, find
+from nadi.segmentstore.datafolder import INCOMING, check_stays, find
 from nadi.segmentstore.state.stored import EXTENT
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
@@ -121,4 +121,4 @@ async def look_at_folder(folder: Path, tier2: str | None, options: dict[str, str
         raise StoreError(f"{folder} is a data folder already: give an empty one")
     if tier2 is not None:
         return await look_at_store(tier2, options, None)
-    return (folder / TIER2 / MIGRATION).exists()
+    return (folder / INCOMING).exists()

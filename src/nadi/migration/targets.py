@@ -32,7 +32,9 @@ from nadi.runtime import REAL
 from nadi.segmentstore import datafolder
 from nadi.segmentstore.datafolder import (
     FORMAT,
+    INCOMING,
     LOG,
+    LOG_ELSEWHERE,
     TIER2,
     FolderLock,
     StoreFile,
@@ -41,10 +43,12 @@ from nadi.segmentstore.datafolder import (
     container_folders,
     find,
     is_pristine,
+    make_containers,
     normal,
 )
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import Manifest, Records, first_record
 
@@ -149,6 +153,7 @@ class NewFolder(Target):
         self.folder = folder
         self._said = StoreFile(FORMAT, "", 0)
         if tier2 is not None:
+            self._log = LOG_ELSEWHERE
             self._said = replace(self._said, url=normal(tier2.url), options=public(tier2.options))
         url, options = folder.absolute().as_uri(), tier2.options if tier2 is not None else {}
         super().__init__(url, store_url(folder, self._said), options, containers)
@@ -170,17 +175,20 @@ class NewFolder(Target):
         said = find(self.folder).store
         if said is not None and said.cluster != await source.left_by():
             raise DataFolderError(f"{self.folder} is a data folder already: give an empty one")
+        if said is None:
+            await REAL.in_thread(disk.replace_file, self.folder / INCOMING, source.url.encode())
         return await super().begin(source)
 
     async def finish(self) -> None:
         said = replace(self._said, cluster=self._id, containers=self.containers)
         if find(self.folder).store is None:
             epochs = tuple([(await self._records.read(number)).record.epoch for number in range(self.containers)])
-            await REAL.in_thread(_make_containers, self.folder, self.containers)
+            await REAL.in_thread(make_containers, self.folder, self.containers)
             await super().finish()  # before the folder says so: a claim begins with what it finds there
             await REAL.in_thread(replace(said, epochs=epochs if said.url else ()).write, self.folder)
         else:
             await super().finish()
+        (self.folder / INCOMING).unlink(missing_ok=True)
 
 
 def check_empty(folder: Path) -> None:
@@ -189,14 +197,9 @@ def check_empty(folder: Path) -> None:
     if not folder.exists() or find(folder).store is not None:
         return
     new = [path.name for path in container_folders(folder).values() if is_pristine(path)]  # by one that was killed
-    others = sorted({path.name for path in folder.iterdir()} - {"lock", TIER2, *new})
+    others = sorted({path.name for path in folder.iterdir()} - {"lock", TIER2, INCOMING, *new})
     if others:
         raise DataFolderError(f"{folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")
-
-
-def _make_containers(folder: Path, count: int) -> None:
-    for number in range(count):
-        (folder / f"container-{number}").mkdir(mode=0o700, exist_ok=True)
 
 
 def _compact(state: Path, number: int) -> Path:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nadi.defaults import MOST_CONTAINERS
 from nadi.engines.failures import public
 from nadi.engines.files import OURS
-from nadi.engines.identity import FOLDER_LOG, MIGRATION, Cluster, LogId, decoded, encoded
+from nadi.engines.identity import FOLDER_LOG, Cluster, LogId, decoded, encoded
 from nadi.engines.identity import FORMAT as STORE_FORMAT
 from nadi.engines.identity import NAME as IDENTITY
 from nadi.engines.lines import line_of, value_of
@@ -46,8 +46,10 @@ FORMAT = 6
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 STORE = "store.json"
+INCOMING = "incoming"  # while a migration fills the folder, whose store may be elsewhere
 _EARLIER = "format"  # the file that said so up to format 5
-LOG = LogId(FOLDER_LOG, "")  # what a data folder's store says of its log
+LOG = LogId(FOLDER_LOG, "around")  # what a data folder's store says of its log: it is in the folder around the store
+LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
@@ -218,6 +220,11 @@ def open_folder(folder: Path, containers: int | None, given: Tier2 | None, uniqu
             f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}` or "
             f"`nadi up --store {folder.absolute().as_uri()}`"
         )
+    if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
+        raise DataFolderError(
+            f"{folder / TIER2} is a link, but the folder's lock doesn't guard what is outside it: begin a folder by "
+            f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
+        )
     for path in _no_folders(folder):
         raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
     check_version(folder)
@@ -274,7 +281,7 @@ def check_stays(folder: Path, store: StoreFile) -> None:
 
 
 def _check_is_new(folder: Path, wrong: str) -> None:
-    if (folder / TIER2 / MIGRATION).exists():
+    if (folder / INCOMING).exists():
         raise DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
     if wrong == "missing" and all(map(is_pristine, container_folders(folder).values())):
         stored = stored_containers(folder)
@@ -282,7 +289,10 @@ def _check_is_new(folder: Path, wrong: str) -> None:
             return
         what = f"{STORE} and the containers are gone, and {TIER2} has data of {named(stored)}"
         raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
-    raise DataFolderVersionError(str(folder), wrong, FORMAT)
+    raise DataFolderError(
+        f"`{STORE}` of the data folder {folder} is {wrong}, and no `{TIER2}/{IDENTITY}` says the same: restore one of "
+        f"them; or, if its chunks are in a store elsewhere, `nadi tier2 claim {folder} --tier2 URL` writes it anew"
+    )
 
 
 def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
@@ -294,7 +304,12 @@ def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
                 f"start it with --tier2 {store.url}, or move it to another folder by `nadi migrate`"
             )
     elif given is None:
-        return replace(store, url="", options={}, epochs=(), next="")
+        if store.url:
+            raise DataFolderError(
+                f"the chunks of the data folder {folder} were to be in {store.url}: start it with --tier2 {store.url}, "
+                "or remove the folder, for nothing is in it yet"
+            )
+        return store
     url = normal(given.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
@@ -309,13 +324,18 @@ def begin(folder: Path, store: StoreFile) -> None:
     """Make a folder in which nothing is, or what an interrupted `begin` left, one with that store; blocking."""
     if not 1 <= store.containers <= MOST_CONTAINERS:
         raise InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
-    for path in container_folders(folder).values():  # left by an interrupted creation
-        path.rmdir()
-    for number in range(store.containers):
-        (folder / f"container-{number}").mkdir(mode=0o700)
+    make_containers(folder, store.containers)
     if not store.url:
         _write_identity(folder, store)
     store.write(folder)  # last: from here on the folder is in use
+
+
+def make_containers(folder: Path, count: int) -> None:
+    """Make the containers' folders, in place of empty ones that an interrupted call has left; blocking."""
+    for path in container_folders(folder).values():
+        path.rmdir()
+    for number in range(count):
+        (folder / f"container-{number}").mkdir(mode=0o700)
 
 
 def heal(folder: Path) -> None:

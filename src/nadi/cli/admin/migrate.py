@@ -34,7 +34,10 @@ def migrate(
     containers: Annotated[
         int | None,
         typer.Option(
-            help="How many the target is to have, for good. [default: 8; 1 for a folder]", min=1, max=MOST_CONTAINERS
+            help="How many the target is to have, for good.",
+            show_default="8; 1 for a folder",
+            min=1,
+            max=MOST_CONTAINERS,
         ),
     ] = None,
     store_option: StoreOptions = None,
@@ -47,7 +50,7 @@ def migrate(
     ] = _REST,
     trust_store: TrustStore = None,
     pause_limit: Annotated[
-        float | None, typer.Option(help="How long its writers may be held, in seconds. [default: 60]", min=1)
+        float | None, typer.Option(help="How long its writers may be held, in seconds.", show_default="60", min=1)
     ] = None,
     ahead: Annotated[
         bool, typer.Option("--ahead", help="Only copy what is there by now; the source goes on as it is.")
@@ -99,13 +102,19 @@ def migrate(
 
 
 def _is_url(place: str) -> bool:
+    """InvalidArgumentError: it looks like one, and would be a folder of that name."""
+    from nadi.engines.urls import ELSEWHERE
+
+    scheme, _, rest = place.partition(":")
+    if scheme in (*ELSEWHERE, "file") and not rest.startswith("//"):
+        raise InvalidArgumentError(f"{place} isn't a URL: write {scheme}://…, or ./{place} for a folder of that name")
     return "://" in place
 
 
 def _limit_s(given: float | None) -> float:
     from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
 
-    if given is not None and given > MIGRATION_PAUSE_MAX_S:
+    if given is not None and not given <= MIGRATION_PAUSE_MAX_S:  # nor is it NaN
         raise InvalidArgumentError(f"--pause-limit {given:g}: writers are held for {MIGRATION_PAUSE_MAX_S:g} s at most")
     return MIGRATION_PAUSE_S if given is None else given
 

@@ -22,7 +22,7 @@ def _group() -> None:
 @tier2_app.command()
 def claim(
     data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it. Made if it was lost.")],
-    tier2: Annotated[str | None, typer.Option(help=f"{TIER2_HELP} [default: as the folder says]")] = None,
+    tier2: Annotated[str | None, typer.Option(help=TIER2_HELP, show_default="as the folder says")] = None,
     tier2_option: Annotated[
         list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP)
     ] = None,

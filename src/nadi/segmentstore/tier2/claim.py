@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.failures import RefusedError
-from nadi.engines.identity import NAME, named_cluster, read_cluster, refuse_strangers
+from nadi.engines.identity import NAME, Cluster, named_cluster, read_cluster, refuse_strangers
 from nadi.engines.opening import open_of_chunks
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
@@ -32,9 +32,9 @@ from nadi.errors import FencedError, NadiError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_RECORDS_AT_ONCE
 from nadi.runtime import Runtime
 from nadi.segmentstore import reserve
-from nadi.segmentstore.datafolder import LOG, StoreFile, container_folders
+from nadi.segmentstore.datafolder import LOG, LOG_ELSEWHERE, StoreFile, container_folders
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier2.records import Records, Stored, check_stays
+from nadi.segmentstore.tier2.records import Records, Stored, check_stays, name_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -157,9 +157,8 @@ class Claim:
                 await refuse_strangers(engine, self._runtime)
                 await prove(engine, registry, self._runtime)
                 named = self.store.cluster, self.store.containers
-                cluster = await named_cluster(engine, *named, self._runtime, LOG)
-            if cluster.log != LOG:
-                raise StoreError(f"{self.url} is the store of a cluster: give tier 2 a prefix of its own")
+                cluster = await named_cluster(engine, *named, self._runtime, LOG_ELSEWHERE)
+            check_is_elsewhere(cluster, self.url)
             if cluster.cluster != self.store.cluster:
                 raise StoreError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
             seen = await self._records_seen(records)
@@ -177,6 +176,11 @@ class Claim:
         check_stays(seen.record)
         known = self.store.epochs[number] if self.store.epochs else 0
         is_unfinished = seen.record.epoch == known + 1 and seen.record.nonce == self.store.next != ""
+        if seen.record.epoch < known:
+            raise StoreError(
+                f"{name_of(number)} in {self.url} is older than what the data folder {self.folder} has claimed, or was "
+                f"deleted: restore it; if there is no newer one, `nadi tier2 claim {self.folder}` goes by what is there"
+            )
         if seen.record.epoch != known and not is_unfinished:
             raise self._copied()
 
@@ -245,6 +249,14 @@ def _write(store: StoreFile, folder: Path) -> None:
             raise
         store.write(folder)
         reserve.take(container)
+
+
+def check_is_elsewhere(cluster: Cluster, url: str) -> None:
+    """Raise StoreError unless it is the store of a data folder that isn't in the folder."""
+    if cluster.log == LOG:
+        raise StoreError(f"{url} is in a data folder, whose store it is: give a URL of its own")
+    if cluster.log != LOG_ELSEWHERE:
+        raise StoreError(f"{url} is the store of a cluster: give a URL of its own")
 
 
 def gone(folder: Path, url: str) -> str:

@@ -15,20 +15,20 @@ from nadi.errors import DataFolderError, StoreError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.segmentstore.datafolder import (
     FORMAT,
-    LOG,
     TIER2,
     StoreFile,
     Tier2,
-    begin,
     check_outside,
     check_stays,
     container_folders,
     find,
     has_chunks,
+    is_pristine,
+    make_containers,
     normal,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import Claim, gone
+from nadi.segmentstore.tier2.claim import Claim, check_is_elsewhere, gone
 
 
 def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
@@ -117,8 +117,8 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     if store is not None and store.is_elsewhere and store.cluster != new.cluster:
         raise StoreError(f"{url} has the chunks of another data folder: see whether the URL is right")
     there = container_folders(folder)
-    if not there:
-        begin(folder, new)
+    if all(map(is_pristine, there.values())):
+        make_containers(folder, new.containers)  # only the claim says whose they are
     elif set(there) != set(range(new.containers)):
         raise DataFolderError(f"{url} has {new.containers} containers, and {folder} has others: see if it is the one")
     claim = Claim(folder, new, at.options, runtime)
@@ -142,8 +142,7 @@ async def _found_there(url: str, options: dict[str, str], runtime: Runtime) -> S
         await engine.close()
     if cluster is None:
         raise StoreError(f"there are no chunks in {url}: see whether the URL is right")
-    if cluster.log != LOG:
-        raise StoreError(f"{url} is the store of a cluster: it can't be claimed")
+    check_is_elsewhere(cluster, url)
     return StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(options))
 
 
