@@ -10,7 +10,7 @@ import pytest
 import nadi
 from nadi.cli.admin.migrate import _Held, _Shown
 from nadi.client import StreamManager
-from nadi.errors import ConflictError, DataFolderError, StoreError
+from nadi.errors import ConflictError, DataFolderError, NadiError, StoreError
 from nadi.migration.moving import Migration
 from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
@@ -139,3 +139,27 @@ def test_taking_it_back(tmp_path: Path) -> None:
         written.check(manager)
     with pytest.raises(DataFolderError):
         nadi.embedded(data)
+
+
+def test_a_folder_that_is_filled_is_not_served(data: Path, tmp_path: Path) -> None:
+    """Wherever its store is to be."""
+    store = Store("")  # of no cluster
+    (tmp_path / "chunks").mkdir()
+    chunks = (tmp_path / "chunks").as_uri()
+    for new, tier2 in ((tmp_path / "inside", ""), (tmp_path / "outside", chunks)):
+        options = ("--tier2", tier2) if tier2 else ()
+        migrate(str(data), str(new), *options, "--ahead", store=store)
+        assert "has begun, and would go on" in migrate(str(data), str(new), *options, "--dry-run", store=store)
+        for given in ("", chunks):
+            with pytest.raises(NadiError, match=r"a migration to .* hasn't ended"), nadi.embedded(new, tier2=given):
+                pass
+    migrate(str(data), str(new), *options, store=store)
+    with nadi.embedded(new, tier2=chunks):
+        pass
+
+
+def test_what_looks_like_a_url(data: Path, tmp_path: Path) -> None:
+    store = Store("")
+    for place in ("file:/there", "s3:bucket/there"):
+        assert f"{place} isn't a URL: write {place[: place.index(':')]}://" in refused(str(data), place, store=store)
+    assert "600 s at most" in refused(str(data), str(tmp_path / "new"), "--pause-limit", "nan", store=store)

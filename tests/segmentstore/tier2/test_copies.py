@@ -170,3 +170,60 @@ async def test_a_copy_that_has_lost_the_store_leaves_the_others_snapshot_alone(t
         await asyncio.gather(keeping, return_exceptions=True)
         now = {key: found.body for key, found in fake.objects.now.items()}
         assert {key: now.get(key) for key in there} == there
+
+
+async def test_a_store_in_another_folder_is_not_claimed(tmp_path: Path) -> None:
+    """Its folder may have it open, and its lock is all that guards it."""
+    await written(tmp_path / "own")
+    url = (tmp_path / "own" / TIER2).as_uri()
+    with pytest.raises(StoreError, match="is in a data folder"):
+        await claim_anew(tmp_path / "other", Tier2(url), REAL)
+    with pytest.raises(StoreError, match="is in a data folder"):
+        async with opened_as(tmp_path / "third", Tier2(url)):
+            pass
+    async with opened_as(tmp_path / "own", None) as (_, peer):
+        assert await peer.read_all(SEGMENT) == expected(6)
+
+
+async def test_a_claim_of_a_lost_folder_that_was_killed_is_no_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It isn't served without its chunks, and the claim is done again."""
+    folder = tmp_path / "data"
+    async with FakeS3() as fake:
+        async with opened(folder, fake) as (_, peer):
+            await append(peer, 1, 3)
+        await asyncio.to_thread(shutil.rmtree, folder)
+        folder.mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr(outcomes, "was_set", killed)
+            with pytest.raises(UnavailableError, match="killed"):
+                await claimed(folder, fake)
+        with pytest.raises(DataFolderError, match="start it with --tier2 s3://bucket/chunks"):
+            async with opened_as(folder, None):
+                pass
+        await claimed(folder, fake)
+
+
+async def test_a_store_whose_records_were_put_back_is_refused(tmp_path: Path) -> None:
+    """Nobody has opened a copy of the folder, and the error says so."""
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake):
+            before = dict(fake.objects.now)
+        async with opened(tmp_path, fake):
+            pass
+        name = next(key for key in before if key.endswith("containers/0"))
+        fake.objects.now[name] = before[name]
+        with pytest.raises(StoreError, match=r"containers/0 in .* is older than what"):
+            async with opened(tmp_path, fake):
+                pass
+
+
+async def test_a_link_to_the_store_is_refused(tmp_path: Path) -> None:
+    """Two folders could have it, each with a lock of its own."""
+    await written(tmp_path / "data")
+    (tmp_path / "data" / TIER2).rename(tmp_path / "large-disk")
+    (tmp_path / "data" / TIER2).symlink_to(tmp_path / "large-disk")
+    with pytest.raises(DataFolderError, match="tier2 is a link"):
+        async with opened_as(tmp_path / "data", None):
+            pass
