@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_check_and_repair import command, flip
-from tests.segmentstore.state_tables import lose_states, recovered
+from tests.segmentstore.state_tables import recovered
 from tests.segmentstore.test_lost_state import base, contents, folder
 
 __all__ = ["base", "folder"]  # fixtures
@@ -34,12 +34,9 @@ def without_lock(folder: Path) -> None:
     (folder / "lock").unlink()
 
 
-def damaged_state(folder: Path) -> None:
-    flip(folder / "container-0/state/data.mdb", 9_000)
-
-
-def lost_states(folder: Path) -> None:
-    lose_states(folder)
+def damaged_snapshot(folder: Path) -> None:
+    for path in folder.glob("tier2/snapshots/container-0/*"):
+        flip(path, 9)
 
 
 def damaged_log(folder: Path) -> None:
@@ -77,8 +74,7 @@ def without_anything_in_a_container(folder: Path) -> None:
     [
         sound,
         without_lock,
-        damaged_state,
-        lost_states,
+        damaged_snapshot,
         damaged_log,
         without_tier2,
         without_log,

@@ -101,7 +101,7 @@ def test_a_lost_end_of_the_log_is_given_up_and_its_chunks_are_set_aside(with_a: 
     assert number, done.output
     assert f"given up: container-0: from frame {number[1]} on" in done.output
     assert "nothing is lost" not in done.output
-    assert f"said from frame {number[1]} on was given up by a repair" in command("check", with_a).output
+    assert command("check", with_a).exit_code == 0, "the log begins anew"
     aside = list((with_a / "tier2").glob("container-0.damaged-*/*/*"))
     assert sorted(path.name for path in aside) == sorted(path.name for path in chunks)
     write(with_a, "B", 20, HOLD)
@@ -110,8 +110,7 @@ def test_a_lost_end_of_the_log_is_given_up_and_its_chunks_are_set_aside(with_a: 
     assert events[:-2] == tens("A", 60)[: len(events) - 2]
 
 
-@pytest.mark.parametrize("gone", [("log", "state"), ("log",)])
-def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path, gone: tuple[str, ...]) -> None:
+def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path) -> None:
     """The repair said so, and the start was refused: a log that isn't there was taken for one that isn't needed."""
     folder = tmp_path / "data"
     write(folder, "", 0, HOLD)
@@ -120,8 +119,7 @@ def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path, gone: tupl
     expected = read(folder)
     assert expected == tens("A", 20)
     write(folder, "B", 10, HOLD)
-    for name in gone:
-        shutil.rmtree(folder / "container-0" / name)
+    shutil.rmtree(folder / "container-0/log")
     with pytest.raises(DataFolderError):
         nadi.embedded(folder)
     done = command("repair", folder, "--yes")

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from nadi.errors import DataFolderVersionError
 from nadi.segmentstore.datafolder import FORMAT, STORE, StoreFile, find, open_folder
 from tests.cli.test_check_and_repair import command
-from tests.segmentstore.state_tables import lose_states
 from tests.segmentstore.test_lost_state import base, contents, folder
 
 __all__ = ["base", "folder"]  # fixtures
@@ -22,7 +21,6 @@ def test_a_folder_of_another_version_is_neither_judged_nor_repaired(folder: Path
     said = find(folder).store
     assert isinstance(said, StoreFile)
     replace(said, format=other).write(folder)
-    lose_states(folder)
     is_refused(folder, other)
 
 
@@ -30,7 +28,6 @@ def test_a_folder_of_an_earlier_layout_is_neither_judged_nor_repaired(folder: Pa
     (folder / STORE).unlink()
     (folder / "tier2/cluster.json").unlink()
     (folder / "format").write_text('{"format":5,"containers":1,"crc32c":"00000000"}')
-    lose_states(folder)
     is_refused(folder, "5 or lower")
 
 

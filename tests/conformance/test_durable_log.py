@@ -178,23 +178,6 @@ def test_frames_larger_than_a_file(open_log: Opener, size: int) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("size", [10, 3 * FILE_BYTES])
-def test_an_owner_may_say_that_it_writes_before_it_does(open_log: Opener, size: int) -> None:
-    async def test() -> None:
-        async with opened(open_log) as (log, _):
-            await log.claim()
-        async with opened(open_log) as (log, frames):
-            assert frames == {}
-            await log.claim()
-            await log.append([bytes(size)])
-            await log.claim()  # known already
-            await log.append([b"next"])
-        async with opened(open_log) as (_, frames):
-            assert frames == {1: bytes(size), 2: b"next"}
-
-    run(test)
-
-
 def test_replay_begins_after_the_given_frame(open_log: Opener) -> None:
     async def test() -> None:
         async with opened(open_log) as (log, _):

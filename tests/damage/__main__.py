@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
-    kinds = "a kind of file: log, chunk, state, snapshot, format, epoch, rest; or several at a time: state+snapshot"
+    kinds = "a kind of file: log, run, chunk, snapshot, store, epoch, rest; or several at a time: log+snapshot"
     parser.add_argument("--only", default="", help=kinds)
     parser.add_argument("--folder", type=Path, help="where the folders are; kept")
     options = parser.parse_args()

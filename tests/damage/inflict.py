@@ -1,4 +1,4 @@
-"""Damage of all kinds to a folder's files: chunks, log, files beside it, state, which store it is."""
+"""Damage of all kinds to a folder's files: chunks, log, files beside it, snapshots, which store it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 4096
-KINDS = ("log", "run", "chunk", "state", "snapshot", "store", "epoch", "rest")
-_WEIGHTS = (6, 4, 5, 6, 2, 1, 1, 1)
+KINDS = ("log", "run", "chunk", "snapshot", "store", "epoch", "rest")
+_WEIGHTS = (6, 4, 5, 8, 1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,6 @@ def kind_of(file: str) -> str:
         if file == "tier2/cluster.json":
             return "store"
         return "snapshot" if file.startswith(("tier2/snapshots/", "tier2/containers/")) else "chunk"
-    if "/state/" in file:
-        return "state"
     if file == "store.json":
         return "store"
     return "epoch" if file.endswith("epoch") else "rest"

@@ -17,6 +17,7 @@ from nadi.migration.sources import StoppedFolder
 from nadi.migration.targets import NewFolder
 from nadi.segmentstore.datafolder import Tier2
 from nadi.segmentstore.repair.inspection import inspect_folder
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2 import claim
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
@@ -86,7 +87,7 @@ async def test_the_log_goes_on_and_is_moved_afterwards(
         assert await peer.read_all(SEGMENT) == expected(5)
 
 
-async def test_a_start_doesnt_need_the_name_node(
+async def test_a_start_without_the_name_node_says_so_and_loses_nothing(
     tmp_path: Path, url: str, outage: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "START_S", 1.0)
@@ -94,11 +95,11 @@ async def test_a_start_doesnt_need_the_name_node(
         await append(peer, 1, 3)
         await move(store)
     outage(True)
+    with pytest.raises(UnavailableError, match="start again"):
+        await SegmentStore(tmp_path, 1, tier2=Tier2(url)).start()
+    outage(False)
     async with opened_as(tmp_path, Tier2(url)) as (store, peer):
         await append(peer, 4, 5)
-        assert store.chunks.claim is not None
-        assert not store.chunks.claim.is_confirmed
-        outage(False)
         await in_the_end(lambda: move(store))
         assert await peer.read_all(SEGMENT) == expected(5)
 

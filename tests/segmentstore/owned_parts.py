@@ -17,7 +17,7 @@ from nadi.segmentstore.recovery.snapshotter import SnapshotPace, Snapshotter
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Manifest
+from nadi.segmentstore.tier2.records import ContainerRecord, Manifest
 
 from .two_stores import CONTAINERS, OWNER
 
@@ -53,9 +53,9 @@ class OwnedParts(LocalParts):
     def _has_it(self) -> bool:
         return self.record.epoch == self.claim
 
-    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
+    async def _claimed(self) -> ContainerRecord:
         await self.record.still_claimed(self.number, self.claim)
-        return self.record.manifest, []
+        return ContainerRecord(self.claim, snapshot=self.record.manifest)
 
     async def claim_record(self) -> tuple[Any, int]:
         return self.record, self.claim

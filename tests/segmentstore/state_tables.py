@@ -4,63 +4,89 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 from pathlib import Path
-
-import lmdb
+from typing import Any
+from unittest import mock
 
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.recovery import parts
 from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.state.checked import CRC_BYTES, TABLES, TOTALS_KEY, decode_totals, encode_totals
+from nadi.segmentstore.recovery.restoring import restored
 from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.stored import CRC_BYTES, TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord
 
 Records = dict[str, dict[bytes, bytes]]
 
 
-def records_of(state: Path) -> Records:
-    """All records of a state that nobody has open, checksums and totals and all."""
+def records_of(metadata: Metadata) -> Records:
+    """All records of an open state, checksums and all."""
     found: Records = {}
-    with lmdb.open(str(state), max_dbs=len(TABLES), readonly=True, lock=False) as env:
-        for name in TABLES:
-            with env.begin(db=env.open_db(name.encode(), create=False)) as txn:
-                found[name] = {bytes(key): bytes(value) for key, value in txn.cursor()}
+    for name in TABLES:
+        with metadata._env.begin(db=metadata._tables[name]) as txn:
+            found[name] = {bytes(key): bytes(value) for key, value in txn.cursor()}
     return found
 
 
 def apart(records: Records) -> Records:
     """The same with a row for each extent, so that it doesn't matter which checkpoint wrote which: extents that share a
-    row lose its checksum, and the totals of the table go."""
+    row lose its checksum."""
     found = {table: dict(rows) for table, rows in records.items()}
     found["extents"] = dict(singles((key, raw[:-CRC_BYTES]) for key, raw in records["extents"].items()))
-    totals = decode_totals(found["state"].pop(TOTALS_KEY)[:-CRC_BYTES])
-    del totals["extents"]
-    found["state"][TOTALS_KEY] = encode_totals(totals)
     return found
 
 
-def recovered(folder: Path) -> list[Records]:
-    """The states of all containers of a folder after they were recovered and stopped, and nothing else was done."""
+async def record_of(chunks: ChunkStore, number: int = 0) -> ContainerRecord:
+    return (await (await chunks.records()).read(number)).record
 
-    async def recover(number: int) -> None:
+
+def snapshot_records(folder: Path, number: int = 0) -> Records:
+    """Those of a container's newest snapshot: of all that it has, after a clean stop."""
+
+    async def read() -> Records:
+        chunks = ChunkStore.in_folder(folder / "tier2")
+        with tempfile.TemporaryDirectory() as temporary:
+            record = await record_of(chunks, number)
+            metadata, damaged = await restored(chunks, number, record.snapshot, Path(temporary))
+            assert not damaged
+            try:
+                return records_of(metadata)
+            finally:
+                metadata.close()
+
+    return asyncio.run(read())
+
+
+async def _as_it_was_left(chunks: Any, number: int, snapshot: object, folder: Path) -> tuple[Metadata, list[str]]:
+    return Metadata(folder, number), []
+
+
+def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
+    """The states of all containers of a folder after they were recovered and stopped, and nothing else was done.
+
+    from_state: they are those that a killed server has left, brought up to date from its log, as no server does; the
+    folder is of no use afterwards.
+    """
+
+    async def recover(number: int) -> Records:
         chunks = ChunkStore.in_folder(folder / "tier2")
         container = Container(LocalParts(number, folder / f"container-{number}", chunks), BlockCache())
         await container.start()
+        container.checkpoints.start()
+        await container.checkpoints.ended()
+        records = records_of(container.metadata)
         await container.stop()
+        return records
 
-    states = []
-    for number in range(len(list(folder.glob("container-*")))):
-        asyncio.run(recover(number))
-        states.append(records_of(folder / f"container-{number}" / "state"))
-    return states
+    with mock.patch.object(parts, "restored", _as_it_was_left if from_state else restored):
+        return [asyncio.run(recover(number)) for number in range(len(list(folder.glob("container-*"))))]
 
 
 def copy_of(folder: Path, name: str) -> Path:
     copy = folder.with_name(name)
     shutil.copytree(folder, copy)
     return copy
-
-
-def lose_states(folder: Path) -> None:
-    for container in folder.glob("container-*"):
-        shutil.rmtree(container / "state")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,10 +90,10 @@ def test_who_takes_and_waits_no_longer_has_taken(tmp_path: Path, monkeypatch: py
             parts = stores.parts(1)
             snapshots_open = parts.snapshots.open
 
-            async def slow(sequence: int) -> None:
+            async def slow(*arguments: Any) -> None:
                 opening.set()
                 await go_on.wait()
-                await snapshots_open(sequence)
+                await snapshots_open(*arguments)
 
             monkeypatch.setattr(parts.snapshots, "open", slow)
             taking = asyncio.create_task(stores.two.take(parts))
@@ -118,7 +119,7 @@ def test_a_take_that_fails_when_nobody_waits_for_it_is_logged(
             parts = stores.parts(1)
             opening, go_on = asyncio.Event(), asyncio.Event()
 
-            async def fails(sequence: int) -> None:
+            async def fails(*arguments: Any) -> None:
                 opening.set()
                 await go_on.wait()
                 raise OSError(5, "the disk failed")
@@ -146,7 +147,7 @@ def test_a_take_that_failed_leaves_nothing_open(tmp_path: Path, monkeypatch: pyt
             await stores.one.give_up(1)
             parts = stores.parts(1)
 
-            async def fails(sequence: int) -> None:
+            async def fails(*arguments: Any) -> None:
                 raise OSError(5, "the disk failed")
 
             monkeypatch.setattr(parts.snapshots, "open", fails)

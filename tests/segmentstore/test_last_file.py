@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import nadi
-from nadi import limits
 from nadi.errors import CorruptLogError
-from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state.operations import Create
-from nadi.segmentstore.state.records import Kind
-from nadi.segmentstore.tier1 import fence, writer
+from nadi.segmentstore.tier1 import fence
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.writer import FrameWriter
-from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.segmentstore.tier1.test_files import frames, read, write
 
 
@@ -93,55 +81,3 @@ def test_a_log_whose_last_file_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match="the last in use") as refused:
         read(tmp_path)
     assert Path(refused.value.file) == last
-
-
-def test_a_start_without_the_last_file_can_be_killed_at_any_step_of_its_first_append(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The seal says that nothing of the log is needed; it was broken before the log had a new file that says as much.
-
-    The folder is copied before and after each step that changes it: as a kill would leave it."""
-    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
-    folder = tmp_path / "data"
-    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("s")
-        manager.create_stream("s", "t", 1)
-    log = folder / "container-0/log"
-    [file for file in sorted(log.glob("log-*.nadi")) if file.read_bytes()[:8] == b"nadi-log"][-1].unlink()
-    copies: list[Path] = []
-
-    def watch(owner: object, name: str) -> None:
-        step = getattr(owner, name)
-
-        def watched(*arguments: Any) -> Any:
-            for when in ("before", "after"):
-                copy = tmp_path / f"{len(copies)} {when} {name}"
-                copies.append(shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("new-log-*")))  # being made
-                if when == "before":
-                    result = step(*arguments)
-            return result
-
-        monkeypatch.setattr(owner, name, watched)
-
-    async def started(copy: Path) -> Container:
-        container = Container(LocalParts(0, copy / "container-0", ChunkStore.in_folder(copy / "tier2")), BlockCache())
-        await container.start()
-        return container
-
-    async def append() -> None:
-        container = await started(folder)
-        watch(statecheck, "unseal")
-        watch(writer, "note")
-        watch(FrameWriter, "write")
-        watch(FrameWriter, "_next_file")
-        await container.call(lambda frame: frame.emit(Create(container.state.next_segment, "new", Kind.STREAM, 1)))
-        monkeypatch.undo()
-        await container.stop()
-
-    async def start(copy: Path) -> None:
-        await (await started(copy)).stop()
-
-    asyncio.run(append())
-    assert len(copies) == 8
-    for copy in copies:
-        asyncio.run(start(copy))

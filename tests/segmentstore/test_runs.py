@@ -99,7 +99,7 @@ async def checkpointed(store: SegmentStore) -> None:
     await container.call(lambda frame: None)
     for _ in range(6_000):
         container.checkpoints.start()
-        await container.checkpoints.idle()
+        await container.checkpoints.ended()
         if min(container.checkpoints.sequence, container.parts.snapshots.sequence) >= container.state.sequence:
             container.checkpoints.truncate_log()
             return

@@ -17,7 +17,7 @@ async def servers(world: OneServer, mean_s: float) -> None:
     """Arms what goes wrong with servers and their disks; raises what kept one from starting."""
     chance = world.chance("fate")
     for server in world.hosts:
-        server.faults.frame_fails, server.faults.put_fails, server.faults.state_lost = 0.0005, 0.01, 0.2
+        server.faults.frame_fails, server.faults.put_fails = 0.0005, 0.01
     while True:
         await asyncio.sleep(chance.expovariate(1 / mean_s))
         if world.failure is not None:

@@ -115,7 +115,7 @@ class Server:
                 await asyncio.sleep(1.0)
         store.listen_on([cast("Any", self.world.network.door(process, self.address))])
         life.is_ready = True
-        self.world.note("started", self.name, [part.rebuilt for part in parts])
+        self.world.note("started", self.name)
 
     def _booted(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -134,12 +134,11 @@ class Server:
         self.kills += 1
         self.faults.kill_due = -1
         process.kill(with_power=with_power)
-        state_lost = self.faults.happens(self.faults.state_lost)
         is_ready = life is not None and life.is_ready
-        self.world.note("killed", self.name, is_ready, with_power, state_lost, [len(d.unsynced) for d in self.disks])
+        self.world.note("killed", self.name, is_ready, with_power, [len(d.unsynced) for d in self.disks])
         if life is not None:
             for part in life.parts:
-                part.killed(state_lost=state_lost)
+                part.killed()
             if life.has_folder:
                 life.store._lock.release()
         for disk in self.disks:

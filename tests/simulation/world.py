@@ -16,11 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
-from unittest import mock
 
 from nadi.controller.controller import Controller
-from nadi.segmentstore.state import check
-from nadi.segmentstore.state.checked import inspect
 from nadi.wire import commands as wire
 
 from .machine.loop import SimulatedLoop
@@ -71,8 +68,6 @@ class World:
     """seed: all of it. drift: how wrong clocks may run."""
 
     def __init__(self, loop: SimulatedLoop, seed: str, drift: float = DRIFT) -> None:
-        # a process of its own for each would take longer than all else: nothing damages a state here
-        self._inspection = mock.patch.object(check, "inspect_file", inspect)
         self.loop, self.seed, self._drift = loop, seed, drift
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._trace = hashlib.sha256()
@@ -173,7 +168,6 @@ class World:
     # --- from start to end ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._inspection.start()
         for server in self.hosts:
             server.start()
         return self
@@ -184,7 +178,6 @@ class World:
         for server in self.hosts:
             server.end()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._inspection.stop()
 
 
 def _memory_folder() -> str | None:

@@ -94,9 +94,6 @@ class MemoryLog:
     async def settle(self, payload_bytes: int) -> None:
         pass
 
-    async def claim(self) -> None:
-        self._check_open()
-
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         assert not self._appending, "one append at a time"

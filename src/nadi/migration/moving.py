@@ -44,8 +44,7 @@ from nadi.migration.targets import Target
 from nadi.runtime import REAL
 from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.snapshots import SnapshotError
-from nadi.segmentstore.state.check import STATE_FILE, inspect_file
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
 from nadi.segmentstore.state.stored import (
     EXTENT,
     ID,
@@ -339,7 +338,7 @@ class Divider:
             DamagedStateError: a state of the source is damaged.
             StorageFullError, UnavailableError, OSError: a state can't be written.
         """
-        targets = [Metadata(folder, number, durable=False) for number, folder in enumerate(folders)]
+        targets = [Metadata(folder, number) for number, folder in enumerate(folders)]
         try:
             counts = self._written(targets, sequence)
         finally:
@@ -406,10 +405,7 @@ class Divider:
         """That the states are sound, and have as many records together as the source, and as were written."""
         found: Counter[str] = Counter()
         for number, folder in enumerate(folders):
-            inspected = inspect_file(folder / STATE_FILE, number)
-            if inspected.damage:
-                raise DamagedStateError(str(folder), f"it was written just now, and {inspected.damage}")
-            found.update(inspected.records)
+            found.update(verify(folder / STATE_FILE, number))
         for table in _TABLES:
             had = sum(1 for _ in self._states.rows(table))
             if not had == counts[table] == found[table]:

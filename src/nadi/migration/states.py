@@ -18,11 +18,10 @@ from typing import NamedTuple, Self
 
 from nadi.errors import UnavailableError
 from nadi.segmentstore.hosted import container_of
-from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.recovery.restoring import restored
 from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, decode_segment, unpack_chunk
+from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, TABLES, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord
 
@@ -85,16 +84,13 @@ class States:
     async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
         """Fetch those of their snapshots into an empty folder; a container without one never held anything.
 
-        Raises: as `restore`.
+        Raises: as `restored`.
         """
         states: dict[int, Metadata] = {}
         try:
             for number, record in enumerate(records):
                 state = folder / f"container-{number}"
-                state.mkdir(mode=0o700)
-                if record.snapshot is not None:
-                    await restore(chunks, record.snapshot, state, durable=False)
-                states[number] = await chunks.runtime.in_thread(Metadata, state, number, durable=False)
+                states[number], _ = await restored(chunks, number, record.snapshot, state)
         except BaseException:
             for metadata in states.values():
                 metadata.close()

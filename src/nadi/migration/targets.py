@@ -58,6 +58,7 @@ class Target:
     or the default."""
 
     _log: LogId | None = None  # of the store
+    _is_alone = False  # it is in a data folder
     _default = DEFAULT_CONTAINERS
 
     def __init__(self, url: str, store_url: str, options: dict[str, str], containers: int | None) -> None:
@@ -75,7 +76,7 @@ class Target:
                     await refuse_strangers(self._engine, REAL)
                 await prove(self._engine, registry, REAL)
             self._turn = await stack.enter_async_context(Turn(registry, self.url))
-            self._records = Records(registry, REAL)
+            self._records = Records(registry, REAL, is_alone=self._is_alone)
             self.chunks = ChunkStore.from_url(self._store_url, **self._options)
             self._stack = stack.pop_all()
         return self
@@ -155,6 +156,7 @@ class NewFolder(Target):
         if tier2 is not None:
             self._log = LOG_ELSEWHERE
             self._said = replace(self._said, url=normal(tier2.url), options=public(tier2.options))
+        self._is_alone = tier2 is None
         url, options = folder.absolute().as_uri(), tier2.options if tier2 is not None else {}
         super().__init__(url, store_url(folder, self._said), options, containers)
 
@@ -207,7 +209,7 @@ def _compact(state: Path, number: int) -> Path:
     copy = state.with_name(f"{state.name}.copy")
     descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        metadata = Metadata(state, number, durable=False)
+        metadata = Metadata(state, number)
         try:
             metadata.copy(descriptor)
         finally:

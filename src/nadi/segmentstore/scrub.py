@@ -1,9 +1,9 @@
 """The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
 
-One task goes over the containers: first their states, the file and then its records, and the snapshots of these; then
-the bytes of their segments, extent by extent, past the cache. A damaged state is rebuilt from its snapshot and the log,
-a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary.
-Chunks with a damaged description are stored again.
+One task goes over the containers: first the records of their states, and the snapshots of these; then the bytes of
+their segments, extent by extent, past the cache. A damaged state is restored from its snapshot and the log, and a
+damaged snapshot is made anew from the state. If what the next start needs of the log is damaged, a new snapshot makes
+it unnecessary. Chunks with a damaged description are stored again.
 
 It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds.
 """
@@ -35,9 +35,9 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.extent_rows import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
+from nadi.segmentstore.state.stored import TABLES
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier1.disk import replace_file
 
@@ -196,10 +196,8 @@ class Scrub:
         place = self._kept.place
         while not place.is_data and (container := self._next(place)) is not None:
             size = 0
-            if place.table == 0 and not place.key:
-                size = await self._walk(container, place, found)
             if place.table < len(TABLES):
-                size += self._read_records(self._up(container), place, found)
+                size = self._read_records(container, place, found)
             else:
                 await self._snapshot(container, found)
                 await self._log(self._up(container), found)
@@ -213,15 +211,6 @@ class Scrub:
                 return
         if not place.is_data:
             self._kept.place = Place(is_data=True)
-
-    async def _walk(self, container: Container, place: Place, found: ScrubPass) -> int:
-        """Walk the state's file page by page, which also checks what LMDB doesn't; return its size."""
-        damage, size_bytes = await container.inspect_state()
-        if damage:  # the container rebuilds it
-            self._note(found, f"the state of container {container.number}: {damage}")
-            place.table = len(TABLES)
-        found.state_bytes += size_bytes
-        return size_bytes
 
     async def _snapshot(self, container: Container, found: ScrubPass) -> None:
         read_bytes = 0
@@ -256,7 +245,7 @@ class Scrub:
             if table == "extents":
                 found.total_bytes += sum(row_length(value) for _, value in records)
         except (DataFolderError, lmdb.Error) as error:
-            # the container checks all of it when it recovers from this
+            # the container restores it
             self._note(found, f"the state of container {container.number}: {error}")
             place.table = len(TABLES)
             return 0
@@ -265,7 +254,9 @@ class Scrub:
             place.table, place.key = place.table + 1, b""
         else:
             place.key = records[-1][0]
-        return sum(len(key) + len(value) for key, value in records)
+        size_bytes = sum(len(key) + len(value) for key, value in records)
+        found.state_bytes += size_bytes
+        return size_bytes
 
     async def _segments(self, found: ScrubPass) -> None:
         """The bytes of all segments that a checkpoint knows of; newer ones were written just now."""

@@ -95,7 +95,6 @@ def _container(container: Container) -> Component:
         "snapshot_error": snapshots.error,
         "snapshot_damaged": snapshots.damage,
         "snapshot_renewed": snapshots.renewed,
-        "rebuilt": container.parts.rebuilt,
     }
     details |= {what: found for what, found in unusual.items() if found}
     damaged = container.damaged

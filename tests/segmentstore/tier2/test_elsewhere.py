@@ -260,19 +260,33 @@ async def test_writers_are_refused_once_the_log_is_at_its_bound(tmp_path: Path) 
         assert await peer.read_all(SEGMENT) == expected(5)
 
 
-async def test_a_start_doesnt_need_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "START_S", 0.5)
+async def test_a_start_waits_a_while_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeS3() as fake:
         async with opened(tmp_path, fake) as (store, peer):
             await append(peer, 1, 3)
             await move(store)
-        fake.faults.update(slow_down=1.0)
-        async with opened(tmp_path, fake) as (store, peer):
             await append(peer, 4, 5)
-            assert store.chunks.claim is not None
-            assert not store.chunks.claim.is_confirmed
-            fake.faults.update(slow_down=0.0)
+        fake.faults.update(slow_down=1.0)
+        asyncio.get_running_loop().call_later(1.0, lambda: fake.faults.update(slow_down=0.0))
+        async with opened(tmp_path, fake) as (store, peer):
+            assert await peer.read_all(SEGMENT) == expected(5)
+
+
+async def test_a_start_without_the_store_says_so_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeS3() as fake:
+        async with opened(tmp_path, fake) as (store, peer):
+            await append(peer, 1, 3)
             await move(store)
+            fake.faults.update(slow_down=1.0)
+            await append(peer, 4, 5)  # and the stop can't store a snapshot
+        with monkeypatch.context() as patched:
+            patched.setattr(claim, "START_S", 1.0)
+            with pytest.raises(UnavailableError, match=f"tier 2 in {URL} hasn't answered for 1 s.*start again"):
+                await SegmentStore(tmp_path, 1, tier2=Tier2(URL, fake.config())).start()
+        fake.faults.update(slow_down=0.0)
+        async with opened(tmp_path, fake) as (store, peer):
             assert await peer.read_all(SEGMENT) == expected(5)
 
 
@@ -289,8 +303,8 @@ async def test_a_start_waits_once_for_a_store_that_says_nothing(
         fake.faults.update(latency_ms={"get": (60_000, 60_001), "list": (60_000, 60_001)})
         store = SegmentStore(tmp_path, 3, tier2=tier2)
         async with asyncio.timeout(20):
-            await store.start()
-        await store.close()
+            with pytest.raises(UnavailableError, match="start again"):
+                await store.start()
 
 
 async def test_a_start_needs_no_room_to_claim_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from nadi.controller.transactions import decisions
 from nadi.controller.transactions.decisions import Transactions, txn_text
 from nadi.model.frontier import Frontier
 from nadi.segmentstore.container import table_segments
+from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.server import appends
 from nadi.segmentstore.server.segments import find
@@ -148,6 +149,20 @@ def releases_the_log_for_a_snapshot_on_its_way() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def releases_the_log_for_what_only_the_state_has() -> Iterator[None]:
+    """It was written by a checkpoint, and ends with the process."""
+    truncate = Checkpoints.truncate_log
+
+    def beyond(self: Any) -> None:
+        truncate(self)
+        oldest, damaged = self._opened.state.log_needed()
+        self._opened.log.truncate(min(self.sequence + 1, oldest or self.sequence + 1), keep=damaged)
+
+    with mock.patch.object(Checkpoints, "truncate_log", beyond):
+        yield
+
+
 MUTATIONS: list[Mutation] = [
     acknowledges_before_it_is_durable,
     forgets_what_a_writer_has_stored,
@@ -159,4 +174,5 @@ MUTATIONS: list[Mutation] = [
     sets_table_entries_whatever_their_version,
     reads_successors_before_all_that_they_follow,
     releases_the_log_for_a_snapshot_on_its_way,
+    releases_the_log_for_what_only_the_state_has,
 ]

@@ -20,6 +20,7 @@ from .mutations import (
     Mutation,
     acknowledges_before_it_is_durable,
     commits_half_a_transaction,
+    releases_the_log_for_what_only_the_state_has,
     sets_table_entries_whatever_their_version,
 )
 
@@ -42,7 +43,12 @@ def is_found(mutation: Mutation, seeds: range = SEEDS, *, in_cluster: bool = Fal
 
 @pytest.mark.parametrize(
     "mutation",
-    [acknowledges_before_it_is_durable, commits_half_a_transaction, sets_table_entries_whatever_their_version],
+    [
+        acknowledges_before_it_is_durable,
+        commits_half_a_transaction,
+        sets_table_entries_whatever_their_version,
+        releases_the_log_for_what_only_the_state_has,
+    ],
 )
 def test_some_are_found_at_once(mutation: Mutation) -> None:
     assert is_found(mutation, range(30))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .world import ClusterWorld
 
 STORE_PORT, RPC_PORT = 12345, 9090
-_WRITES = (Metadata, Metadata.commit, restoring._append_part, restoring._apply)  # to this machine's disk
+_WRITES = (Metadata, Metadata.commit, Metadata.apply, restoring._append)  # to this machine's disk
 _AGAIN_S = 5.0  # at most, until a server that ended is started again
 
 

@@ -1,5 +1,5 @@
-"""What a simulated server stores, in memory: each container's log and tier 2, which outlive the server; and its state,
-an LMDB file in a temporary folder.
+"""What a simulated server stores, in memory: each container's log and tier 2, which outlive the server. Its states are
+LMDB files in a temporary folder.
 
 A frame is durable once the disk has synced it; a kill takes what isn't. Disk and tier 2 take their time, and fail when
 the seed says so.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +19,13 @@ from obstore.store import MemoryStore
 from nadi.engines.engine import Entry
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.parts import Opened
-from nadi.segmentstore.recovery.replay import recovered
-from nadi.segmentstore.recovery.restoring import restore
-from nadi.segmentstore.recovery.snapshotter import Snapshotter
-from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import ObjectPlace
-from nadi.segmentstore.tier2.records import Manifest, Records
+from nadi.segmentstore.tier2.records import ContainerRecord, Records
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
@@ -47,7 +40,6 @@ class Faults:
     frame_fails: float = 0.0  # of each frame: the disk says no, and may have it all the same
     put_fails: float = 0.0  # of each object, likewise
     slow: float = 0.02  # of each step of a disk: it takes up to 0.5 s instead of 2 ms
-    state_lost: float = 0.0  # of each kill: the folder of the state is gone, and is made anew of snapshot and log
     away_until: float = 0.0  # tier 2, by the simulation's time
     now: Callable[[], float] = lambda: 0.0
     kill_due: int = -1  # after so many steps of disks the server is killed
@@ -71,7 +63,7 @@ class Faults:
 
     def rest(self) -> None:
         """Nothing goes wrong any more."""
-        self.frame_fails = self.put_fails = self.slow = self.state_lost = 0.0
+        self.frame_fails = self.put_fails = self.slow = 0.0
         self.kill_due, self.away_until = -1, 0.0
 
     def happens(self, part: float) -> bool:
@@ -192,8 +184,8 @@ class _Registry:
         await self._chunks.delete(name)
 
 
-class MemoryParts:
-    """`ContainerParts` over a log in memory, and a state in a folder that no power fails."""
+class MemoryParts(ContainerParts):
+    """Over a log in memory."""
 
     def __init__(
         self,
@@ -203,91 +195,27 @@ class MemoryParts:
         chunks: ChunkStore,
         runtime: Runtime,
     ) -> None:
-        self.number = number
-        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
-        self.rebuilt = ""
-        self.looks_for_chunks = self.sweeps = True
-        self.may_be_sealed = False
-        self._epoch = 0
-        self._folder, self._open_log, self._chunks, self._runtime = folder, open_log, chunks, runtime
+        super().__init__(number, folder, chunks, runtime)
+        self._open_new_log = open_log
         self._metadata: Metadata | None = None
+        self._epoch = 0
 
-    def is_owned(self) -> bool:
-        return True
+    async def _claimed(self) -> ContainerRecord:
+        record = (await (await self._chunks.records()).read(self.number)).record
+        self._epoch = record.epoch
+        return record
 
-    def may_answer(self) -> bool:
-        return True
+    async def _open_log(self, record: ContainerRecord) -> MemoryLog:
+        return self._open_new_log()
 
-    async def open(self) -> Opened:
-        state = self._folder / "state"
-        if not (state / statecheck.STATE_FILE).exists():
-            await self._made_anew(state)
-        metadata = await self._runtime.in_thread(self._opened, state)
-        log = self._open_log()
-        try:
-            return Opened(metadata, log, await recovered(metadata, log, self._runtime))
-        except BaseException:
-            metadata.close()
-            raise
+    async def _opened(self, opened: Opened) -> Opened:
+        self._metadata = opened.metadata
+        return opened
 
-    def _opened(self, state: Path) -> Metadata:
-        self._metadata = Metadata(state, self.number)
-        return self._metadata
-
-    async def _made_anew(self, state: Path) -> None:
-        """Of the newest snapshot; without one the log has all."""
-        new = state.with_name("state.new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        manifest, damaged = await self.newest_snapshot()
-        assert not damaged, damaged
-        if manifest is not None:
-            await restore(self._chunks, manifest, new)
-            self.rebuilt = f"the snapshot of frame {manifest.sequence:,}"
-        shutil.rmtree(state, ignore_errors=True)
-        new.rename(state)
-
-    def killed(self, *, state_lost: bool) -> None:
+    def killed(self) -> None:
         """Its server was: what the system would take back is taken back."""
         if self._metadata is not None:
             self._metadata.close()
-        if state_lost:
-            shutil.rmtree(self._folder / "state", ignore_errors=True)
-
-    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
-        return await snapshots.newest(self._chunks, self.number)
 
     async def claim_record(self) -> tuple[Records, int]:
-        records = await self._chunks.records()
-        if not self._epoch:
-            seen = await records.read(self.number)
-            self._epoch = (await records.claim(self.number, "server", seen)).record.epoch
-        return records, self._epoch
-
-    def start_after(self, sequence: int) -> ChainStart:
-        return ChainStart()
-
-    def released(self, start: ChainStart) -> None: ...
-
-    def distrust_state(self) -> None:
-        raise AssertionError("nothing damages a state here")
-
-    async def unseal(self) -> None:
-        raise AssertionError("it is never sealed")
-
-    async def seal(self, log_epoch: int, *, has_all: bool) -> None:
-        pass  # then the next one opens it as after a kill
-
-    async def inspect_state(self) -> tuple[str, int]:
-        file = self._folder / "state" / statecheck.STATE_FILE
-        inspected = await self._runtime.in_thread(statecheck.inspect_file, file, self.number)
-        return inspected.damage, file.stat().st_size
-
-    def is_no_room(self, error: Exception) -> bool:
-        return False
-
-    def take_room(self) -> None:
-        pass
-
-    def release_room(self) -> bool:
-        return False
+        return await self._chunks.records(), self._epoch

@@ -75,12 +75,11 @@ def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
         ):
             for line in lines:
                 say(f"  {kind:<6} {line}")
-    is_less = is_repaired or any(report.given_up_from for report in reports)
     if all(report.is_sound for report in reports):
-        say("what is left is sound" if is_less else "sound: nothing is damaged")
+        say("what is left is sound" if is_repaired else "sound: nothing is damaged")
         return True
     if not any(report.lost for report in reports):
-        what = "no more is lost than a repair gave up" if is_less else "nothing is lost"
+        what = "no more is lost than a repair gave up" if is_repaired else "nothing is lost"
         say(f"damaged, and {what}: a server repairs it when it starts")
     else:
         say("damaged: what is LOST can only be restored from a copy; `nadi repair` does what is possible without one")

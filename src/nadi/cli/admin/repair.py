@@ -84,12 +84,11 @@ def _do(data: Path, reports: list[Report]) -> None:
         by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
-            if report.healed or report.gives_up:
-                folder.mkdir(mode=0o700, exist_ok=True)
+            if report.gives_up:
                 _say_done(report.name, asyncio.run(_repaired(folder, number)))
 
 
-async def _repaired(folder: Path, number: int) -> Repaired | None:
+async def _repaired(folder: Path, number: int) -> Repaired:
     from nadi.runtime import REAL
     from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier2.opening import taken_over
@@ -98,10 +97,7 @@ async def _repaired(folder: Path, number: int) -> Repaired | None:
         return await repair_container(folder, number, chunks)
 
 
-def _say_done(name: str, done: Repaired | None) -> None:
-    if done is None:
-        return
-    kept = f"; the previous one is kept as {done.aside.name}" if done.aside is not None else ""
-    say(f"{name}: the state was built from what is there{kept}")
+def _say_done(name: str, done: Repaired) -> None:
+    say(f"{name}: a snapshot was made of what is there, and the log begins anew after it")
     if done.unnamed:
         say(f"{name}: {done.unnamed:,} chunks of what was given up are kept as {done.chunks_aside} in tier 2")

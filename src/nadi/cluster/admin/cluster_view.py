@@ -153,7 +153,7 @@ async def _log_bytes(store: SharedStore, number: int) -> int:
 
 async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerRecord) -> float | None:
     """Since its newest object was stored, by the store's clock and this machine's."""
-    names = {part.name for part in record.snapshot.parts} if record.snapshot is not None else set()
+    names = record.snapshot.names if record.snapshot is not None else set()
     newest_ms = -math.inf
     if names:
         async for page in store.chunks.pages(snapshots.folder_of(number)):
@@ -223,7 +223,7 @@ def _container(number: int, seen: Seen) -> ContainerReport:
     record = seen.records[number]
     start, snapshot = record.start, None
     if record.snapshot is not None:
-        size_bytes = sum(part.size_bytes for part in record.snapshot.parts)
+        size_bytes = 2 * sum(part.size_bytes for part in record.snapshot.parts)
         deltas, age_s = len(record.snapshot.deltas), seen.snapshot_ages_s.get(number)
         snapshot = SnapshotReport(record.snapshot.sequence, size_bytes, deltas, age_s)
     return ContainerReport(

@@ -38,7 +38,7 @@ from nadi.limits import JANITOR_DELETED_AT_ONCE, JANITOR_EACH_S, JANITOR_FIRST_S
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.restoring import restore
+from nadi.segmentstore.recovery.restoring import restored
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier2 import records
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
@@ -155,8 +155,8 @@ class Janitor:
         in_thread = self._runtime.in_thread
         folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-"))
         try:
-            await restore(self._chunks, record.snapshot, folder, durable=False)
-            return await in_thread(_chunks_of, folder, container)
+            metadata, _ = await restored(self._chunks, container, record.snapshot, folder)
+            return await in_thread(_chunks_of, metadata)
         finally:
             await in_thread(shutil.rmtree, folder, True)
 
@@ -204,8 +204,7 @@ def _names(listed: Iterable[Listed]) -> list[str]:
     return [one.name for one in listed]
 
 
-def _chunks_of(folder: Path, container: int) -> set[str]:
-    metadata = Metadata(folder, container, durable=False)
+def _chunks_of(metadata: Metadata) -> set[str]:
     try:
         state = metadata.state()
         return {*(chunk for _, _, _, chunk in metadata.chunks()), *state.planned, *state.garbage}
@@ -227,7 +226,7 @@ async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], b
         await runtime.sleep(JANITOR_EACH_S)
 
 
-_OF_SNAPSHOT = re.compile(r"(?:base-([0-9a-f]{16})-[0-9a-f]{32}-\d+|delta-([0-9a-f]{16})-[0-9a-f]{32})")
+_OF_SNAPSHOT = re.compile(r"(?:base-([0-9a-f]{16})-[0-9a-f]{32}-\d+|delta-([0-9a-f]{16})-[0-9a-f]{32})(?:-copy)?")
 
 
 def frames(container: int, record: ContainerRecord, listed: Iterable[Listed]) -> list[str]:
@@ -260,7 +259,7 @@ def snapshot_objects(container: int, record: ContainerRecord, listed: Iterable[L
     """The names, among objects of a container's snapshots, of those that no snapshot will have any more."""
     if record.snapshot is None:
         return []
-    named = {part.name for part in record.snapshot.parts}
+    named = record.snapshot.names
     folder = snapshots.folder_of(container) + "/"
     found = []
     for one in listed:

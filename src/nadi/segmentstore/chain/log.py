@@ -196,9 +196,6 @@ class ChainLog:
         if took_s >= CHAIN_SLOW_S:
             self._next_at = ended_at + min(took_s * CHAIN_PAUSE_PART, CHAIN_PAUSE_S)
 
-    async def claim(self) -> None:
-        self._check_open()  # the seal that the walk has stored says it
-
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         if self._writing is not None and not self._writing.done():  # its caller was cancelled

@@ -1,4 +1,4 @@
-"""A container's state is written after its log, in checkpoints; then the log is released up to what is still needed.
+"""A container's state is written after its log, in checkpoints; the log is released up to what a snapshot has.
 
 A checkpoint is taken between two frames, when everything applied is durable, and a task writes it while frames
 continue. If a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no commit may run meanwhile.
@@ -99,7 +99,7 @@ class Checkpoints:
         self._started_at = 0.0
         self._truncation_due = False
 
-    async def follow(self, opened: Opened) -> None:
+    def follow(self, opened: Opened) -> None:
         """Start on the container's parts, once they are open."""
         self._opened, self.sequence = opened, opened.metadata.state().sequence
         loop, snapshots = asyncio.get_running_loop(), self._parts.snapshots
@@ -111,7 +111,6 @@ class Checkpoints:
         snapshots.on_fenced = self._recover_from
         snapshots.on_stored = self._truncate_soon
         snapshots.counts, self.current_at = self._counts, self._runtime.monotonic()
-        await snapshots.open(self.sequence)
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
         self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
 
@@ -183,8 +182,6 @@ class Checkpoints:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         times = [(record.id, stored) for record, stored in checkpoint.times]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, times
-        if self._parts.may_be_sealed:
-            await self._parts.unseal()
         while True:
             try:
                 await self._runtime.in_thread(metadata.commit, *changes, self._resting())
@@ -225,26 +222,10 @@ class Checkpoints:
         await self._parts.snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes)
         self.truncate_log()
 
-    async def inspect_state(self) -> tuple[str, int]:
-        """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the
-        container recovers. No commit runs meanwhile; what it would write stays in the log. Call it after `idle`,
-        without an await in between. UnavailableError: the state can't be read."""
-        walk = self._task = asyncio.create_task(self._parts.inspect_state())
-        try:
-            damage, size_bytes = await asyncio.shield(walk)
-        except OSError as error:
-            raise UnavailableError(f"the state of container {self._parts.number} can't be read: {error}") from error
-        if damage:
-            self._recover_from(DamagedStateError(str(self._opened.metadata.folder), damage))
-        return damage, size_bytes
-
-    async def idle(self) -> None:
-        while self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
-
     async def ended(self) -> None:
         """Wait until none is running, once no other will be started."""
-        await self.idle()
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
         self._task = None
 
     def _truncate_soon(self) -> None:
@@ -252,20 +233,17 @@ class Checkpoints:
         self._wake()
 
     def truncate_log(self) -> None:
-        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.
+        """Release the log up to what is needed: bytes not in tier 2, and changes not in the snapshot, for the state
+        ends with the process.
 
         Damaged bytes stay, so that they can be restored, but don't hold up others: else the log would grow until it is
         full, and writers would wait forever.
-        If neither log nor snapshot has room, the log is released first: nothing else could make room.
         Between frames only: a frame in flight may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
         _, durable_log, state, runs = self._opened
-        snapshots, known = self._parts.snapshots, self.sequence
-        if not (durable_log.is_full and snapshots.is_full):
-            known = min(known, snapshots.sequence)
         oldest, damaged = state.log_needed()
-        before = known + 1
+        before = self._parts.snapshots.sequence + 1
         if oldest is not None:
             before = min(before, oldest)
         durable_log.truncate(before, keep=damaged)

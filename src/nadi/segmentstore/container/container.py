@@ -217,7 +217,7 @@ class Container:
         began = self._runtime.monotonic()
         self.metadata, self.log, self.state, self.runs = opened = await self.parts.open()
         try:
-            await self.checkpoints.follow(opened)
+            self.checkpoints.follow(opened)
             await self.on_opened()
         except BaseException:
             await self._release()
@@ -346,9 +346,6 @@ class Container:
         frame.log_is_full = self.logged_bytes > self.log_max_bytes
         self.queue.prepare(frame, answers)
         if not frame.empty:
-            if self.parts.may_be_sealed:
-                await self.log.claim()  # a start that needs the seal is possible until the log shows the claim
-                await self.parts.unseal()
             beside = frame.place_beside(self.runs) if self.runs is not None else []
             if beside and self.runs is not None:
                 # first: what the frame mentions is there
@@ -390,8 +387,6 @@ class Container:
 
     def _fail(self, error: Exception) -> None:
         is_fenced = isinstance(error, FencedError) or (isinstance(error, ClosedError) and not self.parts.is_owned())
-        if isinstance(error, DamagedStateError):
-            self.parts.distrust_state()
         self._is_appending = False
         self.counts.recoveries += not (is_fenced or self.is_lost)
         self._failure = failure = told(error, self.number, is_lost=is_fenced or self.is_lost)
@@ -429,8 +424,6 @@ class Container:
         except FencedError as error:
             self._fail(error)
         except Exception as error:  # a full or failing disk, a damaged file, no threads left: it may be repaired
-            if isinstance(error, DamagedStateError):
-                self.parts.distrust_state()
             self._failure = still_closed(error, self.number, self._failure)
             self._wake.set()
         else:
@@ -444,22 +437,11 @@ class Container:
         if owned and self._failure is None and self._pending_failure is None:
             self.checkpoints.start()
             await self.checkpoints.ended()
-        clean = owned and self._failure is None and self._pending_failure is None
-        if clean:
+        if owned and self._failure is None and self._pending_failure is None:
             await self.checkpoints.finish()
         await self._release()
-        if clean:
-            has_all = self.checkpoints.sequence == self.state.sequence  # a full disk has no room for a checkpoint
-            await self.parts.seal(self.log.epoch, has_all=has_all)
 
     async def _release(self) -> None:
         await self.checkpoints.ended()
         await self.parts.snapshots.ended(cancel=True)
         await Opened(self.metadata, self.log, self.state, self.runs).close()
-
-    async def inspect_state(self) -> tuple[str, int]:
-        """As `Checkpoints.inspect_state`; UnavailableError also while the container recovers, or stops."""
-        await self.checkpoints.idle()
-        if self._failure is not None or self._is_stopping:
-            raise UnavailableError(f"container {self.number} recovers, or stops")
-        return await self.checkpoints.inspect_state()

@@ -1,11 +1,11 @@
-"""Snapshots of a container's state in tier 2: the state can be rebuilt from one of them and the log after it.
+"""Snapshots of a container's state in tier 2: a state is restored from one of them and the log after it.
 
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
 
-Objects are written under unique names. The container's record has the manifest, set last: which base, which deltas, and
-the frame that they reach to; and the base before, with its deltas, which takes a damaged one's place. Its checksums are
-those of the objects as stored.
+Each object is stored twice, the second time with `-copy` at the end of its name, under names that nothing else gets.
+The container's record has the manifest, set last: which base, which deltas, and the frame that they reach to. Its
+checksums are those of the objects as stored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from nadi.errors import NadiError, NotFoundError, UnavailableError
+from nadi.errors import NadiError, NotFoundError
 from nadi.limits import SNAPSHOT_PART_BYTES
-from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.commit import Changes
+from nadi.segmentstore.state.stored import TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError, Manifest, Part, check_stays
+from nadi.segmentstore.tier2.records import Part
 
 _BLOCK = struct.Struct("<I")
 _BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
@@ -105,8 +105,19 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
 
 
 async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
-    await chunks.put(name, [data])
-    return Part(name, len(data), crc32c(data))
+    """Store a piece of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
+
+    Raises:
+        UnavailableError, StorageFullError: it isn't stored.
+    """
+    part = Part(name, len(data), crc32c(data))
+    try:
+        for each in part.names:
+            await chunks.put(each, [data])
+    except NadiError:
+        await delete_all(chunks, part.names)  # the next try makes its own
+        raise
+    return part
 
 
 async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[Part, ...]:
@@ -123,10 +134,10 @@ async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path
     try:
         while (raw := await in_thread(next, pieces, None)) is not None:
             stored = await in_thread(packed, raw)
-            chunks.check_room(len(stored))
+            chunks.check_room(2 * len(stored))
             parts.append(await put(chunks, f"{name}-{len(parts):06d}", stored))
     except NadiError:
-        await delete_all(chunks, [part.name for part in parts])  # the next try makes its own
+        await delete_all(chunks, [name for part in parts for name in part.names])
         raise
     return tuple(parts)
 
@@ -141,56 +152,32 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, list[str]]:
-    """Return the snapshot that counts, and what is wrong with the record that names it.
+async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes:
+    """Return a piece as stored, from its copy if it is damaged, which is noted.
 
     Raises:
+        SnapshotError: it is missing, or not what was stored, and so is its copy.
         UnavailableError: tier 2 can't be read.
     """
+    for name in part.names:
+        try:
+            return await read_object(chunks, name, part)
+        except SnapshotError as error:
+            damaged.append(str(error))
+    raise SnapshotError(f"{damaged[-2]}, and {damaged[-1]}", part.name)
+
+
+async def read_object(chunks: ChunkStore, name: str, part: Part) -> bytes:
+    """Return one of the two objects of a piece. Raises: as `read_part`."""
     try:
-        return (await (await chunks.records()).read(container)).record.snapshot, []
-    except DamagedRecordError as error:
-        return None, [str(error)]
-
-
-async def begins_log(chunks: ChunkStore, folder: Path, container: int) -> ContainerRecord | None:
-    """Return the record of a container in a folder that a migration has filled: its log begins after the snapshot, and
-    nobody has begun it. None: it isn't so, or the record can't be read. StoreError: its data was moved elsewhere."""
-    try:
-        record = (await (await chunks.records()).read(container)).record
-    except (DamagedRecordError, UnavailableError):  # whoever needs it gets the error
-        return None
-    check_stays(record)
-    has_log = await chunks.runtime.in_thread(lambda: any((folder / "log").glob("log-*.nadi")))
-    return record if record.start.epoch and not has_log else None
-
-
-async def missing(chunks: ChunkStore, manifest: Manifest) -> list[str]:
-    """Return the objects that the snapshot names but tier 2 doesn't have, or not in the correct size."""
-    listed = await chunks.listed(folder_of(manifest.container))
-    return [part.name for part in manifest.parts if listed.get(part.name) != part.size_bytes]
-
-
-async def read_part(chunks: ChunkStore, part: Part) -> bytes:
-    """Return a complete object, as stored.
-
-    Raises:
-        SnapshotError: it is missing, or not what was stored.
-        UnavailableError: tier 2 can't be read.
-    """
-    data = await _read(chunks, part.name, part.size_bytes)
-    if len(data) != part.size_bytes or await chunks.runtime.in_thread(crc32c, data) != part.crc:
-        raise SnapshotError(f"{part.name} is damaged", part.name)
-    return data
-
-
-async def _read(chunks: ChunkStore, name: str, size_bytes: int) -> bytes:
-    try:
-        return bytes(await chunks.read(name, 0, size_bytes))
+        data = bytes(await chunks.read(name, 0, part.size_bytes))
     except NotFoundError as error:
         raise SnapshotError(f"{name} is missing", name) from error
     except DiskReadError as error:
         raise SnapshotError(str(error), name) from error
+    if len(data) != part.size_bytes or await chunks.runtime.in_thread(crc32c, data) != part.crc:
+        raise SnapshotError(f"{name} is damaged", name)
+    return data
 
 
 def parts_of(file: Path) -> Iterator[bytes]:

@@ -4,9 +4,9 @@ The container calls `take` while no commit of its state runs; what is to be sent
 while everything continues. One send runs at a time, and what changes meanwhile waits in `Metadata`, within its
 limit. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
 
-A snapshot releases the log only while it is known to be intact. One that was just stored is; one that was found
-at the start is read first, and the scrub reads it again every week (`verify`). A damaged one is given up: the log is
-kept, and a new full one is made at once.
+A snapshot releases the log only while it is known to be intact. One that was just stored is, and one from which the
+state was restored; the scrub reads it every week (`verify`). If any of its objects is damaged, which are stored twice,
+the log is kept, and a new full one is made at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,27 +25,23 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
+    CHECKPOINT_REST_S,
     KIB,
     SNAPSHOT_DELTAS,
     SNAPSHOT_INTERVAL_S,
     SNAPSHOT_LOG_BYTES,
-    SNAPSHOT_READ_BYTES_PER_S,
     SNAPSHOT_RETRY_MAX_S,
     SNAPSHOT_STOP_BYTES,
     SNAPSHOT_STOP_S,
     STATE_CHANGES_MAX_BYTES,
 )
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore import reserve
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Part, Records, name_of
 
@@ -75,14 +72,6 @@ class RecordOwner(Protocol):
 
     sweeps: bool
 
-    async def newest_snapshot(self) -> tuple[Manifest | None, list[str]]:
-        """Return the one that counts, and what is wrong with the record.
-
-        Raises:
-            FencedError: the container is another server's.
-            UnavailableError: it can't be read.
-        """
-
     async def claim_record(self) -> tuple[Records, int]:
         """Return the records, and the epoch in which the container's is claimed. Raises: as `Records.claim`."""
 
@@ -92,11 +81,17 @@ class RecordOwner(Protocol):
     def released(self, start: ChainStart) -> None:
         """The record says durably that the log begins there."""
 
+    def is_no_room(self, error: Exception) -> bool:
+        """Whether the error came from lack of room."""
+
+    def release_room(self) -> bool:
+        """Release the space kept aside; return False if there is none."""
+
 
 class Snapshotter:
     """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`.
 
-    manifests: what makes them count; objects too, by default. pace: `PACE` by default.
+    pace: `PACE` by default.
     """
 
     def __init__(
@@ -111,7 +106,6 @@ class Snapshotter:
         self.counts = Counts()  # of its store, once it is open
         self.current_at = runtime.monotonic()  # when one was stored, or there was nothing to store, last
         self.error: str = ""  # why the last try to store, or to read, one failed
-        self.is_full = False  # the last one couldn't be stored because there was no room
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
         self.renewed: str = ""  # and what was wrong with the last that was replaced for it
         self.on_stored: Callable[[], None] = lambda: None
@@ -129,62 +123,34 @@ class Snapshotter:
         self._is_known = False  # to be whole
         self._whole_due = True  # a base, because what changed since the last snapshot is not known
         self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
-        self._unsent: Changes = {}  # since the newest snapshot, all of them if `_follows`
-        self._follows = False
+        self._unsent: Changes = {}  # since the newest snapshot, unless a base is due
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=SNAPSHOT_RETRY_MAX_S)
         self._next_at = 0.0
         self._log_bytes = 0
 
     @property
     def sequence(self) -> int:
-        """The frame up to which there is an intact snapshot in tier 2, and the log may be released; 0: there is none,
-        or it isn't known yet whether it is intact."""
+        """The frame up to which tier 2 has an intact snapshot, and the log may be released; 0: it has none."""
         return self._manifest.sequence if self._manifest is not None and self._is_known else 0
 
-    async def open(self, sequence: int) -> None:
-        """Continue from the snapshots that are there; `sequence` is that of the state as it was opened.
-
-        Raises:
-            FencedError: they are another server's.
-        """
+    async def open(self, manifest: Manifest | None, damaged: Sequence[str] = ()) -> None:
+        """Continue from the snapshot from which the state was restored, if there was one. damaged: what is wrong with
+        objects of it, whose copies were used."""
         await self.ended()
-        if self._fenced_by is not None:
-            raise self._fenced_by
         self._copy.unlink(missing_ok=True)
-        if self._manifest is None:
-            await self._find()
-        if self._manifest is None or sequence != self._taken_sequence:
-            self._forget_unsent()
-        is_there = self._manifest is not None and not self.damage
-        self._next_at = self._runtime.monotonic() + (self._pace.interval_s if is_there else 0.0)
-        if not self._is_known and not self._whole_due:
-            self._reading = asyncio.create_task(self._get_to_know(), name=f"snapshot-check-{self._container}")
-
-    async def _find(self) -> None:
-        try:
-            manifest, damaged = await self._owner.newest_snapshot()
-            if manifest is not None:
-                damaged += [f"{name} is missing" for name in await snapshots.missing(self._chunks, manifest)]
-        except FencedError as error:
-            self._fenced_by = error
-            raise
-        except NadiError as error:
-            log.warning("container %d: its snapshots can't be read, a new one will be made: %s", self._container, error)
-            return
-        if damaged:
-            self._give_up("; ".join(damaged))
-        elif manifest is not None:
-            self._manifest = manifest
-            self._taken_sequence = manifest.sequence
-            self._whole_due, self._follows = False, True
+        self._manifest, self._is_known = manifest, True
+        self._taken_sequence = manifest.sequence if manifest is not None else 0
+        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, manifest is None
+        self._next_at = self._runtime.monotonic() + (self._pace.interval_s if manifest is not None else 0.0)
+        if damaged or self.damage:
+            self._give_up("; ".join(damaged) or self.damage)
 
     # --- whether it is whole ---------------------------------------------------------------------------
 
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
-        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each part's size.
+        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each object's size.
 
         A damaged snapshot is given up, and so is one whose record is damaged.
 
@@ -197,21 +163,18 @@ class Snapshotter:
         manifest = self._manifest
         try:
             for part in manifest.parts:
-                await snapshots.read_part(self._chunks, part)
-                await pause(part.size_bytes)
+                for name in part.names:
+                    await snapshots.read_object(self._chunks, name, part)
+                    await pause(part.size_bytes)
             await self._check_record()
         except FencedError as error:
             self._fenced(error)
             raise
         except SnapshotError as error:
             newest = self._manifest
-            of_record = name_of(self._container)
-            if newest is manifest or error.name in {of_record, *(part.name for part in newest.parts)}:
+            if newest is manifest or error.name in {name_of(self._container), *newest.names}:
                 self._give_up(str(error))
             # else it was replaced meanwhile, by what was stored just now
-        if not self.damage and not self._is_known:
-            self._is_known = True
-            self.on_stored()
         return self.damage
 
     async def _check_record(self) -> None:
@@ -220,25 +183,6 @@ class Snapshotter:
             await records.still_claimed(self._container, epoch)
         except DamagedRecordError as error:
             raise SnapshotError(str(error), error.name) from error
-
-    async def _get_to_know(self) -> None:
-        """Check the snapshot that was found at the start."""
-        while True:
-            try:
-                await self.verify(lambda size_bytes: asyncio.sleep(size_bytes / SNAPSHOT_READ_BYTES_PER_S))
-            except FencedError:
-                return
-            except NadiError as error:
-                said = f"it can't be read: {error}"
-                if said != self.error:
-                    log.warning(
-                        "container %d: its snapshot can't be read, and the log is kept: %s", self._container, error
-                    )
-                self.error = said
-                await asyncio.sleep(self._pace.interval_s)
-            else:
-                self.error = ""
-                return
 
     def _fenced(self, error: FencedError) -> None:
         self._fenced_by = error
@@ -278,26 +222,24 @@ class Snapshotter:
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
-        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES:
+        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES or self._deltas_are_enough():
             self._forget_unsent()
-        elif self._follows:
-            merge(self._unsent, changes)
-            self._unsent_bytes += size_bytes
-        if self._whole_due or self._deltas_are_enough():
-            self._whole_due = True
+        if self._whole_due or changes is None:
             try:
                 await self._runtime.in_thread(self._copy_state, metadata)
             except (NadiError, OSError, lmdb.Error) as error:
                 self._copy.unlink(missing_ok=True)
-                self._failed(error, is_full=reserve.disk_is_full(self._folder))  # LMDB doesn't always say so
+                self._failed(error)
                 return
-            self._send(self._send_whole(sequence))
+            self._send(partial(self._send_whole, sequence))
         else:
-            self._send(self._send_delta(sequence))
+            merge(self._unsent, changes)
+            self._unsent_bytes += size_bytes
+            self._send(partial(self._send_delta, sequence))
 
     def _forget_unsent(self) -> None:
-        """What changed since the newest snapshot is not known: the next one is a base, which no delta leads to."""
-        self._unsent, self._unsent_bytes, self._follows, self._whole_due = {}, 0, False, True
+        """What changed since the newest snapshot is not kept: the next one is a base."""
+        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, True
 
     def _deltas_are_enough(self) -> bool:
         manifest = self._manifest
@@ -318,13 +260,18 @@ class Snapshotter:
 
     # --- sending: meanwhile everything goes on ---------------------------------------------------------
 
-    def _send(self, sending: Coroutine[None, None, Manifest]) -> None:
-        self._sending = asyncio.create_task(self._store(sending), name=f"snapshot-{self._container}")
+    def _send(self, send: Callable[[], Awaitable[Manifest]]) -> None:
+        self._sending = asyncio.create_task(self._store(send), name=f"snapshot-{self._container}")
 
-    async def _store(self, sending: Coroutine[None, None, Manifest]) -> None:
+    async def _store(self, send: Callable[[], Awaitable[Manifest]]) -> None:
         began = self._runtime.monotonic()
         try:
-            manifest = await sending
+            try:
+                manifest = await send()
+            except (NadiError, OSError) as error:
+                if not self._owner.is_no_room(error) or not self._owner.release_room():
+                    raise
+                manifest = await send()  # with the room kept aside: only a snapshot makes room in the log
             former, self._manifest = self._manifest, manifest
         except FencedError as error:
             self._fenced(error)
@@ -337,7 +284,7 @@ class Snapshotter:
         self.current_at = self._runtime.monotonic()
         self.counts.snapshots.add(self.current_at - began)
         self._backoff.reset()
-        self.error, self.is_full = "", False
+        self.error = ""
         if self._is_known and self.damage:
             log.warning("container %d: a new snapshot has taken the damaged one's place", self._container)
             self.renewed, self.damage = self.damage, ""
@@ -348,25 +295,16 @@ class Snapshotter:
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
     async def _send_whole(self, sequence: int) -> Manifest:
-        inspected = await self._runtime.in_thread(statecheck.inspect_file, self._copy, self._container)
-        if inspected.damage:  # a snapshot of it would replace a good one
-            error = DamagedStateError(str(self._folder / "state"), inspected.damage)
-            self.on_damage(error)
-            raise error
-        former = self._manifest
-        manifest = Manifest(self._container, sequence, (), ())
-        delta: tuple[Part, ...] = ()
-        if former is not None and self._follows:
-            delta = (await self._put_unsent(sequence),)
-            manifest = replace(manifest, former_base=former.base, former_deltas=former.deltas + delta)
+        rest = partial(self._runtime.rest, CHECKPOINT_REST_S)
         try:
-            base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
-        except NadiError:
-            await snapshots.delete_all(self._chunks, [part.name for part in delta])
+            await self._runtime.in_thread(verify, self._copy, self._container, rest)
+        except DamagedStateError as error:  # a snapshot of it would replace a good one
+            self.on_damage(error)
             raise
-        manifest = replace(manifest, base=base)
+        base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
+        manifest = Manifest(self._container, sequence, base, ())
         await self._let_count(manifest)
-        self._unsent, self._unsent_bytes, self._follows = {}, 0, True
+        self._unsent, self._unsent_bytes = {}, 0
         self._whole_due, self._is_known = False, True
         return manifest
 
@@ -388,20 +326,19 @@ class Snapshotter:
             await stored.set_snapshot(self._container, epoch, manifest, start)
         except (UnavailableError, StorageFullError):
             if stored.is_alone and (await stored.read(self._container)).record.snapshot != manifest:
-                former = self._manifest.parts if self._manifest is not None else ()
-                await snapshots.delete_all(self._chunks, [part.name for part in manifest.parts if part not in former])
+                former = self._manifest.names if self._manifest is not None else set()
+                await snapshots.delete_all(self._chunks, manifest.names - former)
             raise
         self._owner.released(start)
 
     async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
         """Delete what nobody needs any more, now that this one counts; raise NadiError if some of it stays."""
-        needed = {part.name for part in manifest.parts}
-        names = [part.name for part in former.parts] if former is not None else []
+        names = sorted(former.names) if former is not None else []
         if self._owner.sweeps and (former is None or former.base != manifest.base):
             await self._chunks.check_ours()
             names = list(await self._chunks.listed(snapshots.folder_of(self._container)))
         for name in names:
-            if name not in needed:
+            if name not in manifest.names:
                 await self._chunks.delete(name)
 
     async def _put_unsent(self, sequence: int) -> Part:
@@ -409,10 +346,9 @@ class Snapshotter:
         name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
         return await snapshots.put(self._chunks, name, stored)
 
-    def _failed(self, error: Exception, *, is_full: bool = False) -> None:
+    def _failed(self, error: Exception) -> None:
         """Try again later; what was taken is kept, or will be in the next whole one."""
         self.counts.snapshot_errors += 1
-        self.is_full = is_full or isinstance(error, StorageFullError) or is_no_room(error)
         said = str(error)
         if said != self.error:
             log.warning(
@@ -445,10 +381,6 @@ class Snapshotter:
 
     async def ended(self, *, cancel: bool = False) -> None:
         """Wait until nothing is in flight."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
-            self._reading = None
         if self._sending is not None:
             if cancel:
                 self._sending.cancel()

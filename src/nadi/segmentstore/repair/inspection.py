@@ -1,13 +1,11 @@
 """The report on a stopped data folder, written for people: `nadi check`, and what `nadi repair` starts from.
 
-Each container is recovered as a server would do it, on a copy of its state (`stopped`), and then every byte of its
-segments is read. Nothing in the folder is changed.
+Each container is recovered as a server would do it, in a folder elsewhere (`stopped`), and then every byte of its
+segments is read. Nothing in the data folder is changed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +22,14 @@ from nadi.segmentstore.datafolder import (
     named,
     stored_containers,
 )
-from nadi.segmentstore.recovery import rebuild, snapshots
-from nadi.segmentstore.recovery.restoring import restore
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.restoring import restored
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
-from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
+from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError
 
 _NAMED = 100  # segments named one by one in a report
 
@@ -51,7 +49,6 @@ class Report:
     lost: list[str] = field(default_factory=list)
     gives_up: bool = False  # a repair gives up what is `lost`: it isn't reported later
     unnamed: int = 0  # chunks that belong to what is given up
-    given_up_from: int = 0  # the first frame of an end of the log that an earlier repair gave up
     is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
     segments: int = 0
 
@@ -91,11 +88,11 @@ async def inspect_folder(folder: Path) -> list[Report]:
 
 
 async def _inspect_missing(folder: Path, number: int, chunks: ChunkStore) -> Report:
-    """Report on a container whose folder is missing while others are there, as when a disk isn't mounted: rebuilding
-    it from what tier 2 has would lose what was in its log."""
+    """Report on a container whose folder is missing while others are there, as when a disk isn't mounted: a start from
+    what tier 2 has would lose what was in its log."""
     report = Report(folder.name)
-    await _inspect_snapshots(report, folder, number, chunks)
-    report.refuse("its folder is missing, with its log and its state: restore it; tier 2 has chunks or snapshots")
+    await _inspect_snapshot(report, number, chunks)
+    report.refuse("its folder is missing, with its log: restore it; tier 2 has chunks or snapshots")
     return report
 
 
@@ -129,114 +126,74 @@ def _inspect_layout(folder: Path) -> Report:
 async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Report:
     """Inspect one container."""
     report = Report(folder.name)
-    snapshot_sequence = await _inspect_snapshots(report, folder, number, chunks)
-    filled = await snapshots.begins_log(chunks, folder, number)
+    record = await _inspect_snapshot(report, number, chunks)
+    if report.is_refused:
+        return report
+    log_folder = folder / "log"
+    is_filled = bool(record.start.epoch) and not any(log_folder.glob("log-*.nadi"))
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
-        state = Path(temporary) / "state"
-        try:
-            if filled is not None and filled.snapshot is not None and snapshot_sequence is not None:
-                report.sound.append("filled by a migration, and not opened since")
-                state.mkdir(mode=0o700)
-                await restore(chunks, filled.snapshot, state)
-                has_all: bool | None = True
-            else:
-                has_all = await state_to_use(report, folder, number, chunks, state)
-        except DamagedStateError as error:
-            report.refuse(f"the state can't be used ({error.what}), and can't be rebuilt: {error.why_not}")
-            return report
-        if has_all is None:
-            return report
+        metadata, _ = await restored(chunks, number, record.snapshot, Path(temporary))
         stopped = StoppedContainer(number, folder, chunks)
+        await stopped.open(metadata, is_passed=is_filled)
         try:
-            await stopped.open(state, has_all=has_all)
-        except DamagedStateError as error:
-            report.refuse(f"{error.what}: {error.why_not}; restore the one that belongs here")
-            return report
-        try:
-            if filled is not None:
-                stopped.log.needless = None  # it has no log yet
+            if is_filled:
+                report.sound.append("filled by a migration, and not opened since")
+            elif not stopped.state.sequence and stopped.log.damage is None:
+                if await chunks.listed(f"container-{number}"):
+                    report.refuse("its record and its log are gone, and tier 2 has chunks of it: restore them")
+                else:
+                    report.sound.append("never used")
+                return report
             damage = stopped.log.damage
             if damage is not None:
-                await stopped.shut()
                 report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
+                await stopped.log.close()
                 try:
-                    skipped = await skip_frames(state, folder, number, chunks)
+                    skipped = await skip_frames(metadata, folder, number, chunks)
                 except DamagedStateError as error:
                     report.refuse(f"what can't be read can't be skipped: {error.what}, and {error.why_not}")
                     return report
-                await stopped.open(state, has_all=True)
+                await stopped.open(metadata, is_passed=True)
                 _tell_skipped(report, stopped, skipped)
-            elif snapshot_sequence is not None:
-                await _inspect_heads(report, stopped, snapshot_sequence)
             await _inspect_data(report, stopped)
+        except DamagedStateError as error:
+            report.refuse(f"{error.what}: {error.why_not}; restore the one that belongs here")
         finally:
             await stopped.shut()
     return report
 
 
-async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkStore, copy: Path) -> bool | None:
-    """Make a copy of the container's state, or of what can be rebuilt in its place; note in the report which it is.
-
-    Return whether it has all that the log ever said; None if the container was never used.
-
-    Raises:
-        DamagedStateError: nothing can be rebuilt.
-    """
-    compact = copy.with_name(rebuild.COPY)
-    examined = await asyncio.to_thread(statecheck.examine, folder / rebuild.STATE, number, compact)
-    what = rebuild.wrong(folder, examined)
-    older = "" if what else await rebuild.older_than_snapshot(number, chunks, examined)
-    if older:
-        try:
-            source = await rebuild.make(folder, number, chunks, older, copy)
-        except DamagedStateError:
-            pass  # a snapshot that can't be used is reported elsewhere
-        else:
-            report.healed.append(f"the state is outdated ({older}): it is rebuilt from {source}")
-            return False
-    if not what:
-        await asyncio.to_thread(_copy, folder / rebuild.STATE, copy, compact)
-        report.sound.append(_in_words(examined))
-        report.given_up_from = examined.given_up_from
-        return rebuild.has_all(folder, examined)
-    made = await asyncio.to_thread(statecheck.examine, folder / rebuild.MADE, number)
-    if not rebuild.wrong(folder, made):
-        await asyncio.to_thread(_copy, folder / rebuild.MADE, copy)
-        report.healed.append(
-            f"the state can't be used ({what}): the one that an interrupted start or repair built replaces it"
-        )
-        return rebuild.has_all(folder, made)
-    is_late = examined.verdict is statecheck.Verdict.SOUND  # it is the log that has lost its beginning
+async def _inspect_snapshot(report: Report, number: int, chunks: ChunkStore) -> ContainerRecord:
+    """Read both copies of everything; the report is refused if both of one are damaged."""
+    damaged: list[str] = []
+    records = await chunks.records()
     try:
-        source = await rebuild.make(folder, number, chunks, what, copy)
-    except DamagedStateError as error:
-        if is_late:
-            await asyncio.to_thread(_copy, folder / rebuild.STATE, copy, compact)
-        else:
-            source = await rebuild.make(folder, number, chunks, what, copy, with_gap=True)
-            report.sound.append(f"state: rebuilt from {source}")
-        report.lost.append(f"the state can't be rebuilt without loss ({error.what}): {error.why_not}")
-        return False
-    if not source:
-        report.sound.append("never used")
-        return None
-    report.healed.append(f"the state can't be used ({what}): it is rebuilt without loss, from {source}")
-    return False
-
-
-def _in_words(examined: statecheck.Examined) -> str:
-    if examined.given_up_from:
-        return f"state: as built by a repair, without what the log said from frame {examined.given_up_from:,} on"
-    return "state: as left by a clean stop" if examined.sealed else "state: intact"
-
-
-def _copy(state: Path, copy: Path, compact: Path | None = None) -> None:
-    """compact: one that `examine` made, if it did."""
-    copy.mkdir(mode=0o700)
-    if compact is not None and compact.exists():
-        compact.replace(copy / statecheck.STATE_FILE)
-    else:
-        shutil.copyfile(state / statecheck.STATE_FILE, copy / statecheck.STATE_FILE)
+        record, version = await records.read(number)
+    except DamagedRecordError as error:
+        report.refuse(f"its snapshot can't be told: {error}, and so is its copy; restore one of them")
+        return ContainerRecord()
+    try:
+        if version is not None or record.snapshot is not None:
+            await records.still_claimed(number, record.epoch)
+    except DamagedRecordError as error:
+        damaged.append(str(error))
+    for part in record.snapshot.parts if record.snapshot is not None else ():
+        wrong: list[str] = []
+        for name in part.names:
+            try:
+                await snapshots.read_object(chunks, name, part)
+            except SnapshotError as error:
+                wrong.append(str(error))
+        damaged += wrong
+        if len(wrong) == len(part.names):
+            report.refuse(f"its snapshot can't be used: {', and '.join(wrong)}; restore one of them")
+    if damaged and not report.is_refused:
+        report.renewed.append(
+            f"of what is stored twice, one is damaged: {'; '.join(damaged)}: a server makes a new snapshot"
+        )
+    if record.snapshot is not None and not report.is_refused:
+        report.sound.append(f"snapshot of the state: up to frame {record.snapshot.sequence:,}")
+    return record
 
 
 def _tell_skipped(report: Report, stopped: StoppedContainer, skipped: Skipped) -> None:
@@ -252,53 +209,11 @@ def _tell_skipped(report: Report, stopped: StoppedContainer, skipped: Skipped) -
     report.lost += skipped.lost
 
 
-async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> int | None:
-    """The last frame reflected by a state rebuilt from the snapshot; 0: the log has all frames; None: neither."""
-    manifest, damaged = await snapshots.newest(chunks, number)
-    try:
-        for part in manifest.parts if manifest is not None else ():
-            await snapshots.read_part(chunks, part)
-    except SnapshotError as error:
-        damaged.append(str(error))
-    if damaged:
-        report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
-        return None
-    if manifest is None and (await asyncio.to_thread(rebuild.first_logged, folder) or 0) > 1:
-        report.renewed.append(
-            "the state's snapshot is missing: a server makes a new one, and until then the log keeps what it has"
-        )
-        return None
-    if manifest is None:
-        return 0
-    report.sound.append(f"snapshot of the state: up to frame {manifest.sequence:,}")
-    return manifest.sequence
-
-
-async def _inspect_heads(report: Report, stopped: StoppedContainer, snapshot_sequence: int) -> None:
-    """Check what a state rebuilt from the snapshot needs of the log, but the existing state doesn't."""
-    last_sequence = stopped.metadata.state().sequence
-    left = "no start needs it" if report.given_up_from else "the state has what was there"
-    async for heads in stopped.log.read_heads(snapshot_sequence, last_sequence):
-        for error in heads.damages:
-            report.renewed.append(
-                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): {left}; a server's scrub "
-                "makes a snapshot to replace it"
-            )
-
-
 async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     read = await stopped.read_all()
     report.segments = len(stopped.segments())
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")
     report.sound.append(f"{report.segments:,} segments, {read:,} bytes read and correct")
-    needless = stopped.log.needless
-    if needless is not None and not report.gives_up:
-        place = f"byte {needless.offset:,} of {needless.file}"
-        if report.given_up_from:
-            left = f"what it said from frame {report.given_up_from:,} on was given up by a repair; no start needs it"
-        else:
-            left = "the state has all that was there"
-        report.renewed.append(f"the log is damaged at {place} ({needless.what}): {left}")
     if stopped.undescribed:
         report.renewed.append(
             f"chunks with intact data but a damaged description: {stopped.undescribed:,}, "

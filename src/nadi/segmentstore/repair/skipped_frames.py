@@ -2,7 +2,7 @@
 
 An append says where in its segment it goes. So if frames are missing, the next append to a segment shows what the
 segment lost: that becomes an extent of a chunk that doesn't exist, and readers get an error for just that range. The
-resulting state has all that the log still says, and is sealed so.
+resulting state has all that the log still says.
 
 A frame may hold more than appends. If later frames show that a change is missing that readers wouldn't learn of, a
 table's entries or the creation of a segment, the log ends before the missing frames: then what the state says is
@@ -20,10 +20,8 @@ import lmdb
 
 from nadi.errors import DamagedStateError
 from nadi.limits import FRAME_MAX_REQUESTS
-from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.recovery.replay import apply_frame
 from nadi.segmentstore.repair.stopped import Lost, ReadableFrame, StoppedLog, in_words
-from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
@@ -63,17 +61,15 @@ class Skipped:
         return ("frame " if is_single else "frames ") + ", ".join(spans)
 
 
-async def skip_frames(state: Path, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
-    """Bring the state in `state`, a copy, to the last frame of the container's log that can be read.
+async def skip_frames(metadata: Metadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
+    """Bring a state, which nobody else has open, to the last frame of the container's log that can be read.
 
     Raises:
         DamagedStateError: what follows doesn't fit what there is.
         UnavailableError: tier 2 can't be read.
         OSError: a folder can't be used.
     """
-    (state / statecheck.SEAL_FILE).unlink(missing_ok=True)
     log = StoppedLog(folder / "log")
-    metadata = await asyncio.to_thread(Metadata, state, container)
     try:
         rest = await asyncio.to_thread(_fold, metadata, log)
         if rest.skipped.frames or rest.skipped.ends:
@@ -81,13 +77,10 @@ async def skip_frames(state: Path, folder: Path, container: int, chunks: ChunkSt
         await asyncio.to_thread(_write, metadata, rest.state)
         named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
     finally:
-        metadata.close()
         await log.close()
     skipped = rest.skipped
     skipped.runs = set(rest.state.runs.bytes_of)
     skipped.unnamed = [name for name in await chunks.listed(f"container-{container}") if name not in named]
-    epoch = max(1, await asyncio.to_thread(rebuild.last_epoch, folder))  # 0 would mean that it may lack something
-    await asyncio.to_thread(statecheck.seal, state, epoch, given_up_from=skipped.ends)
     return skipped
 
 

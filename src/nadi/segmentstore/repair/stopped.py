@@ -1,13 +1,13 @@
 """A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
 
-The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse.
+The state is restored elsewhere. The log is only read, and only up to damage that a start would refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
-from nadi.limits import MIB
 from nadi.naming import parse_segment_name
 from nadi.runtime import REAL
 from nadi.segmentstore.container import inventory
@@ -30,8 +29,8 @@ from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES, FrameCheck, FrameHeader, log_file_number
-from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
-from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
+from nadi.segmentstore.tier1.log import Frame, LogAddress, Part, PartRead, each_by_itself
+from nadi.segmentstore.tier1.reading import read_checked
 from nadi.segmentstore.tier1.recovery import (
     UNKNOWN,
     Headers,
@@ -88,28 +87,23 @@ class Lost:
 
 
 class StoppedLog:
-    """What reads of a DurableLog, and blocks.
+    """What reads of a DurableLog, and blocks. is_passed: the state has all that there is: nothing is replayed."""
 
-    has_all: the state has all that the log ever said: then damage is listed in `needless`, and doesn't end the replay.
-    """
-
-    def __init__(self, folder: Path, *, has_all: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_passed: bool = False) -> None:
         known = read_epoch(folder)
         self.damage: CorruptLogError | None = None
-        self.needless: CorruptLogError | None = None
-        self._has_all = has_all
         self.size_bytes = 0
         self.runs = RunReader(folder)
-        self._folder = folder
+        self._folder, self._is_passed = folder, is_passed
         self._files: dict[int, LogFile] = {}
         headers = Headers(folder, None, [], [], 1)
         try:
             if folder.exists():
-                headers = read_headers(folder, known[0] if known else None)
+                headers = read_headers(folder, known[0] if known else None, refuses=not is_passed)
                 check_can_be_told(headers, known is not None)
         except CorruptLogError as error:
-            self._note(error)
-            headers = read_headers(folder, known[0] if known else None, UNKNOWN)
+            self.damage = error
+            headers = read_headers(folder, known[0] if known else None, refuses=False)
         self._log_id = headers.log_id or b""
         self._replay = Replay(headers, self._log_id)
         self._use(headers)
@@ -118,22 +112,16 @@ class StoppedLog:
         self._files = {file.number: file for file in headers.used}
         self.size_bytes = sum(file.size_bytes for file in headers.used)
 
-    def _note(self, error: CorruptLogError) -> None:
-        if self._has_all:
-            self.needless = error
-        else:
-            self.damage = error
-
     def replay(self, after_sequence: int) -> Iterator[Frame]:
         """The frames that a start would replay, up to damage that refuses it."""
-        if self.damage is not None or self.needless is not None:
+        if self.damage is not None or self._is_passed:
             return
         try:
             yield from self._replay.frames(after_sequence)
         except CorruptLogError as error:
-            self._note(error)
+            self.damage = error
             if self._folder.exists():  # what passed for a file that was only prepared may hold what is needed
-                self._use(read_headers(self._folder, self._log_id or None, UNKNOWN))
+                self._use(read_headers(self._folder, self._log_id or None, refuses=False))
 
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
@@ -197,33 +185,13 @@ class StoppedLog:
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
         return await each_by_itself(self, parts)
 
-    async def read_heads(self, after_sequence: int, last_sequence: int) -> AsyncIterator[HeadsRead]:
-        """See whether what a replay after that frame, up to another, needs is still there, piece by piece.
-
-        Raises:
-            OSError: the disk fails.
-        """
-
-        async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead:
-            file.open_reading()
-            return await asyncio.to_thread(read_heads, file, crc32c(self._log_id), place, stop, after_sequence, MIB)
-
-        files = [self._files[number] for number in sorted(self._files)]
-        first = min(self.first_sequence, last_sequence + 1)
-        if first > after_sequence + 1:  # a running server has had the file, and misses it
-            what = f"frames {after_sequence + 1:,} to {first - 1:,} are missing, and their files"
-            place = files[0].path if files else self._folder
-            yield HeadsRead(0, first, 0, (CorruptLogError(str(place), 0, what),))
-        async for found in heads_of_files(files, last_sequence, after_sequence, read):
-            yield found
-
     async def close(self) -> None:
         for file in self._files.values():
             file.close_reading()
 
 
 class StoppedContainer(Container):
-    """`open` it with a copy of its state, look, and `shut` it; it takes no requests."""
+    """`open` it with its state, look, and `shut` it; it takes no requests."""
 
     log: Any
     runs: Any
@@ -236,16 +204,15 @@ class StoppedContainer(Container):
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name
 
-    async def open(self, state: Path, *, has_all: bool = False) -> None:
-        """Recover from that state, which is changed as a start would do it, and the container's log.
-
-        has_all: the state has all that the log ever said. Damage that refuses a start is in `log.damage` then.
+    async def open(self, metadata: Metadata, *, is_passed: bool = False) -> None:
+        """Recover from that state, which is changed as a start would do it, and the container's log. Damage that
+        refuses a start is in `log.damage` then. is_passed: see `StoppedLog`.
 
         Raises:
-            DamagedStateError: the state is, after all.
+            DamagedStateError: the state is damaged after all.
         """
-        self.metadata = await asyncio.to_thread(Metadata, state, self.number)
-        self.log = StoppedLog(self.folder / "log", has_all=has_all)
+        self.metadata = metadata
+        self.log = StoppedLog(self.folder / "log", is_passed=is_passed)
         self.runs = self.log.runs
         try:
             self.state = await asyncio.to_thread(recovered_of, self.metadata, self.log.replay, REAL.monotonic())

@@ -1,8 +1,10 @@
-"""The state of one container on disk: an LMDB file, written after the log.
+"""The state of one container while it is open: an LMDB file, written after the log, and never synced, for it doesn't
+outlive the process.
 
 What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes into one transaction
-together with that number. Each value has a checksum, which is verified whenever it is read (`checked`). What a
-checkpoint wrote is also noted, record by record, for the snapshots (`changes`).
+together with that number. Each value has a checksum, which is verified whenever it is read (`stored`): a disk may
+damage what memory had no room for. What a checkpoint wrote is also noted, record by record, for the snapshots
+(`changes`).
 """
 
 from __future__ import annotations
@@ -15,41 +17,36 @@ from pathlib import Path
 from types import MappingProxyType
 
 import lmdb
-from crc32c import crc32c
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
-from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
+from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES, VERIFIED_ROWS
 from nadi.segmentstore.state import extent_rows
-from nadi.segmentstore.state.checked import (
-    CRC_BYTES,
-    STATE_KEY,
-    TABLES,
-    TOTALS_KEY,
-    WHOLE,
-    Totals,
-    decode_totals,
-    seeds_of,
-)
 from nadi.segmentstore.state.commit import Changes, Commit, merge
 from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import (
+    CRC_BYTES,
     EXTENT,
     HEAD_BYTES,
     I64,
     ID,
     PAIR,
+    STATE_KEY,
+    TABLES,
     Change,
     ContainerState,
     bounded_key,
     decode_record,
     decode_state,
+    is_whole,
+    seeds_of,
     time_key,
     time_of,
     unpack_chunk,
     unpack_entry,
 )
 
+STATE_FILE = "data.mdb"
 _MAX_READERS = 64
 _LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
 
@@ -83,51 +80,63 @@ def _reserve_lock_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """Read all records of a state's file, which nobody changes; return how many each table has; blocking. rest: called
+    now and then, so that others get the interpreter. DamagedStateError: one isn't what was stored."""
+    counts: dict[str, int] = {}
+    path = os.fsencode(file)
+    with (
+        _explained(file),
+        lmdb.open(path, subdir=False, readonly=True, lock=False, max_dbs=len(TABLES)) as env,
+    ):
+        for table, seed in seeds_of(container).items():
+            count = 0
+            with env.begin(db=env.open_db(table.encode(), create=False), buffers=True) as txn:
+                for key, raw in txn.cursor():
+                    if not is_whole(seed, key, raw):
+                        raise DamagedStateError(str(file), f"a record of table {table} is damaged")
+                    count += 1
+                    if count % VERIFIED_ROWS == 0:
+                        rest()
+            counts[table] = count
+    return counts
+
+
 class Metadata:
     """Point reads on the event loop (microseconds), checkpoints from a thread. A value that is not what was stored
     raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
 
-    def __init__(self, folder: Path, container: int = 0, *, durable: bool = True) -> None:
+    def __init__(self, folder: Path, container: int = 0) -> None:
         """Open or create the state of that container in a folder of its own.
-
-        durable: a commit returns once a power failure can't take it; without, the file may be damaged by one, and must
-        be a copy of what is kept elsewhere.
 
         Raises StorageFullError, DamagedStateError or UnavailableError where LMDB can't, OSError where the folder
         can't be used.
         """
         self.folder = folder
-        self._sync = {"sync": durable, "metasync": durable}
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
         self.changed_bytes = 0
         self.seeds = seeds_of(container)
-        self._totals: Totals = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = folder / "data.mdb"
+        file = folder / STATE_FILE
         size_bytes = file.stat().st_size if file.exists() else 0
         map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
         _reserve_lock_file(folder / "lock.mdb")
         with _explained(folder):
+            self._env = lmdb.open(
+                os.fsencode(folder),
+                map_size=map_bytes,
+                max_dbs=len(TABLES),
+                max_readers=_MAX_READERS,
+                mode=0o600,
+                sync=False,
+                metasync=False,
+            )
             try:
-                self._open(folder, map_bytes)
-            except lmdb.Error:
-                if not size_bytes:
-                    file.unlink(missing_ok=True)  # half of a new one: the next start would find it damaged
+                self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+            except BaseException:
+                self._env.close()
                 raise
-
-    def _open(self, folder: Path, map_bytes: int) -> None:
-        path = os.fsencode(folder)
-        self._env = lmdb.open(
-            path, map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600, **self._sync
-        )
-        try:
-            self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
-            if self._get("state", STATE_KEY) is not None:
-                self._totals = decode_totals(self._get("state", TOTALS_KEY) or b"")
-        except BaseException:
-            self._env.close()
-            raise
 
     def close(self) -> None:
         self._env.close()
@@ -150,7 +159,7 @@ class Metadata:
         extents, entries, times: by segment; of extents also from where on none are stored. rest: see `Commit`.
         MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
-            commit = Commit(txn, self._tables, self.seeds, self._totals, rest)
+            commit = Commit(txn, self._tables, self.seeds, rest)
             for segment, name in deleted.items():
                 self._delete(txn, commit, ID.pack(segment), bounded_key(name.encode()))
             for table, key, value in changes:
@@ -164,12 +173,27 @@ class Metadata:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added in times:
                 self._put_times(txn, commit, segment, added)
-            noted = commit.finish()
-        self._totals = noted.totals
-        merge(self.changes, noted.changes)
-        self.changed_bytes += noted.size_bytes
+        merge(self.changes, commit.changes)
+        self.changed_bytes += commit.size_bytes
         if self.changed_bytes > STATE_CHANGES_MAX_BYTES:
             self.changes = {}  # whoever takes them sees by `changed_bytes` that they are not there
+
+    def apply(self, changes: Iterable[Changes]) -> None:
+        """Make what others noted of the same state true here; blocking."""
+        for some in changes:
+            while True:
+                try:
+                    with self._env.begin(write=True) as txn:
+                        for table, rows in some.items():
+                            for key, raw in rows.items():
+                                if raw is None:
+                                    txn.delete(key, db=self._tables[table])
+                                else:
+                                    txn.put(key, raw, db=self._tables[table])
+                except lmdb.MapFullError:
+                    self.grow()
+                else:
+                    break
 
     def take_changes(self) -> tuple[Changes | None, int]:
         """Return what changed since the last call, None if it was too much to keep, and about how large it is; only
@@ -228,7 +252,7 @@ class Metadata:
 
     def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         """The value stored as `raw`, after its checksum has been verified."""
-        if crc32c(raw, crc32c(key, self.seeds[table])) == WHOLE and len(raw) >= CRC_BYTES:
+        if is_whole(self.seeds[table], key, raw):
             return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self.folder), f"a record of table {table} is damaged")
         self.on_damage(error)

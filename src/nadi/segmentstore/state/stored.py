@@ -1,4 +1,8 @@
-"""What a container's state says of its segments, as keys and values of its tables: encoded and decoded only here."""
+"""What a container's state says of its segments, as keys and values of its tables: encoded and decoded only here.
+
+A stored value ends in the CRC-32C of container, table, key and value, four bytes little-endian: so neither a damaged
+value, nor one of another key, table or container, passes for the correct one.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,17 @@ import struct
 from collections.abc import Iterable
 
 import msgspec
+from crc32c import crc32c
 
-from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier1.runs import run_name, run_number
+from nadi.wire.fields import Buffer
 
+TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "times")
+STATE_KEY = b"state"
+CRC_BYTES = 4
+_WHOLE = 0x48674BC7  # what CRC-32C gives for anything that ends in its own CRC-32C, little-endian
 _KEY_MAX = 500  # LMDB takes 511
 HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 ID = struct.Struct(">Q")
@@ -23,6 +32,19 @@ _EARLIEST = -(1 << 63)
 EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position and whether it continues an event
 CONTINUES = 1 << 63  # in the position
 Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
+
+
+def seeds_of(container: int) -> dict[str, int]:
+    return {table: int(crc32c(f"{container}/{table}/".encode())) for table in TABLES}
+
+
+def is_whole(seed: int, key: Buffer, raw: Buffer) -> bool:
+    """Whether a stored value is what was stored under that key.
+
+    >>> is_whole(0, b"key", b"value" + crc32c(b"keyvalue").to_bytes(4, "little")), is_whole(0, b"key", b"")
+    (True, False)
+    """
+    return len(raw) >= CRC_BYTES and bool(crc32c(raw, crc32c(key, seed)) == _WHOLE)
 
 
 class ContainerState(msgspec.Struct, array_like=True):
@@ -144,7 +166,3 @@ def unpack_chunk(value: bytes) -> tuple[str, bytes]:
 def unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     size = ID.unpack_from(raw, 8)[0]
     return raw[16 : 16 + size], int(I64.unpack_from(raw)[0]), raw[16 + size :]
-
-
-def decode_sequence(state: bytes) -> int:
-    return decode_state(state).sequence

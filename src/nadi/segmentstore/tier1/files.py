@@ -27,7 +27,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from crc32c import crc32c
 
-from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
+from nadi.errors import ClosedError, NotFoundError, StorageFullError, UnavailableError
 from nadi.limits import (
     LOG_FILE_BYTES,
     LOG_QUICK_FRAME_BYTES,
@@ -43,7 +43,7 @@ from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
 from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, read_near, some_of
-from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
+from nadi.segmentstore.tier1.recovery import LogFile, Replay, check_can_be_told, passed_over, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
@@ -90,33 +90,34 @@ class FileLog:
         file_bytes: int,
         spare_files: int,
         name: str,
-        complete: tuple[int, int] | None,
-        *,
-        is_new: bool,
+        begins: tuple[int, int] | None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
-        self._folder, self._complete_to = folder, complete[0] if complete else None
+        self._folder = folder
         direct = disk.supports_direct(folder)
         known = read_epoch(folder)
-        headers = self._read_headers(known[0] if known else None)
-        is_unknown = False
-        try:
+        known_id, former_epoch = known if known else (None, 0)
+        if begins is not None:
+            headers, newest_epoch = passed_over(folder, known_id)
+            former_epoch = max(former_epoch, newest_epoch, begins[1])
+        else:
+            headers = read_headers(folder, known_id)
             check_can_be_told(headers, known is not None)
-        except CorruptLogError as error:
-            headers, is_unknown = self._tolerate(error), True
+            former_epoch = max(former_epoch, *(file.epoch for file in headers.used), 0)
         log_id = headers.log_id or secrets.token_bytes(16)
-        former_epoch = max(known[1] if known else 0, complete[1] if complete else 0, *(f.epoch for f in headers.used))
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
         try:
-            if not is_unknown:
-                headers = self._read_headers(log_id)  # again: only now is the former owner kept out
+            if begins is None:
+                headers = read_headers(folder, log_id)  # again: only now is the former owner kept out
         except BaseException:
             self._fence.close()
             raise
         self._log_id, self._log_crc = log_id, crc32c(log_id)
-        self._replay = Replay(headers, log_id, is_new=is_new)
-        self._use(headers)
+        self._replay = Replay(headers, log_id, is_new=begins is not None)
+        self._files = {file.number: file for file in headers.used}  # lowest first
+        self._left_over = [file.path for file in headers.prepared]
+        self._first_number = headers.next_number
         self._next_sequence = 0  # 0 until replay() has ended
         self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
 
@@ -142,14 +143,10 @@ class FileLog:
         file_bytes: int = LOG_FILE_BYTES,
         spare_files: int = LOG_SPARE_FILES,
         name: str = "log",
-        complete: tuple[int, int] | None = None,
-        is_new: bool = False,
     ) -> Self:
         """Become the owner of the log in `folder`, which is created if it's missing; blocking.
 
-        name: for messages. At most `spare_files` released files of `file_bytes` are kept for reuse. complete: a frame
-        and an epoch: no later frame was written until the owner of that epoch left, and nothing up to it is needed to
-        start; so damage is no reason to refuse. is_new: it begins with whichever frame follows those replayed.
+        name: for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
@@ -157,26 +154,21 @@ class FileLog:
             OSError: the folder can't be used.
         """
         assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "files are whole blocks, two at least"
-        return cls(folder, file_bytes, spare_files, name, complete, is_new=is_new)
+        return cls(folder, file_bytes, spare_files, name, None)
 
-    def _read_headers(self, log_id: bytes | None) -> Headers:
+    @classmethod
+    async def begin(
+        cls, folder: Path, parts: Sequence[bytes], after: int, epoch: int = 0, *, name: str = "log"
+    ) -> None:
+        """Let the log in `folder` begin with a frame of these parts after that frame, in an epoch later than that one.
+        What is there, damaged as it may be, is not replayed any more, and stays to be read. Raises: as `append`."""
+        new = await asyncio.to_thread(cls, folder, LOG_FILE_BYTES, LOG_SPARE_FILES, name, (after, epoch))
         try:
-            return read_headers(self._folder, log_id)
-        except CorruptLogError as error:
-            return self._tolerate(error, log_id)
-
-    def _tolerate(self, error: CorruptLogError, log_id: bytes | None = None) -> Headers:
-        """Return the log's files for a start that needs nothing from them; raise the error if it does need them."""
-        if self._complete_to is None:
-            raise error
-        message = "%s is damaged at byte %d: %s; nothing of it is needed to start, and whoever reads it is told"
-        _logger.warning(message, error.file, error.offset, error.what)
-        return read_headers(self._folder, log_id, self._complete_to)
-
-    def _use(self, headers: Headers) -> None:
-        self._files = {file.number: file for file in headers.used}  # lowest first
-        self._left_over = [file.path for file in headers.prepared]
-        self._first_number = headers.next_number
+            async for _ in new.replay(after):
+                raise AssertionError("it is new")
+            await new.append(parts)
+        finally:
+            await new.close()
 
     @property
     def epoch(self) -> int:
@@ -205,17 +197,8 @@ class FileLog:
 
     def _frames(self, after_sequence: int) -> Iterator[Frame]:
         """All that `replay` returns; blocking."""
-        found = 0
-        try:
-            for frame in self._replay.frames(after_sequence):
-                found += 1
-                yield frame
-            self._next_sequence = self._replay.next_sequence
-        except CorruptLogError as error:
-            if found:
-                raise  # frames where there can't be any
-            self._use(self._tolerate(error, self._log_id))
-            self._next_sequence = after_sequence + 1
+        yield from self._replay.frames(after_sequence)
+        self._next_sequence = self._replay.next_sequence
         self._before_bytes = sum(file.end for file in self._files.values())
         self._supply.start(self._left_over, reuse=bool(self._files))
         self._thread.start()
@@ -238,14 +221,6 @@ class FileLog:
     async def settle(self, payload_bytes: int) -> None:
         if not self.is_settled(payload_bytes):
             await asyncio.get_running_loop().run_in_executor(None, self._supply.settle)
-
-    async def claim(self) -> None:
-        self._check_open()
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._writer.begin, self._next_sequence)
-        except Exception as error:
-            self._failure = self._explained(error)
-            raise self._failure from self._failure.__cause__
 
     def _check_open(self) -> None:
         assert self._next_sequence > 0, "replay() must have ended before the first append"

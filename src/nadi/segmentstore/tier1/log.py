@@ -119,10 +119,6 @@ class DurableLog(Protocol):
     async def settle(self, payload_bytes: int) -> None:
         """Wait until that is known."""
 
-    async def claim(self) -> None:
-        """Make it durable that this owner writes the log from now on, and from which frame, so that whoever opens it
-        then knows, even if no frame follows. Before the first append, where that matters. Raises: as `append`."""
-
     async def append(self, parts: Sequence[bytes]) -> Appended:
         """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.
 

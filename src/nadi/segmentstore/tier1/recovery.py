@@ -13,8 +13,7 @@ reading what they held raises an error. For all later ones, how a torn tail is t
 * A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
   it: then it is damaged.
 
-After a clean stop nothing of the log is needed to start, and damage is no reason to refuse. A frame whose data is
-damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
+A frame whose data is damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
 """
 
 from __future__ import annotations
@@ -118,11 +117,11 @@ class Headers:
 UNKNOWN = 1 << 62  # as a sequence: later than any
 
 
-def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = None) -> Headers:
+def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) -> Headers:
     """Sort out a folder's log files; `log_id` None takes the first header's.
 
-    A damaged header is made up for by the file's first frame, which says the same. complete_to: no frame after that one
-    was ever written, or it doesn't matter (UNKNOWN): nothing is refused, and whatever may be in use counts as such.
+    A damaged header is made up for by the file's first frame, which says the same. refuses: if not, whatever may be in
+    use counts as such, and frames of a file in which none is recognizable as UNKNOWN.
     CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one only
     prepared.
     """
@@ -147,8 +146,8 @@ def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = N
         files.append(LogFile(number, path, first_sequence, epoch, size_bytes, size_bytes, least_bytes, is_damaged))
         in_use.append(header is not None)
     valid = max((index + 1 for index, used in enumerate(in_use) if used), default=0)
-    if complete_to is not None:
-        return _all_headers(folder, log_id, files, in_use, complete_to)
+    if not refuses:
+        return _all_headers(folder, log_id, files, in_use)
     used, prepared = files[:valid], files[valid:]
     last = latest(folder, log_id)
     if last > (used[-1].number if used else 0):
@@ -171,14 +170,12 @@ def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = N
     return Headers(folder, log_id, used, prepared, files[valid - 1].number + 1 if valid else 1)
 
 
-def _all_headers(
-    folder: Path, log_id: bytes | None, files: list[LogFile], in_use: list[bool], complete_to: int
-) -> Headers:
+def _all_headers(folder: Path, log_id: bytes | None, files: list[LogFile], in_use: list[bool]) -> Headers:
     """Whatever may be in use counts as such, so that it is kept."""
     prepared: list[LogFile] = []
     if any(in_use) and not in_use[-1] and log_id and not first_frame(files[-1].path, files[-1].number, log_id):
         prepared = [files.pop()]
-    first = complete_to + 1
+    first = UNKNOWN
     for file, is_known in zip(reversed(files), reversed(in_use[: len(files)]), strict=True):
         if not is_known:  # taken for later than it is, it isn't released too early
             file.first_sequence = first
@@ -187,6 +184,21 @@ def _all_headers(
         following.first_sequence = max(file.first_sequence, following.first_sequence)
     next_number = prepared[0].number if prepared else files[-1].number + 1 if files else 1
     return Headers(folder, log_id, files, prepared, next_number)
+
+
+def passed_over(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
+    """What there is of a log that is to begin anew beside it: no file in use; and the newest epoch that is known."""
+    numbers, epochs = [0], [0]
+    for path in folder.iterdir():
+        number = log_file_number(path.name)
+        if number is not None:
+            numbers.append(number)
+            with path.open("rb") as stream:
+                header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
+            if header is not None:
+                log_id = log_id or header.log_id
+                epochs.append(header.epoch)
+    return Headers(folder, log_id, [], [], max(numbers) + 1), max(epochs)
 
 
 def check_can_be_told(headers: Headers, is_known: bool) -> None:

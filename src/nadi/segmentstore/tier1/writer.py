@@ -331,13 +331,6 @@ class FrameWriter:
         file.size_bytes = max(file.size_bytes, file.end)
         return Appended(LogAddress(sequence, file.number, place), checksums)
 
-    def begin(self, sequence: int) -> None:
-        """Move on to this owner's first file, whose header is then durable; a frame of that number will be its first.
-        Raises: as `write`."""
-        self._fence.check()
-        if self._file is None:
-            self._next_file(sequence)
-
     def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
         """Whether such a frame fits the current file: then `write` waits for nothing but the disk."""
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))

@@ -105,12 +105,20 @@ class ChunkStore:
         self.url = url  # without credentials: those that it takes come from the environment
         self.claim: Claim | None = None
         self._mark = ""
+        self._is_alone = False  # in a data folder
         self._place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, Records] | None = None
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
+        """That of a data folder, in the folder itself."""
+        store = cls._in(folder, runtime)
+        store._is_alone = True
+        return store
+
+    @classmethod
+    def _in(cls, folder: Path, runtime: Runtime) -> ChunkStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(ObjectPlace.in_folder(folder, runtime), folder, folder.absolute().as_uri(), runtime)
 
@@ -135,7 +143,7 @@ class ChunkStore:
     def _at(cls, url: str, runtime: Runtime, config: dict[str, str]) -> ChunkStore:
         folder = folder_of(url, **config)
         if folder is not None:
-            return cls.in_folder(folder, runtime)
+            return cls._in(folder, runtime)
         if urlsplit(url).scheme == HDFS:
             return cls(HdfsPlace(url, runtime, config), None, url, runtime, config)
         store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
@@ -167,9 +175,9 @@ class ChunkStore:
             raise UnavailableError(f"tier 2 isn't in {self._local} now: see whether it is mounted")
 
     async def records(self) -> Records:
-        """The records of the store's containers. Raises: as `Claim.confirm_at_once`."""
+        """The records of the store's containers. Raises: as `Claim.confirm`."""
         if self.claim is not None:
-            await self.claim.confirm_at_once()
+            await self.claim.confirm()
             self._check_mounted()
             return await self.claim.records()
         async with self._opening:
@@ -180,7 +188,7 @@ class ChunkStore:
                     engine, registry = await open_files(self._local, self.runtime, is_late=True)
                 else:
                     engine, registry = await open_of_chunks(self.url, self.runtime, **self._config)
-                self._opened = engine, Records(registry, self.runtime, is_alone=self._local is not None)
+                self._opened = engine, Records(registry, self.runtime, is_alone=self._is_alone)
             return self._opened[1]
 
     async def close(self) -> None:
@@ -322,8 +330,6 @@ class ChunkStore:
 
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
-        if self.claim is not None:  # a start doesn't wait for a store that says nothing again
-            await self.claim.confirm_at_once()
         return await self.runtime.in_thread(self.sizes, folder)
 
     def pages(self, folder: str) -> AsyncIterator[list[Listed]]:

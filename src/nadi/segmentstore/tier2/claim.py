@@ -6,14 +6,12 @@ Each opening claims the records of all containers, as a server of a cluster does
 that opens the store after the other did is refused, and the one that has it open finds out before it deletes anything,
 and lets no snapshot count after that.
 
-A store that doesn't answer at a start is no obstacle for a folder that had it before: the log is here. It is claimed
-before the first write to it.
+A start claims the store before anything else, for the containers' states are restored from there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -22,13 +20,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.failures import RefusedError
 from nadi.engines.identity import NAME, Cluster, named_cluster, read_cluster, refuse_strangers
 from nadi.engines.opening import open_of_chunks
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
 from nadi.engines.urls import folder_of
-from nadi.errors import FencedError, NadiError, StoreError, UnavailableError
+from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_RECORDS_AT_ONCE
 from nadi.runtime import Runtime
 from nadi.segmentstore import reserve
@@ -36,9 +33,8 @@ from nadi.segmentstore.datafolder import LOG, LOG_ELSEWHERE, StoreFile, containe
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.records import Records, Stored, check_stays, name_of
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
-START_S = 10.0  # that a start waits for a store that the folder had before
+START_S = 10.0  # that a start tries to reach a store that the folder had before
 
 
 class Claim:
@@ -51,10 +47,8 @@ class Claim:
         self.lost: StoreError | None = None
         self.is_confirmed = False
         self.store = store
-        self._is_away = False  # it didn't answer at the start, and hasn't since
         self.folder, self._runtime = folder, runtime
         self._engines: tuple[LogEngine, Registry] | None = None
-        self._confirming: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -65,25 +59,20 @@ class Claim:
         return (root / NAME).exists()
 
     async def start(self) -> None:
-        """Claim the store, or leave that for later if it was this folder's before, and doesn't answer.
+        """Claim the store, before anything is served.
 
         Raises:
             StoreError: it is another's, can't be used, or refuses.
-            UnavailableError: it doesn't answer, and was never claimed.
+            UnavailableError: it doesn't answer.
         """
         try:
-            if not self.store.is_elsewhere:
-                return await patiently(f"be claimed at {self.url}", self.confirm, self._runtime)
-            async with asyncio.timeout(START_S):
-                await self.confirm()
-        except RefusedError as error:
-            raise StoreError(str(error)) from None
-        except (TimeoutError, UnavailableError) as error:
-            if not self.store.is_elsewhere:
-                raise
-            self._is_away = True
-            said = str(error) or f"nothing in {START_S:.0f} s"
-            log.warning("tier 2 in %s doesn't answer, and the log goes on without it: %s", self.url, said)
+            async with asyncio.timeout(START_S if self.store.is_elsewhere else None):
+                await patiently(f"be claimed at {self.url}", self.confirm, self._runtime)
+        except TimeoutError:
+            raise UnavailableError(
+                f"tier 2 in {self.url} hasn't answered for {START_S:.0f} s, and a start needs the snapshots there: see "
+                "that it can be reached, then start again. Nothing is lost: what isn't there yet is in the log here"
+            ) from None
 
     async def confirm(self) -> None:
         """Make sure that the store was claimed by this process.
@@ -95,23 +84,7 @@ class Claim:
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         if not self.is_confirmed:
-            await asyncio.shield(self._try())
-
-    async def confirm_at_once(self) -> None:
-        """`confirm`, but wait no more for a store that didn't answer at the start, for each container asks.
-
-        Raises: as `confirm`.
-        """
-        if self._is_away and not self.is_confirmed:
-            self._try()
-            raise UnavailableError(f"tier 2 in {self.url} hasn't answered since the start; it is tried again")
-        await self.confirm()
-
-    def _try(self) -> asyncio.Task[None]:
-        if self._confirming is None or self._confirming.done():
-            self._confirming = asyncio.create_task(self._confirm(), name="tier2-claim")
-            self._confirming.add_done_callback(_seen)
-        return self._confirming
+            await self._confirm()
 
     async def check(self) -> None:
         """Make sure that no other has opened the store since: whoever does claims the first container first.
@@ -131,9 +104,6 @@ class Claim:
 
     async def close(self) -> None:
         """Let go of what reached the store."""
-        if self._confirming is not None:
-            self._confirming.cancel()
-            await asyncio.gather(self._confirming, return_exceptions=True)
         if self._engines is not None:
             await self._engines[0].close()
             self._engines = None
@@ -265,9 +235,3 @@ def gone(folder: Path, url: str) -> str:
         f"{url} doesn't have {NAME} any more, by which the folder {folder} knows its chunks: it was emptied, isn't "
         "mounted, or is another one. Restore it"
     )
-
-
-def _seen(task: asyncio.Task[None]) -> None:
-    """Whoever waits for it has its error; nobody may."""
-    if not task.cancelled() and isinstance(task.exception(), NadiError):
-        log.debug("tier 2 isn't claimed yet: %s", task.exception())

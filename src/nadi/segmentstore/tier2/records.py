@@ -4,7 +4,9 @@ container is, and where one who takes it over begins: which snapshot, and which 
 An owner changes it only while it has its own epoch; so one that was overtaken can't release anything of the log, nor
 let a snapshot count. Each change carries a nonce of its own, which tells whether one without an answer was made.
 
-In a data folder its lock says who the owner is. So a record there that is damaged, or gone, is written anew.
+In a data folder its lock says who the owner is. So a record there is stored twice; the copy is written after it, and
+counts if it is damaged or gone. As nothing that a record names is deleted before its copy is written, each of the two
+is a place to begin at.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from nadi.segmentstore.chain.log import ChainStart
 
 T = TypeVar("T")
 FOLDER = "containers/"
+COPY = "-copy"  # at the end of the name of an object's copy
 
 
 class DamagedRecordError(StoreError):
@@ -40,30 +43,34 @@ class DamagedRecordError(StoreError):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """An object of a snapshot. crc: of its bytes as stored."""
+    """A piece of a snapshot, which is stored twice. crc: of its bytes as stored."""
 
     name: str
     size_bytes: int
     crc: int
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the two objects."""
+        return self.name, self.name + COPY
+
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot. The state restored from it reflects the log up to `sequence`.
-
-    former_base, former_deltas: the base before, and what was changed since up to this one. With `deltas`, they restore
-    the same state if `base` is damaged.
-    """
+    """A snapshot. The state restored from it reflects the log up to `sequence`."""
 
     container: int
     sequence: int
     base: tuple[Part, ...]
     deltas: tuple[Part, ...]
-    former_base: tuple[Part, ...] = ()
-    former_deltas: tuple[Part, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return self.base + self.deltas + self.former_base + self.former_deltas
+        return self.base + self.deltas
+
+    @property
+    def names(self) -> set[str]:
+        """Of all its objects."""
+        return {name for part in self.parts for name in part.names}
 
 
 class LogStart(msgspec.Struct, frozen=True):
@@ -136,8 +143,25 @@ class Records:
                 acknowledged.
             UnavailableError: the store can't answer.
         """
+        damage: DamagedRecordError | None = None
+        try:
+            stored = await self._read(container)
+        except DamagedRecordError as error:
+            stored, damage = Stored(ContainerRecord(), error.version), error
+        if self.is_alone and (damage is not None or stored.version is None):
+            try:
+                copy = await self._read(container, COPY)
+            except DamagedRecordError as error:
+                raise damage or DamagedRecordError(container, "is gone, and its copy is damaged", None) from error
+            if copy.version is not None:
+                return Stored(copy.record, stored.version)
+        if damage is not None:
+            raise damage
+        return stored
+
+    async def _read(self, container: int, which: str = "") -> Stored:
         async with answer_within(CLUSTER_CALL_S):
-            entry = await self._registry.get(name_of(container))
+            entry = await self._registry.get(name_of(container) + which)
         return Stored(_record(container, entry), entry.version) if entry is not None else NONE
 
     async def read_to_change(self, container: int) -> Stored:
@@ -151,11 +175,8 @@ class Records:
 
     async def put(self, number: int, record: ContainerRecord) -> None:
         """Set a record that nobody else changes now; raise UnavailableError if it isn't known whether it is set."""
-        await self._registry.put(name_of(number), _encode(record))
-
-    async def delete(self, number: int) -> None:
-        """Delete a record that nobody needs; raise UnavailableError if it may still be there."""
-        await self._registry.delete(name_of(number))
+        for which in ("", COPY) if self.is_alone else ("",):
+            await self._registry.put(name_of(number) + which, _encode(record))
 
     async def claim(self, container: int, server: str, seen: Stored, nonce: str = "") -> Stored:
         """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
@@ -187,14 +208,16 @@ class Records:
         return await self._within_tries(f"container {container} can't be claimed", attempt)
 
     async def still_claimed(self, container: int, epoch: int) -> None:
-        """Raise FencedError if there is a later claim than that one, otherwise as `read`."""
+        """Raise FencedError if there is a later claim than that one, DamagedRecordError also if one of two is damaged;
+        otherwise as `read`."""
 
         async def attempt() -> None:
-            record, version = await self.read(container)
-            if record.epoch != epoch and self.is_alone:
-                raise DamagedRecordError(container, "isn't what this server has stored", version)
-            if record.epoch != epoch:
-                raise FencedError(container, record.epoch)
+            for which in ("", COPY) if self.is_alone else ("",):
+                record, version = await self._read(container, which)
+                if self.is_alone and (version is None or record.epoch != epoch):
+                    raise DamagedRecordError(container, "isn't what this server has stored", version)
+                if record.epoch != epoch:
+                    raise FencedError(container, record.epoch)
 
         await self._within_tries(f"the record of container {container} can't be read", attempt)
 
@@ -230,13 +253,16 @@ class Records:
 
         async def attempt() -> None:
             record, version = await self.read_to_change(container)
-            if record.nonce == nonce:  # made by an earlier try
-                return
-            if record.epoch != epoch and not self.is_alone:
+            if record.nonce == nonce and version is not None:  # made by an earlier try
+                value = _encode(record)
+            elif record.epoch != epoch and not self.is_alone:
                 raise FencedError(container, record.epoch)
-            value = _encode(replace(record, **{"epoch": epoch, "nonce": nonce, **changes}))
-            if await outcomes.was_set(self._registry, name_of(container), value, version) is None:
-                raise UnavailableError("others were faster each time")
+            else:
+                value = _encode(replace(record, **{"epoch": epoch, "nonce": nonce, **changes}))
+                if await outcomes.was_set(self._registry, name_of(container), value, version) is None:
+                    raise UnavailableError("others were faster each time")
+            if self.is_alone:
+                await self._registry.put(name_of(container) + COPY, value)
 
         await self._within_tries(f"the record of container {container} can't be changed", attempt)
 
@@ -294,6 +320,9 @@ def _record(container: int, entry: Entry) -> ContainerRecord:
     if found is None:
         raise DamagedRecordError(container, "is damaged: its checksum doesn't fit", entry.version)
     try:
-        return _decode(found)
+        record = _decode(found)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedRecordError(container, f"is no record of a container ({error})", entry.version) from error
+    if record.snapshot is not None and record.snapshot.container != container:
+        raise DamagedRecordError(container, "is another container's", entry.version)
+    return record
