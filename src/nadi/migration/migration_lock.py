@@ -162,12 +162,6 @@ async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
     return _decoded(raw, url)
 
 
-async def begin_anew(engine: LogEngine, url: str, new: Incoming) -> None:
-    """Likewise, whatever fills it now: by whoever has the turn, and while the store is a cluster's."""
-    await clear(engine)
-    await begin(engine, url, new)
-
-
 async def clear(engine: LogEngine) -> None:
     await patiently("delete what isn't needed any more", lambda: engine.delete([MIGRATION]), REAL)
 
