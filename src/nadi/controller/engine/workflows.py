@@ -25,7 +25,7 @@ from nadi import errors
 from nadi.backoff import Backoff
 from nadi.controller.engine.tasks import Tasks, seen
 from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import AnyWork, EpochChange, ScopeState, Stream, Tagged
+from nadi.controller.state.records import AnyWork, EpochChange, Listed, ScopeState, Stream
 from nadi.controller.state.segments import Segments, together
 from nadi.controller.state.store import ABSENT, ANY_VERSION, freeing_room
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
@@ -370,7 +370,7 @@ async def index_tags(flow: Workflows, name: StreamName, before: Sequence[str], a
     change of its record: while the old one stands, a repeated step can work it out again. So the index may be ahead."""
     table = flow.metadata.tags(name.scope)
     if added := [tag for tag in after if tag not in before]:
-        await table.put_all([(_tag_prefix(tag) + name.stream, Tagged(), ANY_VERSION) for tag in added])
+        await table.put_all([(_tag_prefix(tag) + name.stream, Listed(), ANY_VERSION) for tag in added])
     await table.remove([_tag_prefix(tag) + name.stream for tag in before if tag not in after])
 
 
