@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -148,14 +148,7 @@ class Passage:
             raise UnavailableError("the server that has the active controller has no REST port: start it with one")
         body = await _body(receive)
         request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
-                    await held.enter_async_context(self._places.of(client[0]))
-            except TimeoutError as error:
-                raise UnavailableError(
-                    "as many requests as may be are on their way to the active controller: try again"
-                ) from error
+        async with self._places.of(client[0], limit_s=RPC_ROOM_TIMEOUT_S):
             try:
                 async with _connected(address, self._tls) as (reader, writer):
                     parser = h11.Connection(h11.CLIENT)

@@ -12,7 +12,7 @@ import io
 import re
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -103,17 +103,8 @@ def _query(request: Request) -> dict[str, str]:
     return query
 
 
-@asynccontextmanager
-async def _place(request: Request, places: Places) -> AsyncIterator[None]:
-    place = places.of(request.client.host if request.client is not None else "")
-    async with AsyncExitStack() as held:
-        try:
-            async with asyncio.timeout(limits.INGEST_PLACE_S):
-                await held.enter_async_context(place)
-        except TimeoutError:
-            text = "as much data as may be is on its way: send this again soon"
-            raise HTTPException(503, text, {"Retry-After": "1"}) from None
-        yield
+def _place(request: Request, places: Places) -> AbstractAsyncContextManager[None]:
+    return places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_PLACE_S)
 
 
 async def _body(request: Request) -> bytearray:
