@@ -145,20 +145,6 @@ async def stream_array(
 EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
 
 
-class RestAccess:
-    """Without a gate, whoever reaches the port may do everything."""
-
-    def __init__(self, gate: Gate | None = None) -> None:
-        self._gate = gate
-
-    async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
-        """The request's sender, if permitted; NotAuthenticatedError or PermissionDeniedError otherwise."""
-        if self._gate is None:
-            return EVERYBODY
-        peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
-        return await self._gate.authorized(request.headers.get("authorization"), resource, permission, peer)
-
-
 TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
@@ -226,12 +212,12 @@ class Site:
 
 @dataclass(slots=True)
 class Api:
-    """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `intake` is None
-    until the server takes data."""
+    """What handlers reach. Without a `gate` everybody may do everything. `controller` is None until the server has
+    recovered, and where another server of its cluster has the active one: then it `stands_by`. `cluster` is None
+    outside one, `left` within one. `intake` is None until the server takes data."""
 
     health: Callable[[], Component]
-    access: RestAccess
+    gate: Gate | None = None
     controller: Controller | None = None
     stands_by: bool = False
     cluster: Operated | None = None
