@@ -1,6 +1,6 @@
 """The answer to a scrape: what the controller knows of streams and groups, and what each server tells of itself.
 
-Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same figures. They are
+Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same text. Figures are
 gathered within limits: of streams and groups looked at, of those with a name (the rest counts as `(others)`), and of
 time. Lags come first, since somebody may scale by them, then what the busiest streams keep. What isn't there in time is
 left out, and the figures say that they aren't complete. Text is made of them in a thread.
@@ -24,9 +24,9 @@ from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import Loads, Rates, event_size
 from nadi.controller.retention import past
-from nadi.controller.retention.rounds import Released
+from nadi.controller.retention.rounds import Released, RetentionRounds
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.rounds import Counts
+from nadi.controller.scaling.rounds import Counts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
 from nadi.controller.state.segments import together
@@ -298,21 +298,18 @@ Encoder = tuple[Callable[[Any], bytes], str]  # of a registry, and its content t
 
 
 class Metrics:
-    """counts and hot_keys: of the scalings; released: by retention; unfinished: how much is in progress."""
+    """unfinished: how much is in progress."""
 
     def __init__(
         self,
         flow: Workflows,
         rates: Rates,
-        counts: Counts,
-        released: Released,
-        hot_keys: HotKeys,
+        scaling: ScalingRounds,
+        retention: RetentionRounds,
         unfinished: Callable[[], dict[str, int]],
     ) -> None:
-        self._flow, self._counts, self._released, self._unfinished = flow, counts, released, unfinished
-        self._figures = Shared[None, Figures](
-            flow.clock, lambda _: gather(flow, rates, hot_keys), age_s=limits.METRICS_CACHED_S
-        )
+        self._flow, self._rates, self._unfinished = flow, rates, unfinished
+        self._scaling, self._retention = scaling, retention
         self._texts = Shared(flow.clock, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
 
     async def scrape(self, accept: str) -> bytes:
@@ -321,9 +318,9 @@ class Metrics:
 
     async def _text(self, content_type: str) -> bytes:
         """In a thread: it takes some 20 us a line."""
-        figures = await self._figures.get(None)
-        counts, released, unfinished = replace(self._counts), replace(self._released), self._unfinished()
-        now_s = self._flow.clock.monotonic()
+        figures = await gather(self._flow, self._rates, self._scaling.hot_keys)
+        counts, released = replace(self._scaling.counts), replace(self._retention.released)
+        unfinished, now_s = self._unfinished(), self._flow.clock.monotonic()
 
         def write() -> bytes:
             return _written(families(figures, counts, released, unfinished, now_s), content_type)

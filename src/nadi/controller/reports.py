@@ -17,7 +17,7 @@ from nadi.controller import consumer_lag
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import loads_of
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.rounds import ScalingLog, is_done
+from nadi.controller.scaling.rounds import is_done, logged_decisions
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState
@@ -28,6 +28,7 @@ from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.model.reports import (
     GROUP_LAG,
     IDENTITY,
+    SCALING,
     SEGMENTS,
     STREAM_LAG,
     HotKeyReport,
@@ -60,10 +61,10 @@ _NONE = (0.0,) * len(WINDOWS_S)
 HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 
 
-async def scalings(log: ScalingLog, flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
+async def scalings(flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
     """A page of the stream's scaling log, oldest first. token: the last number of the page before."""
     last, history = _last(token), await flow.metadata.history(name)
-    found = [entry for entry in await log.entries(name) if entry.number > max(last, 0)]
+    found = [entry for entry in await logged_decisions(flow.metadata, name) if entry.number > max(last, 0)]
     page = [
         msgspec.convert({**asdict(entry), "is_done": is_done(entry, history)}, ScalingReport)
         for entry in found[: _fitting(found)]
@@ -173,7 +174,12 @@ def _report(history: History, segment: int) -> SegmentReport:
 Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
 Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 
-KINDS: Mapping[str, Kind] = {SEGMENTS: segments, GROUP_LAG: consumer_lag.of_group, STREAM_LAG: consumer_lag.of_stream}
+KINDS: Mapping[str, Kind] = {
+    SEGMENTS: segments,
+    SCALING: scalings,
+    GROUP_LAG: consumer_lag.of_group,
+    STREAM_LAG: consumer_lag.of_stream,
+}
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:

@@ -261,14 +261,10 @@ async def _send(replies: AsyncGenerator[Any, None], call: Call) -> None:
             await call.write(reply)
 
 
-def answers_of(controller: Controller, access: ControllerAccess | None = None) -> Answers:
-    return Answers(Service(controller), access)
-
-
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
     """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers. Return
     what counts its calls."""
-    return add_answers(server, answers_of(controller, access).answer)
+    return add_answers(server, Answers(Service(controller), access).answer)
 
 
 def add_answers(
