@@ -346,6 +346,17 @@ async def read_body(request: Request, kind: Any) -> Any:
     """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
     if media_type(request) != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
+    data = await whole_body(request)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(f"the body is not what is taken here: {error}") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"the body is not JSON: {error}") from error
+
+
+async def whole_body(request: Request) -> bytes:
+    """Of a request to the controller. HTTPException: it is too large. InvalidArgumentError: it doesn't come."""
     data = bytearray()
     try:
         async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S):
@@ -357,9 +368,4 @@ async def read_body(request: Request, kind: Any) -> Any:
         raise InvalidArgumentError(f"the body did not come within {limits.REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidArgumentError(f"the body is not what is taken here: {error}") from error
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"the body is not JSON: {error}") from error
+    return bytes(data)
