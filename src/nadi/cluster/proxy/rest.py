@@ -19,8 +19,8 @@ from nadi.access.shares import Places
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
 from nadi.cluster.proxy.segment_router import endpoint_of
-from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, failure, refused, whole_body
-from nadi.controller.rest.intake import takes_data
+from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, failure, refused
+from nadi.controller.rest.intake import takes_data, whole_body
 from nadi.controller.rest.own import CLUSTER_PATH
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import (
@@ -138,7 +138,7 @@ class Passage:
         answer ended before its end. As `whole_body`."""
         if not address:
             raise UnavailableError("the server that has the active controller has no REST port: start it with one")
-        body = await whole_body(Request(scope, receive))
+        body = bytes(await whole_body(Request(scope, receive)))
         request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
         async with self._places.of(client[0], limit_s=RPC_ROOM_TIMEOUT_S):
             try:

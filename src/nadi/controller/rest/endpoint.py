@@ -5,7 +5,6 @@ anything.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +29,7 @@ from nadi.access.shares import Places
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import OwnMetrics
 from nadi.controller.rest.bodies import Error
-from nadi.controller.rest.intake import Intake, media_type
+from nadi.controller.rest.intake import Intake, media_type, whole_body
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_MESSAGE_MAX_CHARS
@@ -353,19 +352,3 @@ async def read_body(request: Request, kind: Any) -> Any:
         raise InvalidArgumentError(f"the body is not what is taken here: {error}") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the body is not JSON: {error}") from error
-
-
-async def whole_body(request: Request) -> bytes:
-    """Of a request to the controller. HTTPException: it is too large. InvalidArgumentError: it doesn't come."""
-    data = bytearray()
-    try:
-        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > limits.REST_BODY_MAX_BYTES:
-                    raise HTTPException(413, f"the body has more than {limits.REST_BODY_MAX_BYTES:,} bytes")
-    except TimeoutError as error:
-        raise InvalidArgumentError(f"the body did not come within {limits.REST_BODY_TIMEOUT_S:.0f} s") from error
-    except ClientDisconnect as error:
-        raise InvalidArgumentError("the client left before its body was here") from error
-    return bytes(data)
