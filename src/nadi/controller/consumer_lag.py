@@ -7,7 +7,7 @@ found in the segments' time indexes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -75,15 +75,10 @@ async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int,
     now_ms = flow.clock.now_ms()
     left = LAG_QUESTIONS
 
-    async def waiting_at(at_ms: int, segments: Iterable[int]) -> list[int]:
+    async def waiting_at(at_ms: int, segments: Sequence[int]) -> list[int]:
         """Of these segments, those that had something unread by then."""
-        offsets: dict[int, int] = {}
-
-        async def one(segment: int) -> None:
-            offsets[segment], _ = await flow.segments.locate_moment(name.segment(segment), at_ms)
-
-        await together(one(segment) for segment in segments)
-        return [segment for segment, offset in offsets.items() if offset > unread[segment]]
+        found = await together(flow.segments.locate_moment(name.segment(segment), at_ms) for segment in segments)
+        return [segment for segment, (offset, _) in zip(segments, found, strict=True) if offset > unread[segment]]
 
     late_ms, early_ms, step_ms = now_ms + 1, now_ms, TIME_INDEX_MOST_MS  # at late_ms something had come
     suspects = list(unread)

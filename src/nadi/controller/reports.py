@@ -4,7 +4,6 @@ identity of a server or a cluster: chance digits, by which clients know whose a 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,8 +20,9 @@ from nadi.controller.scaling.rounds import is_done, logged_decisions
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState
+from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT
-from nadi.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError
+from nadi.errors import ConditionFailedError, InvalidArgumentError
 from nadi.limits import LIST_PAGE
 from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.model.reports import (
@@ -132,7 +132,8 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
     lengths = {i: history.sizes[i] for i in ids if i in history.sizes}
     asked = [i for i in ids if i not in lengths]
     stream = (await flow.metadata.stream(name)).value
-    lengths |= zip(asked, await _lengths(flow, name, asked), strict=True)
+    now = await together(flow.segments.length_if_there(name.segment(i)) for i in asked)
+    lengths |= zip(asked, now, strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
 
     def start(segment: int) -> int:
@@ -141,18 +142,6 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
         return end if is_gone else min(max(stream.head.get(segment, 0), 0), end)
 
     return [replace(one, start_offset=start(one.segment_id), end_offset=lengths[one.segment_id]) for one in found]
-
-
-async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:
-    """Of segments whose end isn't on record; 0 for those that are gone."""
-
-    async def one(segment: int) -> int:
-        try:
-            return await flow.segments.length(name.segment(segment))
-        except SegmentNotFoundError:
-            return 0
-
-    return await asyncio.gather(*map(one, ids))
 
 
 def _report(history: History, segment: int) -> SegmentReport:

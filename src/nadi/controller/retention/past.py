@@ -30,7 +30,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together
-from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentNotFoundError
+from nadi.errors import EpochGoneError, InvalidStreamCutError
 from nadi.limits import TIME_INDEX_MS
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder
@@ -169,14 +169,8 @@ async def look(flow: Workflows, name: StreamName) -> Past:
     head = (await flow.metadata.stream(name)).value.head
     history = await flow.metadata.history(name)
     ends, grow = await ask(flow.clock, history, lambda known: _ends(known, head))
-
-    async def measure(segment: int) -> None:
-        try:
-            ends[segment] = await flow.segments.length(name.segment(segment))
-        except SegmentNotFoundError:  # truncated away meanwhile, or the stream is being deleted
-            ends[segment] = 0
-
-    await together(measure(segment) for segment in grow)
+    lengths = await together(flow.segments.length_if_there(name.segment(segment)) for segment in grow)
+    ends |= zip(grow, lengths, strict=True)
     past = Past(history, head, ends)
     await ask(flow.clock, history, lambda _: past.sums)
     return past

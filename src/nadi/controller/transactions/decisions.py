@@ -498,15 +498,13 @@ async def merge(
     flow: Workflows, name: StreamName, targets: Sequence[EpochSegment], epoch: int, batch: list[str]
 ) -> dict[str, dict[int, int]]:
     """Merge the batch into the targets; return for each transaction where it ends in each target."""
-    positions: dict[str, dict[int, int]] = {text: {} for text in batch}
-
-    async def merge_into(target: EpochSegment) -> None:
-        ends = await flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch))
-        for text, end in zip(batch, ends, strict=True):
-            positions[text][target.id] = end
-
-    await together(merge_into(target) for target in targets)
-    return positions
+    ends = await together(
+        flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch)) for target in targets
+    )
+    return {
+        text: {target.id: end for target, end in zip(targets, its, strict=True)}
+        for text, *its in zip(batch, *ends, strict=True)
+    }
 
 
 def _sources(name: StreamName, target: EpochSegment, epoch: int, batch: list[str]) -> list[str]:
