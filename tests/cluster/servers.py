@@ -22,7 +22,7 @@ from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import rpc_server
-from nadi.controller.rest.endpoint import Api, RestAccess
+from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
@@ -78,7 +78,7 @@ class ServerOfCluster:
             self.access,
             may_answer=lambda: self.is_leased,
         )
-        self.api = Api(lambda: leaf("nadi", Status.UP, {"server": name}), RestAccess(self.gate))
+        self.api = Api(lambda: leaf("nadi", Status.UP, {"server": name}), self.gate)
 
     async def start(self) -> None:
         tls = self.cluster.guards.tls

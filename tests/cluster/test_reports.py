@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nadi.cluster.admin.cluster_view import Seen, cluster_report
-from nadi.cluster.admin.metrics import BUCKETS_S, CountedEngine, Figures, Moves, samples
+from nadi.cluster.admin.metrics import BUCKETS_S, CountedEngine, Moves, samples
 from nadi.cluster.membership_view import Member
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import families
@@ -121,8 +123,9 @@ async def test_what_the_log_takes_is_counted() -> None:
         with pytest.raises(UnavailableError):
             await call
     assert (counted.put_bytes, counted.retries, counted.errors) == (20, 2, 3)
-    figures = Figures(3, 8, [True, True, False], True, 2, False, Moves(taken_over=4), counted)
-    found = families(samples(figures))
+    members = {name: SimpleNamespace(is_alive=is_alive) for name, is_alive in (("a", True), ("b", True), ("c", False))}
+    membership: Any = SimpleNamespace(members=members, lease_is_valid=lambda: True, term=2)
+    found = families(samples(3, 8, membership, Moves(taken_over=4), counted, controls=False))
     told = {(one.name, *one.labels.values()): one.value for family in found for one in family.samples}
     assert told["nadi_cluster_servers", "dead"] == 1
     assert told["nadi_cluster_takeovers_total",] == 4

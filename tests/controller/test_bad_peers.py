@@ -16,9 +16,10 @@ import pytest
 import nadi
 from nadi import limits
 from nadi.access.loop_turns import LoopTurns
+from nadi.access.shares import Places
 from nadi.client import StreamManager
 from nadi.controller.grpc import server, service
-from nadi.controller.grpc.server import Room, add_controller, rpc_server
+from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
@@ -69,13 +70,13 @@ async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest
     monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 0.2)
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 600.0)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
     coming, received = 0, server._received
 
-    async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
+    async def counted(requests: AsyncIterator[bytes], places: Places) -> bytes:
         nonlocal coming
         coming += 1
-        return await received(requests, waited_for)
+        return await received(requests, places)
 
     monkeypatch.setattr(server, "_received", counted)
 
@@ -140,19 +141,19 @@ async def test_a_call_that_is_too_large_is_refused() -> None:
 
 async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
-    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
     monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 60.0)
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
     received = server._received
 
-    async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
+    async def counted(requests: AsyncIterator[bytes], places: Places) -> bytes:
         nonlocal read, most
         read += 1
         most = max(most, read)
         try:
-            raw = await received(requests, waited_for)
+            raw = await received(requests, places)
             await go.wait()
             return raw
         finally:
@@ -170,14 +171,14 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
             go.set()
             codes = [await task for task in calls]
         assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
-        assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) == 2, "half of the places are for one address"
+        assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) == 2
         assert most == 2
         scope = pb.ScopeInfo(scope="s").SerializeToString()
         assert await code_of(call(scope)) is grpc.StatusCode.OK
 
 
 async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
+    monkeypatch.setattr(limits, "RPC_WORK_BYTES", 2 * RPC_WORK_TIMES * 100_000)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)
     working, most, finish = 0, 0, asyncio.Event()
 

@@ -8,13 +8,10 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.records import Number, TxnState
-from nadi.controller.state.store import ANY_VERSION
+from nadi.controller.state.records import TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError
 from nadi.errors import TransactionNotFoundError
 from nadi.limits import TXN_COMPLETED_TABLES, TXN_GRACE_MS, TXN_LEASE_MAX_MS, TXN_MAX_EXECUTION_MS, WATERMARK_PERIOD_S
-from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, new_controller, running, until, with_stream
@@ -164,28 +161,6 @@ def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> 
             await controller.stop()
 
     asyncio.run(main())
-
-
-async def test_the_tables_that_former_versions_made_are_read_and_dropped() -> None:
-    """They were numbered by the days since 1970, and the oldest was noted."""
-
-    async with with_stream(1) as (controller, store, clock):
-        begun = await finished(controller)
-        for name in [name for name in store.tables if "/completed/" in name]:
-            former = "_system/_tables/completed/19675"
-            store.answer(wire.CreateTableSegment(1, former, ""))
-            entries = [TableEntry(key, NO_VERSION, value) for key, (_, value) in store.tables[name].entries.items()]
-            store.answer(wire.UpdateTableEntries(1, former, "", tuple(entries)))
-            store.answer(wire.DeleteTableSegment(1, name, False, ""))
-        newer = [TableKey(key, NO_VERSION) for key in (b"completed/newest", b"completed/opened")]
-        store.answer(wire.RemoveTableKeys(1, "_system/_tables/numbers", "", tuple(newer)))
-        await controller.metadata.numbers.put("completed", Number(19_674), ANY_VERSION)
-        await controller.stop()
-        controller = await restarted(store, clock.now_ms())
-        await finished(controller)
-        assert await controller.transactions.state(STREAM, begun) is TxnState.COMMITTED
-        assert "_system/_tables/completed/19675" in store.tables
-        await controller.stop()
 
 
 async def test_a_new_stream_lists_none_of_its_predecessors() -> None:

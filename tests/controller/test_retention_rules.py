@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from nadi.controller.retention.past import MOMENTS_TRIED, Cuts, Past, Search
+from nadi.controller.retention.past import MOMENTS_TRIED, Past, Search
 from nadi.controller.retention.verdict import Bounds, Named, Policy, check_policy, decide, protected
 from nadi.controller.state.records import Config, RetentionType
 from nadi.errors import InvalidArgumentError
@@ -40,7 +40,7 @@ class Dated(RandomStream):
 
     def cut_at(self, at_ms: int) -> Cut:
         """As the time index gives it, but exactly."""
-        head, history = Cuts(self.past()).head, self.history
+        head, history = self.past().start, self.history
         frontier = Frontier(map(self.range_of, head), [s for s, offset in head.items() if offset < 0])
         offsets = {segment: max(head[segment], 0) for segment in frontier.active}
         look = list(offsets)
@@ -78,7 +78,7 @@ class Dated(RandomStream):
             return min([e.end for e in self.segments[segment] if e.end >= offset] + [self.lengths[segment]])
 
         since_ms = self.chance.choice([0, 1_000_000, self.now_ms - 5_000])
-        return Search(Cuts(self.past()), cut_at, locate, since_ms, self.now_ms + 1)
+        return Search(self.past(), cut_at, locate, since_ms, self.now_ms + 1)
 
 
 def lived(seed: int) -> Dated:
@@ -97,13 +97,13 @@ async def test_the_newest_cut_with_enough_after_it_has_less_than_an_event_more(s
     stream = lived(seed)
     kept = stream.after(stream.head)
     for limit in (1, kept // 3, kept - 1, kept, kept + 1, stream.chance.randint(1, kept + 2)):
-        found = (await stream.search().newest_with(limit)).cut
+        found = (await stream.search().find(limit, at_most=False)).cut
         assert stream.history.is_valid_cut(found)
         at_boundaries(stream, found)
         assert stream.after(found) >= min(limit, kept)
         if kept > limit >= 0:
             assert stream.after(found) < limit + LARGEST
-        most = (await stream.search().oldest_with(limit)).cut
+        most = (await stream.search().find(limit, at_most=True)).cut
         assert stream.history.is_valid_cut(most)
         at_boundaries(stream, most)
         assert stream.after(most) <= limit or limit < 0
@@ -118,7 +118,7 @@ def at_boundaries(stream: Dated, cut: Cut) -> None:
 @SEEDS
 async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_else(seed: int) -> None:
     stream = lived(seed)
-    chance, cuts, kept = stream.chance, Cuts(stream.past()), stream.after(stream.head)
+    chance, cuts, kept = stream.chance, stream.past(), stream.after(stream.head)
     published = {f"group-{i}": stream.somewhere() for i in range(chance.choice([0, 0, 1, 2, 3]))}
     named = [
         Named("bookmark", f"bookmark-{i}", "meters", chance.choice([stream.somewhere(), stream.tail()]))
@@ -130,8 +130,8 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
         least, most = (cuts.settled(stream.cut_at(stream.now_ms - age)) for age in ages)
     else:
         ages = sorted(chance.randint(1, kept + 1) for _ in range(2))
-        least = (await stream.search().newest_with(ages[0])).cut
-        most = (await stream.search().oldest_with(ages[1])).cut
+        least = (await stream.search().find(ages[0], at_most=False)).cut
+        most = (await stream.search().find(ages[1], at_most=True)).cut
         if stream.after(most) < ages[0]:
             most = least
     has_most = chance.random() < 0.5
@@ -160,7 +160,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
 
     end = stream.head if cut is None else cut
     assert stream.history.is_valid_cut(end)
-    assert stream.history.is_at_or_after(cuts.settled(end), cuts.head)
+    assert stream.history.is_at_or_after(cuts.settled(end), cuts.start)
     for event in stream.left():
         assert stream.is_before(event, end) == (not wanted(event)), (event, kind, cut)
     behind = {name for name, place in published.items() if not cuts.is_at_or_after(cuts.settled(place), least)}
@@ -175,18 +175,18 @@ def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
     for _ in range(3):
         stream.live()
     later = stream.somewhere()
-    stream.truncate(Cuts(stream.past()).latest(Cuts(stream.past()).settled(later), Cuts(stream.past()).head))
-    cuts = Cuts(stream.past())
+    stream.truncate(stream.past().latest(stream.past().settled(later), stream.past().start))
+    cuts = stream.past()
     for place in places:
-        is_whole = cuts.is_at_or_after(cuts.settled(place), cuts.head)
+        is_whole = cuts.is_at_or_after(cuts.settled(place), cuts.start)
         assert protected(cuts, Named("bookmark", "b", "meters", place)) == (place if is_whole else None)
         rest = protected(cuts, Named("slice", "s", "meters", place, stream.tail()))
         if rest is None:
-            assert cuts.is_at_or_after(cuts.head, cuts.settled(stream.tail()))
+            assert cuts.is_at_or_after(cuts.start, cuts.settled(stream.tail()))
         elif is_whole:
             assert rest == place, "the segments that it names stay"
         else:
-            assert cuts.is_at_or_after(cuts.settled(rest), cuts.head)
+            assert cuts.is_at_or_after(cuts.settled(rest), cuts.start)
         assert protected(cuts, Named("slice", "s", "meters", head, place)) is None or not is_whole or rest is not None
     assert protected(cuts, Named("bookmark", "b", "meters", {1 << 40: 3})) is None
 
@@ -198,12 +198,12 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
         places = [stream.head, *(stream.somewhere() for _ in range(3)), stream.tail()]
         for _ in range(10):
             stream.live()
-        cuts = Cuts(stream.past())
-        stream.truncate(cuts.latest(cuts.settled(stream.somewhere()), cuts.head))
-        cuts, known = Cuts(stream.past()), stream.history
+        cuts = stream.past()
+        stream.truncate(cuts.latest(cuts.settled(stream.somewhere()), cuts.start))
+        cuts, known = stream.past(), stream.history
         first = min(known.span(stream.head).values())
         ends = {s: n for s, n in stream.past().ends.items() if s in known.forgetting(first).segments}
-        now = Cuts(Past(known.forgetting(first), stream.head, ends))
+        now = Past(known.forgetting(first), stream.head, ends)
         for start in places:
             assert now.is_of_stream(start) or now.is_forgotten(start)
             forgotten += now.is_forgotten(start)
@@ -212,12 +212,12 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
                 before, after = protected(cuts, named), protected(now, named)
                 if before is None:
                     is_partly = end is not None and now.is_forgotten(start)
-                    assert after is None or (is_partly and set(after) == set(now.head))
+                    assert after is None or (is_partly and set(after) == set(now.start))
                 elif after is not None:
                     assert cuts.is_at_or_after(cuts.settled(before), cuts.settled(after))
                 else:  # it stands in segments from long before the head, and nothing was written from there to it
                     assert now.is_forgotten(start)
-                    assert end is None or cuts.is_at_or_after(cuts.head, cuts.settled(end))
+                    assert end is None or cuts.is_at_or_after(cuts.start, cuts.settled(end))
     assert forgotten > 50
 
 

@@ -15,11 +15,10 @@ import pytest
 import nadi
 from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
-from nadi.engines.identity import turn_has_ended
 from nadi.engines.opening import open_engines
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock, undoing
-from nadi.migration.migration_lock import Turn
+from nadi.migration.migration_lock import Turn, has_ended
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.runtime import REAL
@@ -194,7 +193,7 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
             await Turn(registry, "file:///store").__aenter__()
     there = await registry.get("migrating")
     assert there is not None
-    assert turn_has_ended(there.value)
+    assert has_ended(there)
     await engine.close()
 
 

@@ -204,8 +204,7 @@ async def test_nothing_is_left_open(logs: Indexed) -> None:
             with pytest.raises(ClosedError, match="was closed: open it again"):
                 await use
     assert len(os.listdir("/proc/self/fd")) <= before + 2
-    held = [path for path in (logs.folder / "shards" / ".nadi").iterdir() if path.is_dir() and path.name != "locks"]
-    assert held == []
+    assert list((logs.folder / "shards" / ".nadi" / "unfinished").iterdir()) == []
     search = await logs.indexes.open("logs", cache=cache)
     await search.query("")
     await logs.indexes.drop("logs")

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from nadi.access.rotation import Rotation
+from nadi.errors import UnavailableError
 
 
 class Shares:
@@ -55,44 +56,61 @@ Ticket = asyncio.Future[None]
 
 
 class Places:
-    """`async with places.of(owner)`; or `queue` a ticket, await it, and `leave`. On one event loop."""
+    """`async with places.of(owner)`; or `queue` a ticket, await it, and `leave`. On one event loop. A caller may take
+    several: bytes, say."""
 
     def __init__(self, most: int) -> None:
-        self._free = most
-        self._waiting = Rotation[Ticket]()
+        self._most = self._free = most
+        self._waiting = Rotation[tuple[Ticket, int]]()
+        self._next: tuple[Ticket, int] | None = None  # its turn has come, but not all of its places are free
 
     @asynccontextmanager
-    async def of(self, owner: Hashable) -> AsyncIterator[None]:
-        """Hold one of the places once it is this owner's turn; a caller that gives up while waiting takes none."""
+    async def of(self, owner: Hashable, count: int = 1, *, limit_s: float | None = None) -> AsyncIterator[None]:
+        """Hold so many of the places, all at most, once it is this owner's turn; a caller that gives up while waiting
+        takes none. UnavailableError: its turn hasn't come within `limit_s`."""
         ticket: Ticket = asyncio.get_running_loop().create_future()
-        self.queue(owner, ticket)
+        count = min(count, self._most)
+        self.queue(owner, ticket, count)
         try:
-            await ticket
-        except asyncio.CancelledError:
+            async with asyncio.timeout(limit_s):
+                await ticket
+        except (asyncio.CancelledError, TimeoutError) as error:
             if ticket.cancelled():
-                self._waiting.discard(owner, ticket)
+                self._waiting.discard(owner, (ticket, count))
+                self._call()
             else:
-                self.leave()  # the place came but is no longer wanted
+                self.leave(count)  # the places came but are no longer wanted
+            if isinstance(error, TimeoutError):
+                raise UnavailableError(
+                    f"others have had all the room there is for {limit_s:.0f} s: try again"
+                ) from error
             raise
         try:
             yield
         finally:
-            self.leave()
+            self.leave(count)
 
-    def queue(self, owner: Hashable, ticket: Ticket) -> None:
+    def are_waited_for(self) -> bool:
+        return bool(self._waiting) or (self._next is not None and not self._next[0].done())
+
+    def queue(self, owner: Hashable, ticket: Ticket, count: int = 1) -> None:
         """Set the ticket's result when it is the owner's turn; a ticket queued for several owners is called at the
         first turn of any. A cancelled ticket takes no place."""
-        self._waiting.put(owner, ticket)
+        self._waiting.put(owner, (ticket, count))
         self._call()
 
-    def leave(self) -> None:
-        """Give back the place of a ticket that was called."""
-        self._free += 1
+    def leave(self, count: int = 1) -> None:
+        """Give back the places of a ticket that was called."""
+        self._free += count
         self._call()
 
     def _call(self) -> None:
-        while self._free and self._waiting:
-            ticket = self._waiting.take()
+        while self._free and (self._next or self._waiting):
+            self._next = self._next or self._waiting.take()
+            ticket, count = self._next
             if not ticket.done():
-                self._free -= 1
+                if count > self._free:
+                    return  # those after it wait, too, or it would wait forever
+                self._free -= count
                 ticket.set_result(None)
+            self._next = None

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, Peer
@@ -19,6 +20,7 @@ from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
 from nadi.segmentstore.tier2.records import FOLDER, NONE, ContainerRecord, Records, Stored, answer_within
 from nadi.throttled_log import Complaints
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -47,16 +49,14 @@ class RecordWatch:
         for name, found in listed.items():
             if (number := _number_of(name)) is not None and number in versions:
                 versions[number] = found
-        limit = asyncio.Semaphore(CLUSTER_RECORDS_AT_ONCE)
 
         async def look_at(number: int) -> None:
-            async with limit:
-                try:
-                    await self.look_at(number)
-                except StoreError as error:  # the others are none the worse for it
-                    self._complaints.tell(f"container {number}", error)
-                else:
-                    self._complaints.settled(f"container {number}")
+            try:
+                await self.look_at(number)
+            except StoreError as error:  # the others are none the worse for it
+                self._complaints.tell(f"container {number}", error)
+            else:
+                self._complaints.settled(f"container {number}")
 
         changed = []
         for number, version in versions.items():
@@ -64,7 +64,7 @@ class RecordWatch:
                 self.seen[number] = Seen(NONE, now)
             elif seen is None or seen.stored.version != version:
                 changed.append(number)
-        await asyncio.gather(*map(look_at, changed))
+        await of_each(look_at, changed, CLUSTER_RECORDS_AT_ONCE)
 
     async def look_at(self, number: int) -> Stored:
         """Read one record; raises as `look`."""
@@ -89,6 +89,17 @@ class RecordWatch:
         """The id of the server that has the container, as far as is known; "" if nobody has it."""
         record = self.record(number)
         return "" if record.released else record.owner
+
+
+async def of_each(work: Callable[[int], Awaitable[T]], numbers: Iterable[int], at_once: int) -> list[T]:
+    """What `work` returns for each, so many at a time."""
+    permits = asyncio.Semaphore(at_once)
+
+    async def one(number: int) -> T:
+        async with permits:
+            return await work(number)
+
+    return await asyncio.gather(*map(one, numbers))
 
 
 def _number_of(name: str) -> int | None:

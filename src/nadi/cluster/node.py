@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
-from nadi.cluster.admin.metrics import CountedEngine, Figures
+from nadi.cluster.admin.metrics import CountedEngine, samples
 from nadi.cluster.keeper import Keeper
 from nadi.cluster.map import Map, RecordWatch
 from nadi.cluster.membership import Membership
@@ -42,6 +42,7 @@ from nadi.engines.proof import prove
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
 from nadi.observe.health import Component, Status, leaf
+from nadi.observe.metrics import Sample
 from nadi.runtime import Runtime
 from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
 from nadi.segmentstore.store import SegmentStore
@@ -216,20 +217,17 @@ class ClusterNode:
             log.warning("the containers that are still here can't be closed in time: others take them over as they are")
             self.store.forsake()
 
-    def figures(self) -> Figures:
-        return Figures(
-            len(self.store.containers),
-            self.cluster.containers,
-            [peer.is_alive for peer in self.membership.members.values()],
-            self.membership.lease_is_valid(),
-            self.membership.term,
-            self.leadership.controller is not None,
-            self.keeper.moves,
-            self._log,
-        )
+    def samples(self) -> Iterator[Sample]:
+        """What this server reports of its cluster to Prometheus, as it is now."""
+        here, controls = len(self.store.containers), self.leadership.controller is not None
+        return samples(here, self.cluster.containers, self.membership, self.keeper.moves, self._log, controls=controls)
 
     def health(self) -> Component:
-        return cluster_health(self.membership, self._watch, self.id)
+        """It isn't up while it can't reach the store."""
+        details = {"server": self.id, "term": self.membership.term}
+        if not self.membership.term:
+            return leaf("cluster", Status.STARTING, details)
+        return leaf("cluster", Status.UP if self.membership.lease_is_valid() else Status.DOWN, details)
 
     def controller_elsewhere(self) -> str:
         """The address of the active controller, if that is another server's; "" otherwise, and if it isn't known."""
@@ -357,23 +355,3 @@ async def _ended(stop: Awaitable[None], close: Callable[[], None]) -> None:
         log.info("the controller's end: %s", error)
     finally:
         close()
-
-
-def cluster_health(membership: Membership, watch: RecordWatch, me: str) -> Component:
-    """What a server sees of its cluster. It isn't up while it can't reach the store."""
-    servers = {
-        peer.id: {
-            "alive": peer.is_alive,
-            "draining": peer.member.is_draining,
-            "store": peer.member.store,
-            "controller": peer.member.controller,
-            "version": peer.member.version,
-            "containers": [number for number in watch.seen if watch.owner(number) == peer.id],
-        }
-        for peer in membership.members.values()
-        if peer.member is not None
-    }
-    details = {"server": me, "term": membership.term, "servers": servers}
-    if not membership.term:
-        return leaf("cluster", Status.STARTING, details)
-    return leaf("cluster", Status.UP if membership.lease_is_valid() else Status.DOWN, details)

@@ -7,7 +7,7 @@ found in the segments' time indexes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import event_size, loads_of
 from nadi.controller.retention import past
-from nadi.controller.retention.past import Cuts, Past
+from nadi.controller.retention.past import Past
 from nadi.controller.state.history import Cut, ask
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
@@ -45,19 +45,18 @@ async def bytes_behind(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -
 
 
 def _measured(past: Past, cut: Cut, end: Cut | None) -> Behind:
-    cuts = Cuts(past)
-    if not cuts.is_of_stream(cut):
-        if not cuts.is_forgotten(cut):
+    if not past.is_of_stream(cut):
+        if not past.is_forgotten(cut):
             return Behind(None, {}, "its position is none of this stream: it was deleted and made anew, perhaps")
-        if not cuts.is_gone(cut):
+        if not past.is_gone(cut):
             return Behind(None, {}, "its position lies where the controller has forgotten how the stream was scaled")
-        cut = cuts.head
-    if end is not None and not cuts.is_of_stream(end):
-        if cuts.is_forgotten(end) and cuts.is_gone(end):
+        cut = past.start
+    if end is not None and not past.is_of_stream(end):
+        if past.is_forgotten(end) and past.is_gone(end):
             return Behind(0, {})
         end = None
     size = past.bytes_after(cut)
-    _, offsets = cuts.standing(cut)
+    _, offsets = past.standing(cut)
     until = past.ends
     if end is not None:
         size = max(0, size - past.bytes_after(end))
@@ -76,15 +75,10 @@ async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int,
     now_ms = flow.clock.now_ms()
     left = LAG_QUESTIONS
 
-    async def waiting_at(at_ms: int, segments: Iterable[int]) -> list[int]:
+    async def waiting_at(at_ms: int, segments: Sequence[int]) -> list[int]:
         """Of these segments, those that had something unread by then."""
-        offsets: dict[int, int] = {}
-
-        async def one(segment: int) -> None:
-            offsets[segment], _ = await flow.segments.locate_moment(name.segment(segment), at_ms)
-
-        await together(one(segment) for segment in segments)
-        return [segment for segment, offset in offsets.items() if offset > unread[segment]]
+        found = await together(flow.segments.locate_moment(name.segment(segment), at_ms) for segment in segments)
+        return [segment for segment, (offset, _) in zip(segments, found, strict=True) if offset > unread[segment]]
 
     late_ms, early_ms, step_ms = now_ms + 1, now_ms, TIME_INDEX_MOST_MS  # at late_ms something had come
     suspects = list(unread)

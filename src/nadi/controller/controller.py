@@ -20,7 +20,7 @@ from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows, check_all, tagged
 from nadi.controller.metrics import Metrics
 from nadi.controller.rates import Rates
-from nadi.controller.reports import Kind, Page, loads, replaced, report, scalings
+from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds
 from nadi.controller.retention.verdict import check_policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
@@ -45,7 +45,7 @@ from nadi.controller.workflows import (
     update,
 )
 from nadi.model.event_time import EventTime
-from nadi.model.reports import LOAD, RETENTION, SCALING, SegmentReport
+from nadi.model.reports import LOAD, RETENTION, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
@@ -85,12 +85,9 @@ class Controller:
         self.retention = RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
         self.rates = rates = Rates(flow)
-        self.metrics = Metrics(
-            flow, rates, self.scaling.counts, self.retention.released, self.scaling.hot_keys, lambda: self.unfinished
-        )
+        self.metrics = Metrics(flow, rates, self.scaling, self.retention, lambda: self.unfinished)
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
-            SCALING: partial(scalings, self.scaling.log),
             LOAD: partial(loads, self.scaling.hot_keys),
         }
         self.demand = Demand(flow, rates)

@@ -32,7 +32,7 @@ from nadi import errors
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Step, TimedStream, Transaction, WriterMark
+from nadi.controller.state.records import Listed, Step, Transaction, WriterMark
 from nadi.controller.state.segments import Segments, together
 from nadi.controller.state.store import ANY_VERSION
 from nadi.errors import EpochGoneError, InvalidStreamCutError, ProtocolError, SegmentNotFoundError
@@ -280,7 +280,7 @@ async def note(
 async def _register(flow: Workflows, name: StreamName) -> None:
     """For watermark rounds, after the mark is stored: who finds none may strike the stream off, and looks once more."""
     if not name.stream.startswith("_"):
-        await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
+        await flow.metadata.timed.put(name.key, Listed(), ANY_VERSION)
 
 
 def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> None:

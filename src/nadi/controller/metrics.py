@@ -1,6 +1,6 @@
 """The answer to a scrape: what the controller knows of streams and groups, and what each server tells of itself.
 
-Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same figures. They are
+Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same text. Figures are
 gathered within limits: of streams and groups looked at, of those with a name (the rest counts as `(others)`), and of
 time. Lags come first, since somebody may scale by them, then what the busiest streams keep. What isn't there in time is
 left out, and the figures say that they aren't complete. Text is made of them in a thread.
@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,9 @@ from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import Loads, Rates, event_size
 from nadi.controller.retention import past
-from nadi.controller.retention.rounds import Released
+from nadi.controller.retention.rounds import Released, RetentionRounds
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.rounds import Counts
+from nadi.controller.scaling.rounds import Counts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
 from nadi.controller.state.segments import together
@@ -200,12 +201,12 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
         for group, standing in by_stream[name]:
             figures.lags.append(await consumer_lag.measured(flow, group, standing, mean, stream))
 
-    await together(_one(figures, permits, name.key, stand(name, group)) for name, group in groups.items())
+    await together(_one(figures, permits, name.key, partial(stand, name, group)) for name, group in groups.items())
     by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}
     for group in found:
         for standing in group.standings:
             by_stream.setdefault(standing.stream, []).append((group, standing))
-    await together(_one(figures, permits, name.key, measure_all(name)) for name in by_stream)
+    await together(_one(figures, permits, name.key, partial(measure_all, name)) for name in by_stream)
 
 
 async def _kept(flow: Workflows, figures: Figures) -> None:
@@ -215,14 +216,14 @@ async def _kept(flow: Workflows, figures: Figures) -> None:
         one.kept_bytes = (await past.look(flow, name)).kept_bytes
 
     unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
-    await together(_one(figures, permits, name.key, look(name, one)) for name, one in unknown)
+    await together(_one(figures, permits, name.key, partial(look, name, one)) for name, one in unknown)
 
 
-async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Awaitable[None]) -> None:
+async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Callable[[], Awaitable[None]]) -> None:
     """What can't be known of one stream or group leaves the figures of the others."""
     async with permits:
         try:
-            await work
+            await work()
         except NotFoundError:
             pass  # deleted meanwhile
         except NadiError as error:
@@ -298,21 +299,18 @@ Encoder = tuple[Callable[[Any], bytes], str]  # of a registry, and its content t
 
 
 class Metrics:
-    """counts and hot_keys: of the scalings; released: by retention; unfinished: how much is in progress."""
+    """unfinished: how much is in progress."""
 
     def __init__(
         self,
         flow: Workflows,
         rates: Rates,
-        counts: Counts,
-        released: Released,
-        hot_keys: HotKeys,
+        scaling: ScalingRounds,
+        retention: RetentionRounds,
         unfinished: Callable[[], dict[str, int]],
     ) -> None:
-        self._flow, self._counts, self._released, self._unfinished = flow, counts, released, unfinished
-        self._figures = Shared[None, Figures](
-            flow.clock, lambda _: gather(flow, rates, hot_keys), age_s=limits.METRICS_CACHED_S
-        )
+        self._flow, self._rates, self._unfinished = flow, rates, unfinished
+        self._scaling, self._retention = scaling, retention
         self._texts = Shared(flow.clock, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
 
     async def scrape(self, accept: str) -> bytes:
@@ -321,9 +319,9 @@ class Metrics:
 
     async def _text(self, content_type: str) -> bytes:
         """In a thread: it takes some 20 us a line."""
-        figures = await self._figures.get(None)
-        counts, released, unfinished = replace(self._counts), replace(self._released), self._unfinished()
-        now_s = self._flow.clock.monotonic()
+        figures = await gather(self._flow, self._rates, self._scaling.hot_keys)
+        counts, released = replace(self._scaling.counts), replace(self._retention.released)
+        unfinished, now_s = self._unfinished(), self._flow.clock.monotonic()
 
         def write() -> bytes:
             return _written(families(figures, counts, released, unfinished, now_s), content_type)

@@ -4,7 +4,6 @@ identity of a server or a cluster: chance digits, by which clients know whose a 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,17 +16,19 @@ from nadi.controller import consumer_lag
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import loads_of
 from nadi.controller.scaling.judge import HotKey
-from nadi.controller.scaling.rounds import ScalingLog, is_done
+from nadi.controller.scaling.rounds import is_done, logged_decisions
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState
+from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT
-from nadi.errors import ConditionFailedError, InvalidArgumentError, SegmentNotFoundError
+from nadi.errors import ConditionFailedError, InvalidArgumentError
 from nadi.limits import LIST_PAGE
 from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.model.reports import (
     GROUP_LAG,
     IDENTITY,
+    SCALING,
     SEGMENTS,
     STREAM_LAG,
     HotKeyReport,
@@ -60,10 +61,10 @@ _NONE = (0.0,) * len(WINDOWS_S)
 HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 
 
-async def scalings(log: ScalingLog, flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
+async def scalings(flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
     """A page of the stream's scaling log, oldest first. token: the last number of the page before."""
     last, history = _last(token), await flow.metadata.history(name)
-    found = [entry for entry in await log.entries(name) if entry.number > max(last, 0)]
+    found = [entry for entry in await logged_decisions(flow.metadata, name) if entry.number > max(last, 0)]
     page = [
         msgspec.convert({**asdict(entry), "is_done": is_done(entry, history)}, ScalingReport)
         for entry in found[: _fitting(found)]
@@ -131,7 +132,8 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
     lengths = {i: history.sizes[i] for i in ids if i in history.sizes}
     asked = [i for i in ids if i not in lengths]
     stream = (await flow.metadata.stream(name)).value
-    lengths |= zip(asked, await _lengths(flow, name, asked), strict=True)
+    now = await together(flow.segments.length_if_there(name.segment(i)) for i in asked)
+    lengths |= zip(asked, now, strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
 
     def start(segment: int) -> int:
@@ -140,18 +142,6 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
         return end if is_gone else min(max(stream.head.get(segment, 0), 0), end)
 
     return [replace(one, start_offset=start(one.segment_id), end_offset=lengths[one.segment_id]) for one in found]
-
-
-async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:
-    """Of segments whose end isn't on record; 0 for those that are gone."""
-
-    async def one(segment: int) -> int:
-        try:
-            return await flow.segments.length(name.segment(segment))
-        except SegmentNotFoundError:
-            return 0
-
-    return await asyncio.gather(*map(one, ids))
 
 
 def _report(history: History, segment: int) -> SegmentReport:
@@ -173,7 +163,12 @@ def _report(history: History, segment: int) -> SegmentReport:
 Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
 Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 
-KINDS: Mapping[str, Kind] = {SEGMENTS: segments, GROUP_LAG: consumer_lag.of_group, STREAM_LAG: consumer_lag.of_stream}
+KINDS: Mapping[str, Kind] = {
+    SEGMENTS: segments,
+    SCALING: scalings,
+    GROUP_LAG: consumer_lag.of_group,
+    STREAM_LAG: consumer_lag.of_stream,
+}
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:

@@ -18,7 +18,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.event_time import Extent, MarkStream, judge
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Stream, TimedStream, WriterMark
+from nadi.controller.state.records import Listed, Stream, WriterMark
 from nadi.controller.state.store import ANY_VERSION, RecordTable, Versioned
 from nadi.controller.workflows import truncate
 from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamNotFoundError, UnavailableError
@@ -143,7 +143,7 @@ class WatermarkRounds:
         await self._table.remove([name.key])
         first, _ = await self._flow.metadata.marks(name).page(count=1)
         if first and await self._flow.metadata.find_stream(name) is not None:
-            await self._table.put(name.key, TimedStream(), ANY_VERSION)
+            await self._table.put(name.key, Listed(), ANY_VERSION)
 
     async def _trim(
         self,

@@ -2,12 +2,10 @@
 
     log/0/1/7                     objects
     servers/ab12                  values
-    .nadi/lock                    held while folders of unfinished files are made or removed
-    .nadi/<process>/              unfinished files of a process, and the lock that it holds
+    .nadi/unfinished/             files that are being written
     .nadi/locks/<number>          held while a value is set whose name has that number
 
-Unfinished files of a process are in use as long as it holds its lock, which the kernel ends with it: whoever opens the
-store next removes what the killed have left.
+What a killed process left unfinished is removed by another, once it is old by the clock of the file system.
 
 An object is written to a file of its own, synced, and linked to its name, which is exclusive. A value is written the
 same way and renamed over the old one, under a lock, with its version before it: 32 digits that no other set has. So a
@@ -19,14 +17,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 from zlib import crc32
 
@@ -39,6 +35,7 @@ from nadi.wire.fields import Buffer
 
 OURS = ".nadi"  # no name begins with a dot
 _LOST_AND_FOUND = "lost+found"  # of a file system whose root this is, and which only root may look into
+UNFINISHED_S = 3600.0
 _LOCKS = 64
 _LOCK_WAIT_S = 5.0
 _LOCK_PAUSE_S = 0.002
@@ -55,39 +52,32 @@ class Folder:
 
     def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
         self.root, self._runtime = root, runtime
-        self._ours = root / OURS
-        self._unfinished = self._ours / runtime.unique()
+        self._unfinished, self._locks = root / OURS / "unfinished", root / OURS / "locks"
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
-        self._held, self._making = -1, Lock()
+        self._is_made = self._is_swept = False
         if not is_late:
             self._make()
 
     def _make(self) -> None:
-        with self._making:
-            if self._held >= 0:
-                return
-            for folder in (self.root, self._ours, self._ours / "locks"):
-                _make(folder)
-            with self._locked(self._ours / "lock"):
-                self._clean()
-                self._unfinished.mkdir(mode=0o700)
-                self._held = _opened(self._unfinished / "lock")
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not self._is_made:
+            _make(self._unfinished)
+            _make(self._locks)
+            self._is_made = True
 
-    def close(self) -> None:
-        if self._held >= 0:
-            shutil.rmtree(self._unfinished, ignore_errors=True)  # otherwise the next one does it
-            os.close(self._held)
-            self._held = -1
-
-    def _clean(self) -> None:
-        for folder in self._ours.iterdir():
-            if folder.name != "locks" and folder.is_dir() and not _in_use(folder / "lock"):
-                shutil.rmtree(folder, ignore_errors=True)  # it may be one's own who is closing it
+    def _sweep(self, own: Path) -> None:
+        """Once, after a first file. own: which says how late it is."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        old = own.stat().st_mtime - UNFINISHED_S
+        for path in self._unfinished.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another has just finished, or removed it
+                if path.stat().st_mtime < old:
+                    path.unlink()
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        lock = _opened(path)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             until = self._runtime.monotonic() + _LOCK_WAIT_S
             while not _try_lock(lock):
@@ -102,7 +92,7 @@ class Folder:
         """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
         up, as one that was stopped (SIGSTOP)."""
         self._make()
-        return self._locked(self._ours / "locks" / str(crc32(name.encode()) % _LOCKS))
+        return self._locked(self._locks / str(crc32(name.encode()) % _LOCKS))
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
@@ -120,6 +110,7 @@ class Folder:
                 os.fdatasync(file)
             finally:
                 os.close(file)
+            self._sweep(path)
             yield path
         finally:
             path.unlink(missing_ok=True)
@@ -187,27 +178,12 @@ def _make(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _opened(lock: Path) -> int:
-    return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
 def _try_lock(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _in_use(path: Path) -> bool:
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # killed before it had one, or after it had removed it
-        return False
-    try:
-        return not _try_lock(lock)
-    finally:
-        os.close(lock)
 
 
 async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
@@ -264,7 +240,6 @@ class FileEngine(_Files):
     async def close(self) -> None:
         for threads in (self.threads, self._registry.threads):
             threads.shutdown(wait=False)  # nothing is in flight
-        await self._runtime.in_thread(self._folder.close)
 
 
 class FileRegistry(_Files):

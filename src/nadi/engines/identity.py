@@ -60,10 +60,6 @@ class _Format(msgspec.Struct):
     format: int
 
 
-class _Turn(msgspec.Struct):
-    has_ended: bool = False
-
-
 async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> Cluster | None:
     """The cluster of this store, None if there is none yet. log_name: see `LogId`; "" is a log in the store.
     InvalidArgumentError: its log has another name. StoreError, UnavailableError: as `open_cluster`."""
@@ -165,14 +161,6 @@ async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
             "Give each cluster, and each data folder, a URL of its own, such as s3://bucket/prefix with a prefix that "
             "nothing has"
         )
-
-
-def turn_has_ended(turn: bytes) -> bool:
-    """Whether who had the `TURN` of that value has given it back."""
-    try:
-        return msgspec.json.decode(turn, type=_Turn).has_ended
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
 
 
 async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime: Runtime) -> None:

@@ -304,7 +304,7 @@ RPC_AT_ONCE = 1_000  # calls in flight on all; an address with as many as are le
 RPC_REFUSED_AT_ONCE = 1_000  # such refusals in flight; past it every call is refused as RESOURCE_EXHAUSTED
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
 RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, 16 MiB for all calls at once
-RPC_RECEIVING_BYTES = 64 * MIB  # for incoming requests, each counted as the largest: 32 at a time, half per address
+RPC_RECEIVING_BYTES = 64 * MIB  # for incoming requests, each counted as the largest: 32 at a time
 RPC_WORK_BYTES = 64 * MIB  # for requests being processed, as messages and what is made from them:
 RPC_WORK_TIMES = 10  # this many times what was sent, since a stream cut's 14 bytes become two numbers in a dict;
 RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: for all calls at once they take 8 MiB, and 80 while processed
@@ -317,15 +317,13 @@ RPC_MESSAGES_A_TURN = 250  # of segments in a reply, 4 us each
 CUT_QUICK_SEGMENTS = 200  # of a stream: with more, its cuts are compared in a thread, about 15 us each
 RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: the largest authorization, plus whatever else is sent
 RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request has arrived
-RPC_MESSAGE_HURRIED_S = 2.0  # instead, if others wait for room: 16 silent calls would take all of an address's share
+RPC_MESSAGE_HURRIED_S = 2.0  # instead, if others wait for room: 32 silent calls would take all of it
 RPC_STARTS_A_TURN = 4  # calls started in one turn of the loop, about 0.3 ms each
 RPC_IDLE_S = 60.0  # a connection without calls ends, so that others find a place; clients connect again by themselves
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
 # --- between the servers of a cluster ------------------------------------------------------------
-PEER_COMMANDS_AT_ONCE = 136  # of this controller at another store: what it has for one, and who asks all of them
-PEER_PLACE_S = 1.0  # a command that finds no such place within it is refused, and tried again later
 PEER_CONNECT_S = 2.0
 PEER_SILENCE_S = 5.0  # after which a store that says nothing, and answers no keep-alive, counts as gone
 PEER_ANSWER_S = 30.0  # of a store that is there: its log may have to wait

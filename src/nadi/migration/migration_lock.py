@@ -24,7 +24,7 @@ from typing import Self
 import msgspec
 
 from nadi.engines.engine import Entry, LogEngine, Registry
-from nadi.engines.identity import MIGRATION, TURN, turn_has_ended
+from nadi.engines.identity import MIGRATION, TURN
 from nadi.engines.lines import line_of, value_of
 from nadi.engines.outcomes import patiently, stored_patiently, was_set_patiently
 from nadi.errors import ConflictError, NadiError, StoreError
@@ -66,7 +66,7 @@ class Turn:
     async def __aenter__(self) -> Self:
         """ConflictError: it is another's. UnavailableError, StoreError: the store can't say."""
         there = await self._there()
-        if there is not None and not turn_has_ended(there.value):
+        if there is not None and not has_ended(there):
             there = await self._watched(there)
         self._version = there.version if there is not None else None
         await self.keep()
@@ -83,7 +83,7 @@ class Turn:
         for _ in range(math.ceil(MIGRATION_TURN_DEAD_S / pause_s)):
             await self._runtime.sleep(pause_s)
             now = await self._there()
-            if now is None or turn_has_ended(now.value):
+            if now is None or has_ended(now):
                 return now
             if now != there:
                 raise self._taken(now)
@@ -150,6 +150,12 @@ def _holder(there: Entry) -> _Holder | None:
         return None
 
 
+def has_ended(turn: Entry) -> bool:
+    """Whether whoever had that turn has given it back."""
+    holder = _holder(turn)
+    return holder is not None and holder.has_ended
+
+
 async def begun(engine: LogEngine, url: str) -> Incoming | None:
     """What fills the store at that URL; None if nothing does. StoreError: the mark is damaged, or the store refuses."""
     raw = await patiently("read what it holds", lambda: engine.get(MIGRATION), REAL)
@@ -160,12 +166,6 @@ async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
     """What fills the store: that one, if nothing did. StoreError: as `begun`."""
     _, raw = await stored_patiently(engine, MIGRATION, line_of(msgspec.json.encode(new)), REAL)
     return _decoded(raw, url)
-
-
-async def begin_anew(engine: LogEngine, url: str, new: Incoming) -> None:
-    """Likewise, whatever fills it now: by whoever has the turn, and while the store is a cluster's."""
-    await clear(engine)
-    await begin(engine, url, new)
 
 
 async def clear(engine: LogEngine) -> None:

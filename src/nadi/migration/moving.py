@@ -56,7 +56,7 @@ from nadi.segmentstore.state.stored import (
     unpack_chunk,
     unpack_entry,
 )
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, renamed
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, renamed
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.segmentstore.tier2.records import ContainerRecord
@@ -133,7 +133,7 @@ class Copier:
         checksums = renamed(piece.name, piece.new, piece.checksums, piece.length)
         if piece.new in self._former:
             self._former.discard(piece.new)
-            if checksums and await self._is_whole(piece, checksums):
+            if await self._is_whole(piece, checksums):
                 await self._target.settle(piece.new)
                 return checksums
         data, damaged = await self._source.read_checked(piece.name, 0, piece.length, piece.checksums)
@@ -141,8 +141,6 @@ class Copier:
             offset = damaged[0] * BLOCK_BYTES
             what = f"chunk {piece.name} is damaged from byte {offset:,} on: see `nadi check`"
             raise DamagedDataError(piece.segment, offset, min(offset + BLOCK_BYTES, piece.length), what)
-        if not checksums:  # of an earlier version
-            checksums = await self._target.runtime.in_thread(checksums_of, piece.new, [data])
         described = await self._described(piece, checksums)
         self._target.check_room(piece.length)
         await self._target.replace(piece.new, [data, described.encode(piece.new)])
@@ -163,7 +161,7 @@ class Copier:
     async def _described(self, piece: Piece, checksums: bytes) -> ChunkDescription:
         """The description that it gets there."""
         found = await self._source.description(piece.name, piece.length)
-        if found is None:  # of an earlier version, or damaged
+        if found is None:  # it is damaged
             boundaries = boundaries_of([] if piece.continues else [0], piece.length)
             held = piece.number, piece.segment, piece.offset, piece.length
             return ChunkDescription(piece.target, *held, checksums, boundaries)
@@ -298,11 +296,12 @@ class Migration:
         folders = [scratch / f"new-{number}" for number in range(target.containers)]
         for folder in folders:
             folder.mkdir(mode=0o700)
-        divided = await REAL.in_thread(Divider(states, division, copier).write, folders, sequence)
-        self._report.segments = divided.segments
+        divider = Divider(states, division, copier)
+        await REAL.in_thread(divider.write, folders, sequence)
+        self._report.segments = divider.segments
         for number, folder in enumerate(folders):
             await target.put(number, folder, sequence, epoch)
-        return divided.chunks
+        return divider.chunks
 
 
 Placed = Iterator[tuple[int, Change]]  # with the container
@@ -310,26 +309,15 @@ _AS_THEY_ARE = ("attributes", "positions", "times")  # but for the number that t
 _TABLES = ("names", "segments", "extents", "entries", *_AS_THEY_ARE)
 
 
-class Divided:
-    """What was written. counts: records by table, in all containers together."""
-
-    def __init__(self, counts: Counter[str], chunks: set[str]) -> None:
-        self.counts, self.chunks = counts, chunks
-
-    @property
-    def segments(self) -> int:
-        return self.counts["segments"]
-
-
 class Divider:
-    """states: of the source; everything that they name was copied by `copier`."""
+    """states: of the source; everything that they name was copied by `copier`. segments, chunks: what was written."""
 
     def __init__(self, states: States, division: Division, copier: Copier) -> None:
         self._states, self._division, self._copied = states, division, copier.copied
         self._containers: dict[tuple[int, int], int] = {}  # of the target, by container and number in the source
-        self._chunks: set[str] = set()
+        self.segments, self.chunks = 0, set[str]()
 
-    def write(self, folders: list[Path], sequence: int) -> Divided:
+    def write(self, folders: list[Path], sequence: int) -> None:
         """Write the states into these folders, one for each container, and check them; blocking.
 
         sequence: the last frame that they reflect.
@@ -345,7 +333,7 @@ class Divider:
             for target in targets:
                 target.close()
         self._check(folders, counts)
-        return Divided(counts, self._chunks)
+        self.segments = counts["segments"]
 
     def _written(self, targets: list[Metadata], sequence: int) -> Counter[str]:
         counts: Counter[str] = Counter()
@@ -386,7 +374,7 @@ class Divider:
             container, number = self._place(source, key)
             name, _ = unpack_chunk(value)
             new = self._division.chunk(container, source, name)
-            self._chunks.add(new)
+            self.chunks.add(new)
             placed = value[: EXTENT.size] + new.encode() + b"\0" + self._copied[source, name]
             yield container, ("extents", number + key[ID.size :], placed)
 

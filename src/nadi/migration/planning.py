@@ -16,7 +16,7 @@ from nadi.engines.opening import open_of_chunks
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
-from nadi.migration.sources import store_of
+from nadi.migration.sources import read_all, store_of
 from nadi.migration.states import States
 from nadi.migration.targets import check_empty
 from nadi.runtime import REAL
@@ -61,9 +61,7 @@ async def plan_of_folder(folder: Path) -> Plan:
     check_stays(folder, store)
     with looked_at(folder, REAL) as chunks:
         try:
-            stored = await chunks.records()
-            records = [(await stored.read(number)).record for number in range(store.containers)]
-            return await _plan(chunks, records, ())
+            return await _plan(chunks, await read_all(await chunks.records(), store.containers), ())
         finally:
             await chunks.close()
 

@@ -80,7 +80,7 @@ class Source:
 
     async def records(self) -> list[ContainerRecord]:
         """Those of all containers now; servers may replace their snapshots at any moment."""
-        return [(await self.stored.read(number)).record for number in range(self.containers)]
+        return await read_all(self.stored, self.containers)
 
     async def left_by(self) -> str:
         """The id of the migration that has left it, "" if none has."""
@@ -201,6 +201,10 @@ class ServedFolder(_Folder):
         if self._held is not None and not await self.left_by():
             with contextlib.suppress(UnavailableError, ConflictError):  # they go on by themselves, at the limit
                 await asyncio.to_thread(self._server.go_on)
+
+
+async def read_all(stored: Records, containers: int) -> list[ContainerRecord]:
+    return [(await stored.read(number)).record for number in range(containers)]
 
 
 def store_of(folder: Path) -> StoreFile:

@@ -9,10 +9,8 @@ and its container's, the same each time, which lets an interrupted migration fin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -26,7 +24,6 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord
 
 _PAGE = 5_000
-_CHUNK = re.compile(r"container-\d+/([0-9a-f]{12,16})/([0-9a-f]{16}-[0-9a-f]{32})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +48,8 @@ class Division:
         >>> division.chunk(3, 1, "container-1/000000000007/0000000000000400-0123456789abcdef0123456789abcdef")
         'container-3/00000000000f/0000000000000400-0123456789abcdef0123456789abcdef'
         """
-        match = _CHUNK.fullmatch(name)
-        if match is None:  # of an earlier version, or a repair's
-            return f"container-{target}/{0:012x}/{0:016x}-{sha256(f'{source}/{name}'.encode()).hexdigest()[:32]}"
-        return f"container-{target}/{self.number(source, int(match[1], 16)):012x}/{match[2]}"
+        _, segment, unique = name.split("/")
+        return f"container-{target}/{self.number(source, int(segment, 16)):012x}/{unique}"
 
 
 class Piece(NamedTuple):

@@ -27,7 +27,7 @@ from nadi.engines.urls import check_shared
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
 from nadi.migration.migration_lock import Incoming, Turn
-from nadi.migration.sources import Source, store_url
+from nadi.migration.sources import Source, read_all, store_url
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder
 from nadi.segmentstore.datafolder import (
@@ -184,7 +184,7 @@ class NewFolder(Target):
     async def finish(self) -> None:
         said = replace(self._said, cluster=self._id, containers=self.containers)
         if find(self.folder).store is None:
-            epochs = tuple([(await self._records.read(number)).record.epoch for number in range(self.containers)])
+            epochs = tuple(one.epoch for one in await read_all(self._records, self.containers))
             await REAL.in_thread(make_containers, self.folder, self.containers)
             await super().finish()  # before the folder says so: a claim begins with what it finds there
             await REAL.in_thread(replace(said, epochs=epochs if said.url else ()).write, self.folder)

@@ -10,28 +10,16 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
-from nadi.engines.engine import Registry
 from nadi.engines.identity import forget_cluster, read_cluster
 from nadi.engines.opening import open_engines, open_of_chunks
 from nadi.engines.urls import folder_of
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock as marks
 from nadi.migration.migration_lock import Incoming, Turn
-from nadi.migration.sources import store_of, store_url, url_of
+from nadi.migration.sources import read_all, store_of, store_url, url_of
 from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import FolderLock, find
 from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
-
-
-class _Left:
-    """A source, open: its store's records, and its id."""
-
-    def __init__(self, url: str, source: str, registry: Registry, containers: int, *, is_alone: bool) -> None:
-        self.url, self.id, self.containers = url, source, containers
-        self.stored = Records(registry, REAL, is_alone=is_alone)
-
-    async def records(self) -> list[ContainerRecord]:
-        return [(await self.stored.read(number)).record for number in range(self.containers)]
 
 
 async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
@@ -43,12 +31,13 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
     said = store_of(folder)
     engine, registry = await open_of_chunks(store_url(folder, said), REAL, **said.options)
     try:
-        left = _Left(url_of(folder), said.cluster, registry, said.containers, is_alone=not said.url)
-        async with Turn(registry, left.url) as turn:
+        stored, url = Records(registry, REAL, is_alone=not said.url), url_of(folder)
+        async with Turn(registry, url) as turn:
             lock = FolderLock(folder)
             try:
-                to = await _take_back(left, turn, options)
-                epochs = tuple(record.epoch for record in await left.records()) if said.url else ()
+                records = await read_all(stored, said.containers)
+                to = await _take_back(url, said.cluster, stored, records, turn, options)
+                epochs = tuple(one.epoch for one in await read_all(stored, said.containers)) if said.url else ()
                 await REAL.in_thread(replace(said, epochs=epochs, next="", moved_to="", moved_by="").write, folder)
             finally:
                 lock.release()
@@ -59,18 +48,18 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
 
 async def take_back_cluster(url: str, options: dict[str, str]) -> str:
     """Let a cluster's store be served again; return where its data was moved. Errors: as `take_back_folder`."""
-    async with opened(url, options) as shared:
-        left = _Left(url, shared.cluster.cluster, shared.registry, shared.cluster.containers, is_alone=False)
-        async with Turn(shared.registry, url) as turn:
-            return await _take_back(left, turn, options)
+    async with opened(url, options) as shared, Turn(shared.registry, url) as turn:
+        records, stored = await read_records(shared), Records(shared.registry, REAL)
+        return await _take_back(url, shared.cluster.cluster, stored, records, turn, options)
 
 
-async def _take_back(left: _Left, turn: Turn, options: dict[str, str]) -> str:
-    records = await left.records()
+async def _take_back(
+    url: str, source: str, stored: Records, records: Sequence[ContainerRecord], turn: Turn, options: dict[str, str]
+) -> str:
     numbers = [number for number, record in enumerate(records) if record.moved is not None]
     there = records[numbers[0]].moved if numbers else None
     if there is None:
-        raise ConflictError(f"{left.url} wasn't moved: nothing is to be taken back")
+        raise ConflictError(f"{url} wasn't moved: nothing is to be taken back")
     folder = folder_of(there.to)
     if folder is not None and find(folder).store is not None:
         raise ConflictError(
@@ -78,14 +67,14 @@ async def _take_back(left: _Left, turn: Turn, options: dict[str, str]) -> str:
             f"`nadi migrate {folder} TO`. If you know that nothing of it is needed, remove it, and do this again"
         )
     if folder is None or folder.is_dir():  # else it is another machine's, or gone
-        await _close_target(left, there, options)
+        await _close_target(url, source, there, options)
     await turn.keep()
     # the first container last: it says whether a folder is left
-    await _open_again(left.stored, records, list(reversed(numbers)))
+    await _open_again(stored, records, list(reversed(numbers)))
     return there.to
 
 
-async def _close_target(left: _Left, there: MovedAway, options: dict[str, str]) -> None:
+async def _close_target(url: str, source: str, there: MovedAway, options: dict[str, str]) -> None:
     """Make sure that no server can use the cluster that the data was moved to; a migration can go on with it."""
     engine, _ = await open_engines(there.to, REAL, **options)
     try:
@@ -96,9 +85,10 @@ async def _close_target(left: _Left, there: MovedAway, options: dict[str, str]) 
         return
     async with opened(there.to, options) as shared, Turn(shared.registry, there.to) as turn:
         await turn.keep()
-        await _shut(shared, left.url)
-        new = Incoming(left.id, left.url, there.migration, shared.cluster.containers)
-        await marks.begin_anew(shared.engine, there.to, new)
+        await _shut(shared, url)
+        new = Incoming(source, url, there.migration, shared.cluster.containers)
+        await marks.clear(shared.engine)
+        await marks.begin(shared.engine, there.to, new)
         await turn.keep()
         await forget_cluster(shared.engine, REAL)
 

@@ -122,14 +122,14 @@ class ServerAssembly:
             return
         # a server without REST starts a tenth of a second earlier without these
         from nadi.controller.metrics import OwnMetrics
-        from nadi.controller.rest.endpoint import Api, RestAccess
+        from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
         from nadi.web.clients import Clients
         from nadi.web.site import live_site
 
         self._page: Clients = Clients()
         own, site = OwnMetrics(self._samples, self._runtime), live_site(self._page)
-        self._api = Api(self._health, RestAccess(self.gate), own_metrics=own, budget=self.store.budget, site=site)
+        self._api = Api(self._health, self.gate, own_metrics=own, budget=self.store.budget, site=site)
         around = proxy(self._api) if proxy is not None else None
         shared = config.shared.rest if config.shared is not None else None
         for port in [config.rest_port] if shared is None else [config.rest_port, shared]:

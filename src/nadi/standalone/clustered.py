@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nadi
 from nadi.client.control.security import Security
-from nadi.cluster.admin.metrics import samples
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
 from nadi.config import ServerConfig
@@ -79,7 +78,7 @@ class ClusterServer(ServerAssembly):
         index = OwnIndex(door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
         self.node.join(Addresses(self.store_address, self._rpc_address, rest), parts, index.bring_up)
-        self._more_samples = lambda: samples(self.node.figures())
+        self._more_samples = self.node.samples
         if self._api is not None:
             self._api.cluster = self.node.operator
         self._open_own_clients(parts, door(), index)

@@ -21,7 +21,7 @@ from nadi.access.budget import Budget
 from nadi.config import ServerConfig
 from nadi.controller.rest import protocol
 from nadi.controller.rest import server as rest_server
-from nadi.controller.rest.endpoint import Api, RestAccess
+from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_PORTION_BYTES
 from nadi.observe.health import Status, leaf
@@ -44,7 +44,7 @@ async def served(
 ) -> AsyncIterator[RestServer]:
     if app is not None:
         monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
-    api = Api(lambda: leaf("nadi", Status.UP), RestAccess(), controller, budget=budget or Budget())
+    api = Api(lambda: leaf("nadi", Status.UP), None, controller, budget=budget or Budget())
     made = RestServer(api, "127.0.0.1", 0)
     await made.start()
     try:

@@ -10,14 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
 
 from nadi.access.gate import Gate
 from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, write_users
 from nadi.config import ServerConfig
-from nadi.controller.rest.endpoint import Api, RestAccess
+from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.intake import LOGS_PATH
 from nadi.controller.rest.server import ENDPOINTS, rest_app
 from nadi.controller.state.metadata import StreamName
@@ -100,14 +99,15 @@ def _client(app: Starlette) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://nadi")
 
 
-class _Refusing(RestAccess):
+class _Refusing(Gate):
     """Notes what is asked for, and refuses it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.asked: list[tuple[str, Permission | None]] = []
 
-    async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
+    async def authorized(
+        self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
+    ) -> Caller:
         self.asked.append((resource, permission))
         raise PermissionDeniedError("not for you")
 
@@ -167,7 +167,7 @@ async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(tmp_pa
             await controller.create_scope(scope)
         for stream in "abc":
             await controller.create_stream(StreamName("b", stream), Config())
-        async with _client(rest_app(Api(_up, RestAccess(gate), controller))) as client:
+        async with _client(rest_app(Api(_up, gate, controller))) as client:
             for wrong in (None, ("ann", "guessed"), ("bob", "secret")):
                 refused = await client.get("/v1/scopes", auth=wrong)
                 assert error_of(refused, 401)
@@ -193,7 +193,7 @@ async def test_nothing_of_an_unexpected_error_leaks(
             raise KeyError("a secret of the inside")
 
         monkeypatch.setattr(controller, "list_scopes", broken)
-        async with _client(rest_app(Api(_up, RestAccess(), controller))) as client:
+        async with _client(rest_app(Api(_up, None, controller))) as client:
             assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
             assert "a secret of the inside" in caplog.text
             store.die_at(0)

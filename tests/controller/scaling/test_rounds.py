@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from nadi.controller.controller import Controller
 from nadi.controller.scaling.judge import Decision, Judge, Step
 from nadi.controller.scaling.profile import FAST
+from nadi.controller.scaling.rounds import log_decisions, logged_decisions
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, EpochSegment, ScaleType
 from nadi.errors import InvalidArgumentError
@@ -280,22 +281,22 @@ async def test_a_controller_killed_at_any_step_has_scaled_or_has_not(lose_reply:
 
 async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
     async with elastic() as (controller, store, _):
-        log = controller.scaling.log
+        metadata = controller.metadata
         entry = controller.scaling._entry(Step("hot-key", (0,), (), 5.0, 1, "events/s", "one key has it all"), -1)
         for _ in range(3):
-            await log.add(STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
+            await log_decisions(metadata, STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
         await controller._flow.metadata.scalings(STREAM).drop()
         for size in (1, SCALING_LOG_ENTRIES - 2, 7):
-            await log.add(STREAM, [entry] * size)
-        fresh = [one.number for one in await log.entries(STREAM)]
+            await log_decisions(metadata, STREAM, [entry] * size)
+        fresh = [one.number for one in await logged_decisions(metadata, STREAM)]
         assert len(fresh) == SCALING_LOG_ENTRIES
         assert fresh == list(range(fresh[0], fresh[0] + SCALING_LOG_ENTRIES))
         other = Controller(
             store.exchange, endpoint_of=lambda _: ("127.0.0.1", 1), rpc_endpoint=("127.0.0.1", 2), scaling=FAST
         )
-        await other.scaling.log.add(STREAM, [entry])
-        await log.add(STREAM, [entry])  # what it remembers is old
-        assert [one.number for one in await log.entries(STREAM)][-1] == fresh[-1] + 2
+        await log_decisions(other.metadata, STREAM, [entry])
+        await log_decisions(metadata, STREAM, [entry])  # what it remembers is old
+        assert [one.number for one in await logged_decisions(metadata, STREAM)][-1] == fresh[-1] + 2
         page, token = await controller.report(STREAM, SCALING, str(fresh[-1]))
         assert [one.number for one in page] == [fresh[-1] + 1, fresh[-1] + 2]
         assert not token
@@ -305,7 +306,7 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
         await controller.delete_stream(STREAM)
         await controller.create_stream(STREAM, ELASTIC)
         assert not await told(controller)
-        await log.add(STREAM, [entry])
+        await log_decisions(metadata, STREAM, [entry])
         assert [one.number for one in await told(controller)] == [1]
 
 
@@ -330,9 +331,9 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
 
 async def test_decisions_about_many_segments_come_in_several_pages() -> None:
     async with elastic() as (controller, _, _):
-        log, many = controller.scaling.log, tuple((i / 4_000, (i + 1) / 4_000) for i in range(4_000))
+        metadata, many = controller.metadata, tuple((i / 4_000, (i + 1) / 4_000) for i in range(4_000))
         for step in (Step("split", (0,), many, 5.0, 1, "events/s", "it is hot"),) * 3:
-            await log.add(STREAM, [controller.scaling._entry(step, -1)])
+            await log_decisions(metadata, STREAM, [controller.scaling._entry(step, -1)])
         first, token = await controller.report(STREAM, SCALING)
         assert [one.number for one in first] == [1, 2]
         rest, end = await controller.report(STREAM, SCALING, token)

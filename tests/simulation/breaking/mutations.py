@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from nadi.controller.state.records import TxnState
 from nadi.controller.transactions import decisions
-from nadi.controller.transactions.decisions import Transactions, txn_text
+from nadi.controller.transactions.decisions import Transactions
 from nadi.model.frontier import Frontier
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.checkpoints import Checkpoints
@@ -79,21 +78,17 @@ def takes_an_append_twice() -> Iterator[None]:
 
 @contextmanager
 def answers_a_commit_before_it_is_stored() -> Iterator[None]:
-    decide = Transactions._decide
+    decide = Transactions._decide_all
 
     async def later(work: Any) -> None:
         await asyncio.sleep(0.5)
         await work
 
-    async def hasty(self: Any, name: Any, txn_id: int, change: Any) -> Any:
-        held = self.live(name, TxnState.OPEN).get(txn_text(txn_id))
-        work = decide(self, name, txn_id, change)
-        if held is None:
-            return await work
-        self._flow.tasks.spawn(later(work))
-        return change(held).state
+    async def hasty(self: Any, *arguments: Any, **how: Any) -> bool:
+        self._flow.tasks.spawn(later(decide(self, *arguments, **how)))
+        return True
 
-    with mock.patch.object(Transactions, "_decide", hasty):
+    with mock.patch.object(Transactions, "_decide_all", hasty):
         yield
 
 

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.patience import TimeLimit, is_cancelled
 from nadi.client.segments.alone import Alone
 from nadi.client.segments.tracing import read_span
-from nadi.errors import NadiError, ProtocolError, UnavailableError
+from nadi.errors import ClosedError, NadiError, ProtocolError, UnavailableError
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.observe import traces
 from nadi.wire import commands as wire
@@ -312,6 +312,66 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         sessions, self._sessions, self._session_of = self._sessions, {}, {}
         for session in sessions.values():
             session.on_lost(error)
+
+
+class Connections:
+    """One connection to each store for each purpose, opened when it is asked for. closed: what ClosedError says once
+    they are closed."""
+
+    def __init__(self, timeout_s: float, tls: ssl.SSLContext | None, closed: str) -> None:
+        self._timeout_s, self._tls, self._closed = timeout_s, tls, closed
+        self._opening: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
+        self.is_closed = False
+
+    async def at(self, endpoint: Endpoint, silence_s: float, purpose: str = "") -> SegmentStoreConnection:
+        """The open connection, or a new one; UnavailableError if there is none now."""
+        self._check()
+        slot = endpoint, purpose
+        task = self._opening.get(slot)
+        if task is None or _is_over(task):
+            for other in [other for other, one in self._opening.items() if _is_over(one)]:  # stores that left, too
+                del self._opening[other]
+            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, self._timeout_s, self._tls, silence_s))
+            task.add_done_callback(_seen)
+            self._opening[slot] = task
+        try:
+            connection = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise ClosedError(self._closed) from None
+        self._check()
+        return connection
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise ClosedError(self._closed)
+
+    def release(self, purpose: str) -> None:
+        """Close those of one purpose."""
+        for slot in [slot for slot in self._opening if slot[1] == purpose]:
+            _end(self._opening.pop(slot))
+
+    def close(self) -> None:
+        self.is_closed = True
+        for task in self._opening.values():
+            _end(task)
+        self._opening.clear()
+
+
+def _is_over(task: asyncio.Task[SegmentStoreConnection]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None or not task.result().is_open)
+
+
+def _seen(task: asyncio.Task[SegmentStoreConnection]) -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waited has it; perhaps nobody waits any more
+
+
+def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
+    if task.done() and not _is_over(task):
+        task.result().close()
+    task.cancel()
 
 
 def _take_back(transport: asyncio.Transport) -> None:

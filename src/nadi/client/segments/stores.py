@@ -7,7 +7,6 @@ each reader, whose end takes its long polls with it.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -16,8 +15,8 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client.control.calls import DEFAULT_TIMEOUT_S
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.patience import TimeLimit, is_cancelled
-from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
+from nadi.client.control.patience import TimeLimit
+from nadi.client.segments.connection import Connections, Endpoint, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeyReports
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.errors import (
@@ -68,10 +67,9 @@ class SegmentStores:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
         self.key_reports = KeyReports()
-        self._tls = controller.security.ssl_context()
+        tls, closed = controller.security.ssl_context(), "this client, or this reader, was closed"
+        self._connections = Connections(_CONNECT_TIMEOUT_S, tls, closed)
         self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
-        self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
-        self._closed = False
         self.trouble: NadiError | None = None  # what the last try of a request met, until one is answered
 
     def waits_for(self) -> NadiError | None:
@@ -85,37 +83,19 @@ class SegmentStores:
 
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
         """An open connection to the store that has `segment`; UnavailableError if there is none now."""
-        if self._closed:
+        if self._connections.is_closed:
             raise ClosedError("this client was closed")
         key = container_key(segment)
         endpoint = self._endpoints.get(key)
         if endpoint is None:
             endpoint = Endpoint(*await self.controller.segment_endpoint(segment))
             self._endpoints[key] = endpoint
-        slot = (endpoint, purpose)
-        task = self._connections.get(slot)
-        if task is None or (task.done() and not _usable(task)):
-            task = asyncio.create_task(
-                SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S, self._tls, max(self.timeout_s, 1.0))
-            )
-            self._connections[slot] = task
         try:
-            connection = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            raise ClosedError("this client, or this reader, was closed") from None
+            return await self._connections.at(endpoint, max(self.timeout_s, 1.0), purpose)
         except UnavailableError as error:
             self.trouble = error
             self.forget(segment)
             raise
-        if self._is_closed():
-            connection.close()
-            raise ClosedError("this client was closed")
-        return connection
-
-    def _is_closed(self) -> bool:
-        return self._closed
 
     def forget(self, segment: str) -> None:
         """Ask the controller again where `segment` is and for its token, next time."""
@@ -164,7 +144,7 @@ class SegmentStores:
                     raise
                 except UnavailableError as error:
                     self.forget(segment)
-                    if self._closed:
+                    if self._connections.is_closed:
                         raise ClosedError("this client was closed") from error
                     if not repeat:
                         raise
@@ -173,23 +153,8 @@ class SegmentStores:
 
     def release(self, purpose: str) -> None:
         """Close the connections that were opened for `purpose`."""
-        for slot in [slot for slot in self._connections if slot[1] == purpose]:
-            _end(self._connections.pop(slot))
+        self._connections.release(purpose)
 
     def close(self) -> None:
-        self._closed = True
         self.tokens.close()
-        for task in self._connections.values():
-            _end(task)
-        self._connections.clear()
-
-
-def _usable(task: asyncio.Task[SegmentStoreConnection]) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().is_open
-
-
-def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
-    if not task.done():
-        task.cancel()
-    elif _usable(task):
-        task.result().close()
+        self._connections.close()

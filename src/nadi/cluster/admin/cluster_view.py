@@ -4,16 +4,15 @@ none of its servers (`nadi cluster status`), and as one of its servers sees it (
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import RecordWatch
+from nadi.cluster.map import RecordWatch, of_each
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
 from nadi.engines.engine import LogEngine, OwnEngine, Registry
@@ -32,7 +31,6 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
-T = TypeVar("T")
 _LOOK_S = CLUSTER_BEAT_S / 2
 
 
@@ -96,8 +94,8 @@ async def look(store: SharedStore) -> ClusterReport:
     records = dict(zip(numbers, await read_records(store), strict=True))
     log_bytes: list[int] = []
     if store.cluster.log is None:
-        log_bytes = await _of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
-    ages = await _of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
+        log_bytes = await of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
+    ages = await of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
     known = {number: age for number, age in enumerate(ages) if age is not None}
     return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
 
@@ -114,7 +112,7 @@ async def read_records(store: SharedStore) -> list[ContainerRecord]:
         stored = await patiently("read the records", lambda: records.read(number), store.runtime)
         return stored.record
 
-    return await _of_each(read, range(store.cluster.containers), CLUSTER_RECORDS_AT_ONCE)
+    return await of_each(read, range(store.cluster.containers), CLUSTER_RECORDS_AT_ONCE)
 
 
 async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
@@ -159,16 +157,6 @@ async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerReco
         async for page in store.chunks.pages(snapshots.folder_of(number)):
             newest_ms = max([newest_ms, *(one.modified_ms for one in page if one.name in names)])
     return max(0.0, (store.runtime.now_ms() - newest_ms) / 1000) if newest_ms > 0 else None
-
-
-async def _of_each(work: Callable[[int], Awaitable[T]], numbers: range, at_once: int) -> list[T]:
-    permits = asyncio.Semaphore(at_once)
-
-    async def one(number: int) -> T:
-        async with permits:
-            return await work(number)
-
-    return await asyncio.gather(*map(one, numbers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from nadi.cluster.membership import Membership
 from nadi.engines.engine import LogEngine
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
@@ -98,29 +98,18 @@ class CountedEngine:
             self.retries += is_put
 
 
-class Figures(NamedTuple):
-    """All of a server's, at one moment. servers: whether each is alive."""
-
-    containers: int
-    all_containers: int
-    servers: Iterable[bool]
-    lease_is_valid: bool
-    term: int
-    has_controller: bool
-    moves: Moves
-    engine: CountedEngine
-
-
-def samples(figures: Figures) -> Iterator[Sample]:
-    servers = Counter("alive" if is_alive else "dead" for is_alive in figures.servers)
-    moves, engine = figures.moves, figures.engine
-    yield _sample("nadi_cluster_containers", figures.containers)
-    yield _sample("nadi_cluster_all_containers", figures.all_containers)
+def samples(
+    containers: int, all_containers: int, membership: Membership, moves: Moves, engine: CountedEngine, *, controls: bool
+) -> Iterator[Sample]:
+    """As they are now. containers: that this server has. controls: whether the active controller is here."""
+    servers = Counter("alive" if peer.is_alive else "dead" for peer in membership.members.values())
+    yield _sample("nadi_cluster_containers", containers)
+    yield _sample("nadi_cluster_all_containers", all_containers)
     for state in ("alive", "dead"):
         yield _sample("nadi_cluster_servers", servers[state], state)
-    yield _sample("nadi_cluster_lease_valid", int(figures.lease_is_valid))
-    yield _sample("nadi_cluster_lease_term", figures.term)
-    yield _sample("nadi_cluster_controller", int(figures.has_controller))
+    yield _sample("nadi_cluster_lease_valid", int(membership.lease_is_valid()))
+    yield _sample("nadi_cluster_lease_term", membership.term)
+    yield _sample("nadi_cluster_controller", int(controls))
     yield _sample("nadi_cluster_takeovers", moves.taken_over)
     yield _sample("nadi_cluster_containers_received", moves.received)
     yield _sample("nadi_cluster_containers_handed_over", moves.handed_over)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from cachetools import LRUCache
 
+from nadi.controller.engine.tasks import Shared
 from nadi.errors import UnavailableError
 from nadi.limits import (
     CLUSTER_DEAD_KEPT,
@@ -60,10 +61,9 @@ class Presence:
         runtime: Runtime,
         ring: Callable[[Address], Awaitable[bool]] = takes_connections,
     ) -> None:
-        self._own, self._lives_since, self._runtime, self._ring = own, lives_since, runtime, ring
+        self._own, self._lives_since, self._runtime = own, lives_since, runtime
         self._silent: LRUCache[Address, float] = LRUCache(CLUSTER_DEAD_KEPT)  # since when they were rung in vain
-        self._ringing: dict[Address, asyncio.Task[bool]] = {}
-        self._next: dict[Address, asyncio.Task[bool]] = {}  # for who comes while it is being rung
+        self._rings = Shared(runtime, ring, age_s=0.0, most=CLUSTER_DEAD_KEPT)
 
     async def is_there(self, address: Address) -> bool:
         """Whether it takes connections, or lives and can't be reached from here."""
@@ -74,7 +74,7 @@ class Presence:
             del self._silent[address]
         elif since is not None and self._lives_since(address, since):
             return True
-        if await self._rung(address):
+        if await self._rings.get(address):
             self._silent.pop(address, None)
             return True
         self._silent.setdefault(address, now)
@@ -84,28 +84,6 @@ class Presence:
         """Whether it was rung in vain, and isn't known to live."""
         since = self._silent.get(address)
         return since is not None and not self._lives_since(address, since)
-
-    async def _rung(self, address: Address) -> bool:
-        """The answer to a ring that begins now, or after the one under way: many may ask at once."""
-        ring = self._next.get(address)
-        if ring is None:
-            ring = asyncio.create_task(self._after(self._ringing.get(address), address), name="ring")
-            self._next[address] = ring
-            if address not in self._ringing:
-                self._begin(address)
-        return await asyncio.shield(ring)
-
-    async def _after(self, before: asyncio.Task[bool] | None, address: Address) -> bool:
-        if before is not None:
-            await asyncio.wait([before])
-            self._begin(address)
-        try:
-            return await self._ring(address)
-        finally:
-            self._ringing.pop(address, None)
-
-    def _begin(self, address: Address) -> None:
-        self._ringing[address] = self._next.pop(address)
 
 
 class Directory:

@@ -22,7 +22,8 @@ from nadi.cluster.proxy.directory import Directory
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.server import Answers, Call, Refusal, add_answers, answers_of
+from nadi.controller.grpc.server import Answers, Call, Refusal, add_answers
+from nadi.controller.grpc.service import Service
 from nadi.controller.rest.endpoint import Api
 from nadi.errors import UnavailableError
 from nadi.limits import FORWARD_CHANNELS, FORWARD_KEEPALIVE_S, PEER_CONNECT_S, RPC_STREAMS_MAX
@@ -88,7 +89,7 @@ class RequestProxy:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
             self._forward = None
-        self._local = answers_of(here, self._access) if here is not None else None
+        self._local = Answers(Service(here), self._access) if here is not None else None
         if here is None and there is not None:
             self._forward = Forward(there.rpc, self._security, self._key, self._channels)
         if self._rest is not None:

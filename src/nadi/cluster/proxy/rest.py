@@ -8,26 +8,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import h11
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.access.shares import Places
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
 from nadi.cluster.proxy.segment_router import endpoint_of
-from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, refusal
-from nadi.controller.rest.intake import takes_data
+from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Api, failure, refused
+from nadi.controller.rest.intake import takes_data, whole_body
 from nadi.controller.rest.own import CLUSTER_PATH
-from nadi.errors import UnavailableError
+from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import (
     FORWARD_REST_AT_ONCE,
     FORWARD_REST_SILENCE_S,
     KIB,
     PEER_CONNECT_S,
-    REST_BODY_MAX_BYTES,
-    REST_BODY_TIMEOUT_S,
     RPC_ROOM_TIMEOUT_S,
 )
 
@@ -102,14 +102,14 @@ class RestProxy:
                     raise UnavailableError("no server is known to have the active controller now: try again")
                 else:
                     await self._passage.request(self._active.there.rest, scope, receive, sending)
-        except BodyRefused as error:
-            status, text = error.status, str(error)
-        except UnavailableError as error:
-            status, text = 503, str(error)
+        except HTTPException as error:
+            answer = await refused(Request(scope), error)
+        except (InvalidArgumentError, UnavailableError) as error:
+            answer = failure(Request(scope), error)
         else:
             return
         if not begun:  # otherwise the connection ends with half of an answer, which is no whole one to anybody
-            await refusal(status, text, {"Retry-After": "1"} if status == 503 else None)(scope, receive, send)
+            await answer(scope, receive, send)
 
 
 def _is_own(path: str) -> bool:
@@ -125,14 +125,6 @@ _HOP_BY_HOP = frozenset(
 )
 
 
-class BodyRefused(Exception):
-    """A request's body can't be passed on. status: of the answer."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 class Passage:
     """Requests passed on to other servers, each over a connection of its own: there are few. Headers that are about a
     connection rather than a request stay behind. tls: for connections to others."""
@@ -142,20 +134,13 @@ class Passage:
         self._places = Places(FORWARD_REST_AT_ONCE)
 
     async def request(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to "host:port", and send its answer. BodyRefused: the body doesn't come, or is too large.
-        UnavailableError: the server can't be reached, or its answer ended before its end."""
+        """Pass a request on to "host:port", and send its answer. UnavailableError: the server can't be reached, or its
+        answer ended before its end. As `whole_body`."""
         if not address:
             raise UnavailableError("the server that has the active controller has no REST port: start it with one")
-        body = await _body(receive)
+        body = bytes(await whole_body(Request(scope, receive)))
         request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
-                    await held.enter_async_context(self._places.of(client[0]))
-            except TimeoutError as error:
-                raise UnavailableError(
-                    "as many requests as may be are on their way to the active controller: try again"
-                ) from error
+        async with self._places.of(client[0], limit_s=RPC_ROOM_TIMEOUT_S):
             try:
                 async with _connected(address, self._tls) as (reader, writer):
                     parser = h11.Connection(h11.CLIENT)
@@ -200,23 +185,6 @@ async def _connected(
         yield reader, writer
     finally:
         writer.transport.abort()
-
-
-async def _body(receive: Receive) -> bytes:
-    body, is_more = bytearray(), True
-    try:
-        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
-            while is_more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise BodyRefused(400, "the client left before its body was here")
-                body += message.get("body", b"")
-                is_more = message.get("more_body", False)
-                if len(body) > REST_BODY_MAX_BYTES:
-                    raise BodyRefused(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
-    except TimeoutError as error:
-        raise BodyRefused(400, f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
-    return bytes(body)
 
 
 async def _answer(parser: h11.Connection, reader: asyncio.StreamReader, send: Send) -> None:

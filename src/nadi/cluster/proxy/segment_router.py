@@ -20,16 +20,13 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from nadi.access.commands import acts_of
-from nadi.client.control.patience import is_cancelled
-from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
-from nadi.errors import ClosedError, InvalidArgumentError, NotOwnerError, ProtocolError, UnavailableError
+from nadi.client.segments.connection import Connections, Endpoint, SegmentStoreConnection
+from nadi.errors import InvalidArgumentError, NotOwnerError, ProtocolError
 from nadi.limits import (
     APPEND_SESSIONS_KEPT,
     LOAD_PAGE_SEGMENTS,
     PEER_ANSWER_S,
-    PEER_COMMANDS_AT_ONCE,
     PEER_CONNECT_S,
-    PEER_PLACE_S,
     PEER_SILENCE_S,
 )
 from nadi.model.load import SegmentLoad
@@ -69,7 +66,7 @@ class SegmentRouter:
     ) -> None:
         self._store, self._address = store, address
         self._owner_of, self._stores = owner_of, stores
-        self._peers = Peers(tls)
+        self._connections = Connections(PEER_CONNECT_S, tls, "this server is being stopped")
         self._writers: LRUCache[bytes, _Writer] = LRUCache(APPEND_SESSIONS_KEPT)
 
     async def __call__(self, command: Command) -> Command:
@@ -102,7 +99,7 @@ class SegmentRouter:
         return self._address if is_record(segment) or self._store.has(segment) else self._owner_of(segment)
 
     def close(self) -> None:
-        self._peers.close()
+        self._connections.close()
 
     async def _where_it_is(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
         """What `ask` returns for the place of the segment: an address, or None for the store in this process. If it is
@@ -123,9 +120,16 @@ class SegmentRouter:
         raise NotOwnerError(segment, self._owner_of(segment))
 
     async def _ask(self, command: Command, address: str | None) -> Command:
-        if address is None:
-            return await self._store.exchange(command)
-        return await self._peers.at(address).ask(command)
+        return await self._ask_over(await self._at(address), command)
+
+    async def _at(self, address: str | None) -> SegmentStore | SegmentStoreConnection:
+        return self._store if address is None else await self._connections.at(endpoint_of(address), PEER_SILENCE_S)
+
+    async def _ask_over(self, at: SegmentStore | SegmentStoreConnection, command: Command) -> Command:
+        if not isinstance(at, SegmentStoreConnection):
+            return await at.exchange(command)
+        reply = await at.ask(command, wire.Command, timeout_s=PEER_ANSWER_S)
+        return replace(reply, request_id=command.request_id)  # type: ignore[attr-defined]
 
     async def _loads(self, command: wire.GetSegmentLoads) -> Command:
         """Those of all stores or, if one of them can't say, none: a segment without load counts as idle."""
@@ -142,13 +146,8 @@ class SegmentRouter:
         return joined(command, pages)
 
     async def _set_up(self, writer: _Writer, address: str | None) -> Command:
-        if address is None:
-            at: SegmentStore | SegmentStoreConnection = self._store
-            reply = await self._store.exchange(writer.setup)
-        else:
-            peer = self._peers.at(address)
-            at = connection = await peer.connection()
-            reply = await peer.ask(writer.setup, connection)
+        at = await self._at(address)
+        reply = await self._ask_over(at, writer.setup)
         writer.at = at if isinstance(reply, wire.AppendSetup) else None
         return reply
 
@@ -159,18 +158,14 @@ class SegmentRouter:
         return await self._where_it_is(writer.setup.segment, partial(self._append_at, writer, command))
 
     async def _append_at(self, writer: _Writer, command: wire.ConditionalAppend, address: str | None) -> Command:
-        peer = None if address is None else self._peers.at(address)
-        if writer.at is not (self._store if peer is None else await peer.connection()):
+        if writer.at is not await self._at(address):
             reply = await self._set_up(writer, address)
             if not isinstance(reply, wire.AppendSetup):
                 return replace(reply, request_id=command.request_id)
             if command.event_number <= reply.last_event_number:
                 return wire.InvalidEventNumber(command.writer_id, command.request_id, "", command.event_number)
-        if peer is None:
-            reply = await self._store.exchange(command)
-        else:
-            assert isinstance(writer.at, SegmentStoreConnection)
-            reply = await peer.ask(command, writer.at)
+        assert writer.at is not None, "it is set up"
+        reply = await self._ask_over(writer.at, command)
         if isinstance(reply, wire.WrongHost):
             writer.at = None
         return reply
@@ -186,101 +181,6 @@ def endpoint_of(address: str) -> Endpoint:
     if not host or not port.isdecimal():
         raise InvalidArgumentError(f"{address!r} is not the address of a server: it is to be host:port")
     return Endpoint(host.strip("[]"), int(port))
-
-
-class Peer:
-    """The connection to one other store. If that can't be reached, or says nothing for some seconds, commands fail with
-    UnavailableError, and the next one tries to connect again."""
-
-    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
-        self._endpoint, self._tls = endpoint_of(address), tls
-        self._opening: asyncio.Task[SegmentStoreConnection] | None = None
-        self._places = asyncio.Semaphore(PEER_COMMANDS_AT_ONCE)
-        self._under_way = 0
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._under_way and (
-            self._opening is None or (self._opening.done() and not _is_usable(self._opening))
-        )
-
-    async def connection(self) -> SegmentStoreConnection:
-        """The open connection, or a new one; UnavailableError if there is none now."""
-        task = self._opening
-        if task is None or (task.done() and not _is_usable(task)):
-            opened = SegmentStoreConnection.open(self._endpoint, PEER_CONNECT_S, self._tls, PEER_SILENCE_S)
-            task = self._opening = asyncio.create_task(opened)
-            task.add_done_callback(_seen)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            raise ClosedError("this server is being stopped") from None
-
-    async def ask(self, command: wire.Command, over: SegmentStoreConnection | None = None) -> wire.Command:
-        """Return the reply, which may be an error; UnavailableError if none came: it may have been carried out all the
-        same. over: the only connection that it may go over; None is the current one."""
-        self._under_way += 1
-        try:
-            await self._place()
-            try:
-                connection = over or await self.connection()
-                reply = await connection.ask(command, wire.Command, timeout_s=PEER_ANSWER_S)
-            finally:
-                self._places.release()
-        finally:
-            self._under_way -= 1
-        return replace(reply, request_id=command.request_id)  # type: ignore[attr-defined]
-
-    async def _place(self) -> None:
-        try:
-            async with asyncio.timeout(PEER_PLACE_S):
-                await self._places.acquire()
-        except TimeoutError:
-            raise UnavailableError(
-                f"segment store {self._endpoint} has {PEER_COMMANDS_AT_ONCE} commands to answer: try again"
-            ) from None
-
-    def close(self) -> None:
-        if self._opening is not None:
-            if self._opening.done() and _is_usable(self._opening):
-                self._opening.result().close()
-            self._opening.cancel()
-
-
-class Peers:
-    """All other stores. tls: for connections to them; None is without TLS."""
-
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
-        self._peers: dict[str, Peer] = {}
-        self._is_closed = False
-
-    def at(self, address: str) -> Peer:
-        if self._is_closed:
-            raise ClosedError("this server is being stopped")
-        peer = self._peers.get(address)
-        if peer is None:
-            for old in [old for old, one in self._peers.items() if one.is_idle]:  # servers that left don't add up
-                del self._peers[old]
-            peer = self._peers[address] = Peer(address, self._tls)
-        return peer
-
-    def close(self) -> None:
-        self._is_closed = True
-        for peer in self._peers.values():
-            peer.close()
-        self._peers.clear()
-
-
-def _is_usable(task: asyncio.Task[SegmentStoreConnection]) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().is_open
-
-
-def _seen(task: asyncio.Task[SegmentStoreConnection]) -> None:
-    if not task.cancelled():
-        task.exception()  # who waited has it; nobody may be waiting any more
 
 
 def joined(command: wire.GetSegmentLoads, replies: Sequence[wire.SegmentLoads]) -> wire.SegmentLoads:

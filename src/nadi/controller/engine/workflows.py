@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, get_args
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ from nadi import errors
 from nadi.backoff import Backoff
 from nadi.controller.engine.tasks import Tasks, seen
 from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import AnyWork, EpochChange, ScopeState, Stream, Tagged
+from nadi.controller.state.records import AnyWork, EpochChange, Listed, ScopeState, Stream
 from nadi.controller.state.segments import Segments, together
 from nadi.controller.state.store import ABSENT, ANY_VERSION, freeing_room
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
@@ -264,7 +264,7 @@ class Workflows:
     async def persist(
         self,
         what: str,
-        attempt: Callable[[], Awaitable[None]],
+        attempt: Callable[[], Awaitable[object]],
         run: _Run | None = None,
         *,
         locked: StreamName | None = None,
@@ -276,7 +276,8 @@ class Workflows:
         try:
             while True:
                 try:
-                    return await attempt()
+                    await attempt()
+                    return
                 except errors.StorageFullError as error:
                     log.warning("%s waits for room on the disk: %s", what, error)
                     self._full[key] = error
@@ -340,15 +341,13 @@ async def check_scope(flow: Workflows, scope: str) -> None:
         raise Refused(errors.ScopeNotFoundError(scope))
 
 
-async def seal_and_measure(flow: Workflows, name: StreamName, ids: Iterable[int], label: str) -> None:
-    sizes: dict[int, int] = {}
-
-    async def one(segment: int) -> None:
+async def seal_and_measure(flow: Workflows, name: StreamName, ids: Sequence[int], label: str) -> None:
+    async def one(segment: int) -> int:
         await flow.segments.seal(name.segment(segment))
-        sizes[segment] = await flow.segments.length(name.segment(segment))
+        return await flow.segments.length(name.segment(segment))
 
-    await together(one(segment) for segment in ids)
-    await flow.metadata.put_sizes(name, label, sizes)
+    sizes = await together(one(segment) for segment in ids)
+    await flow.metadata.put_sizes(name, label, dict(zip(ids, sizes, strict=True)))
 
 
 async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
@@ -370,7 +369,7 @@ async def index_tags(flow: Workflows, name: StreamName, before: Sequence[str], a
     change of its record: while the old one stands, a repeated step can work it out again. So the index may be ahead."""
     table = flow.metadata.tags(name.scope)
     if added := [tag for tag in after if tag not in before]:
-        await table.put_all([(_tag_prefix(tag) + name.stream, Tagged(), ANY_VERSION) for tag in added])
+        await table.put_all([(_tag_prefix(tag) + name.stream, Listed(), ANY_VERSION) for tag in added])
     await table.remove([_tag_prefix(tag) + name.stream for tag in before if tag not in after])
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, Message
 
 from nadi import limits
 from nadi.access.loop_turns import LoopTurns
-from nadi.access.shares import Shares
+from nadi.access.shares import Places, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
@@ -115,82 +115,6 @@ def _too_many(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"the request has more than {limits.RPC_PARTS_MAX:,} parts in {what}: no stream has as many"
     )
-
-
-class Room:
-    """Memory for the requests of calls: `total_bytes` in all, of which `held_bytes` are in use. One address holds at
-    most half of it, and waiting addresses take turns.
-
-    gRPC hands over nothing of a request until it is asked to, and doesn't say how large it is; until then the bytes
-    stay in the network. So only requests that have room are in memory.
-    """
-
-    def __init__(self, total_bytes: int) -> None:
-        self.total_bytes = total_bytes
-        self.most_of_address_bytes = total_bytes // 2
-        self.held_bytes = 0
-        self._of_address: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[tuple[asyncio.Future[None], int]]] = OrderedDict()
-
-    def is_waited_for(self) -> bool:
-        return bool(self._waiting)
-
-    @asynccontextmanager
-    async def of(self, address: str, size_bytes: int) -> AsyncIterator[None]:
-        """Hold that much, capped at half of the total; UnavailableError if it isn't free in time."""
-        size_bytes = min(size_bytes, self.most_of_address_bytes)
-        if address not in self._waiting and self._fits(address, size_bytes):
-            self._change(address, size_bytes)
-        else:
-            await self._turn(address, size_bytes)
-        try:
-            yield
-        finally:
-            self._change(address, -size_bytes)
-            self._let_in()
-
-    async def _turn(self, address: str, size_bytes: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append((turn, size_bytes))
-        try:
-            async with asyncio.timeout(limits.RPC_ROOM_TIMEOUT_S):
-                await turn
-        except BaseException as error:
-            if not turn.cancelled():  # it was let in but is no longer wanted
-                self._change(address, -size_bytes)
-            self._let_in()  # who came after this one may fit
-            if isinstance(error, TimeoutError):
-                raise UnavailableError(
-                    f"the requests of others took all room for {limits.RPC_ROOM_TIMEOUT_S:.0f} s: try again"
-                ) from error
-            raise
-
-    def _let_in(self) -> None:
-        """Let in whoever fits, one of each address after the other."""
-        has_let_in = True
-        while has_let_in:
-            has_let_in = False
-            for address, turns in list(self._waiting.items()):
-                while turns and turns[0][0].done():  # given up
-                    turns.popleft()
-                if turns and self._fits(address, turns[0][1]):
-                    turn, size_bytes = turns.popleft()
-                    self._change(address, size_bytes)
-                    turn.set_result(None)
-                    self._waiting.move_to_end(address)  # after the others next time
-                    has_let_in = True
-                if not turns:
-                    del self._waiting[address]
-
-    def _fits(self, address: str, size_bytes: int) -> bool:
-        is_room = self.held_bytes + size_bytes <= self.total_bytes
-        return is_room and self._of_address[address] + size_bytes <= self.most_of_address_bytes
-
-    def _change(self, address: str, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self._of_address[address] += size_bytes
-        if not self._of_address[address]:
-            del self._of_address[address]
 
 
 log = logging.getLogger(__name__)
@@ -337,14 +261,10 @@ async def _send(replies: AsyncGenerator[Any, None], call: Call) -> None:
             await call.write(reply)
 
 
-def answers_of(controller: Controller, access: ControllerAccess | None = None) -> Answers:
-    return Answers(Service(controller), access)
-
-
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
     """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers. Return
     what counts its calls."""
-    return add_answers(server, answers_of(controller, access).answer)
+    return add_answers(server, Answers(Service(controller), access).answer)
 
 
 def add_answers(
@@ -373,26 +293,29 @@ def _snake(rpc: str) -> str:
 
 
 class _Calls:
-    """Those of one server, and room for their requests: while they come, and while they are worked on."""
+    """Those of one server, and memory for their requests, while they come and while they are worked on. gRPC hands over
+    nothing of a request until it is asked to, and doesn't say how large it is: until then it stays in the network."""
 
     def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
         self._answer, self._peer_of = answer, peer_of
         self.shares, self._turns = Shares(limits.RPC_AT_ONCE), LoopTurns(limits.RPC_STARTS_A_TURN)
-        self._receiving, self._work = Room(limits.RPC_RECEIVING_BYTES), Room(limits.RPC_WORK_BYTES)
+        self._receiving = Places(limits.RPC_RECEIVING_BYTES // limits.RPC_MESSAGE_MAX_BYTES)
+        self._work_bytes = Places(limits.RPC_WORK_BYTES)
 
     async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
         """A handler that lets no exception out. The request is parsed here rather than by gRPC, which answers UNKNOWN
         to bad ones."""
-        peer = self._peer_of(context)
+        peer, limit_s = self._peer_of(context), limits.RPC_ROOM_TIMEOUT_S
         address = peer.rpartition(":")[0]
         if not self.shares.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
         try:
             async with AsyncExitStack() as coming, AsyncExitStack() as working:
-                await coming.enter_async_context(self._receiving.of(address, limits.RPC_MESSAGE_MAX_BYTES))
+                await coming.enter_async_context(self._receiving.of(address, limit_s=limit_s))
                 call = Call(rpc, await _received(requests, self._receiving), context, peer, self._turns, working)
                 if len(call.raw) > limits.RPC_SMALL_BYTES:
-                    await working.enter_async_context(self._work.of(address, limits.RPC_WORK_TIMES * len(call.raw)))
+                    size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
+                    await working.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
                 await coming.aclose()
                 await self._turns.mine(peer)
                 return await self._answer(call)
@@ -408,14 +331,14 @@ class _Calls:
         return await context.abort(code, text)
 
 
-async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
-    """The one request of a call; UnavailableError where it does not come in time, less where others wait for `room`."""
+async def _received(requests: AsyncIterator[bytes], places: Places) -> bytes:
+    """The one request of a call; UnavailableError where it doesn't come in time, less where others wait for a place."""
     loop = asyncio.get_running_loop()
     look: asyncio.TimerHandle
 
     def hurry() -> None:
         nonlocal look
-        if room.is_waited_for():
+        if places.are_waited_for():
             limit.reschedule(loop.time())
         else:
             look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -91,10 +91,11 @@ _ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the rep
 
 def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[Method], Method]:
     """Let a method's reply be a `kind` whose status is SUCCESS, or stands for what the method raised; more: errors that
-    it has another status for.
+    it has another status for. A reply with a `reason` gets the error's text.
 
     The method returns the reply's other fields, or None; also the status where it isn't SUCCESS. `field` is its name.
     """
+    has_reason = "reason" in kind.DESCRIPTOR.fields_by_name
     statuses = [
         (found, getattr(kind, name)) for name, found in (*more.items(), *_ERRORS.items()) if hasattr(kind, name)
     ]
@@ -108,7 +109,7 @@ def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[M
                 status = next((status for found, status in statuses if isinstance(error, found)), None)
                 if status is None:
                     raise
-                return kind(**{field: status})
+                fields = {field: status, **({"reason": str(error)} if has_reason else {})}
             if field not in fields:
                 fields[field] = kind.SUCCESS
             return kind(**fields)
@@ -167,29 +168,15 @@ class Service:
         names, token = await self._controller.list_scopes(request.continuationToken.token)
         return pb.ScopesResponse(scopes=names, continuationToken=pb.ContinuationToken(token=token))
 
-    async def list_streams_in_scope(self, request: pb.StreamsInScopeRequest) -> pb.StreamsInScopeResponse:
-        return await self._list_streams(request, None)
+    @outcomes(pb.StreamsInScopeResponse)
+    async def list_streams_in_scope(self, request: Any) -> Fields:
+        """Also answers `listStreamsInScopeForTag`, whose request has a tag."""
+        scope, tag = request.scope.scope, getattr(request, "tag", None)
+        names, token = await self._controller.list_streams(scope, request.continuationToken.token, tag=tag)
+        streams = [stream_info(StreamName(scope, name)) for name in names]
+        return {"streams": streams, "continuationToken": pb.ContinuationToken(token=token)}
 
-    async def list_streams_in_scope_for_tag(
-        self, request: pb.StreamsInScopeWithTagRequest
-    ) -> pb.StreamsInScopeResponse:
-        return await self._list_streams(request, request.tag)
-
-    async def _list_streams(
-        self, request: pb.StreamsInScopeRequest | pb.StreamsInScopeWithTagRequest, tag: str | None
-    ) -> pb.StreamsInScopeResponse:
-        scope, token = request.scope.scope, request.continuationToken.token
-        status = pb.StreamsInScopeResponse.SUCCESS
-        names: list[str] = []
-        try:
-            names, token = await self._controller.list_streams(scope, token, tag=tag)
-        except ScopeNotFoundError:
-            status = pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
-        return pb.StreamsInScopeResponse(
-            streams=[stream_info(StreamName(scope, name)) for name in names],
-            continuationToken=pb.ContinuationToken(token=token),
-            status=status,
-        )
+    list_streams_in_scope_for_tag = list_streams_in_scope
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -289,13 +276,10 @@ class Service:
             epoch=work.change.epoch - 1,
         )
 
-    async def check_scale(self, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
-        status = pb.ScaleStatusResponse
-        try:
-            done = await self._controller.is_scaled(stream_name(request.streamInfo), request.epoch)
-        except errors.NotFoundError:
-            return status(status=status.INVALID_INPUT)
-        return status(status=status.SUCCESS if done else status.IN_PROGRESS)
+    @outcomes(pb.ScaleStatusResponse, INVALID_INPUT=errors.NotFoundError)
+    async def check_scale(self, request: pb.ScaleStatusRequest) -> Fields:
+        done = await self._controller.is_scaled(stream_name(request.streamInfo), request.epoch)
+        return {"status": pb.ScaleStatusResponse.SUCCESS if done else pb.ScaleStatusResponse.IN_PROGRESS}
 
     # --- reader groups ---------------------------------------------------------------------------
 
@@ -352,19 +336,12 @@ class Service:
         table = await self._controller.table(name)
         return await ranges_message(StreamName(*name), table.segments)
 
-    async def list_key_value_tables_in_scope(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
-        scope, token = request.scope.scope, request.continuationToken.token
-        status = pb.KVTablesInScopeResponse.SUCCESS
-        names: list[str] = []
-        try:
-            names, token = await self._controller.list_tables(scope, token)
-        except ScopeNotFoundError:
-            status = pb.KVTablesInScopeResponse.SCOPE_NOT_FOUND
-        return pb.KVTablesInScopeResponse(
-            kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in names],
-            continuationToken=pb.ContinuationToken(token=token),
-            status=status,
-        )
+    @outcomes(pb.KVTablesInScopeResponse)
+    async def list_key_value_tables_in_scope(self, request: pb.KVTablesInScopeRequest) -> Fields:
+        scope = request.scope.scope
+        names, token = await self._controller.list_tables(scope, request.continuationToken.token)
+        tables = [pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in names]
+        return {"kvtables": tables, "continuationToken": pb.ContinuationToken(token=token)}
 
     @outcomes(pb.KeyValueTableConfigResponse)
     async def get_key_value_table_configuration(self, request: pb.KeyValueTableInfo) -> Fields:
@@ -420,13 +397,10 @@ class Service:
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
         return {"status": statuses[await self._controller.transactions.ping(name, txn_id, request.lease)]}
 
-    async def check_transaction_state(self, request: pb.TxnRequest) -> pb.TxnState:
+    @outcomes(pb.TxnState, field="state")
+    async def check_transaction_state(self, request: pb.TxnRequest) -> Fields:
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
-        try:
-            state = await self._controller.transactions.state(name, txn_id)
-        except errors.TransactionNotFoundError:
-            return pb.TxnState(state=pb.TxnState.UNKNOWN)
-        return pb.TxnState(state=cast("pb.TxnState.State", int(state)))
+        return {"state": int(await self._controller.transactions.state(name, txn_id))}
 
     async def list_completed_transactions(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
         found = await self._controller.transactions.completed(stream_name(request.streamInfo))
@@ -435,29 +409,17 @@ class Service:
             response=[pb.TxnResponse(txnId=txn_message(txn_id), status=kinds[state]) for txn_id, state in found]
         )
 
-    async def commit_together(self, request: together_pb.CommitTogetherRequest) -> together_pb.CommitTogetherStatus:
+    @outcomes(together_pb.CommitTogetherStatus, FAILED=_LOST)
+    async def commit_together(self, request: together_pb.CommitTogetherRequest) -> None:
         time = request.timestamp if request.HasField("timestamp") else None
-        name, status = stream_name(request), together_pb.CommitTogetherStatus
-        try:
-            await self._controller.transactions.commit_together(
-                name, _ids(request.transactions), request.writerId, time
-            )
-        except StreamNotFoundError:
-            return status(status=status.STREAM_NOT_FOUND)
-        except _LOST as error:
-            return status(status=status.FAILED, reason=str(error))
-        return status(status=status.SUCCESS)
+        name, ids = stream_name(request), _ids(request.transactions)
+        await self._controller.transactions.commit_together(name, ids, request.writerId, time)
 
-    async def find_commit(self, request: together_pb.FindCommitRequest) -> together_pb.Commit:
-        try:
-            found = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
-        except StreamNotFoundError:
-            return together_pb.Commit(status=together_pb.Commit.STREAM_NOT_FOUND)
-        except _LOST as error:
-            return together_pb.Commit(status=together_pb.Commit.FAILED, reason=str(error))
-        return together_pb.Commit(
-            status=together_pb.Commit.MERGED if found.is_merged else together_pb.Commit.MERGING, cut=found.cut or {}
-        )
+    @outcomes(together_pb.Commit, FAILED=_LOST)
+    async def find_commit(self, request: together_pb.FindCommitRequest) -> Fields:
+        found = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
+        status = together_pb.Commit.MERGED if found.is_merged else together_pb.Commit.MERGING
+        return {"status": status, "cut": found.cut or {}}
 
     # --- event time ------------------------------------------------------------------------------
 

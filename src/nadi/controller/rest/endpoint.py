@@ -5,7 +5,6 @@ anything.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +29,7 @@ from nadi.access.shares import Places
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import OwnMetrics
 from nadi.controller.rest.bodies import Error
-from nadi.controller.rest.intake import Intake, media_type
+from nadi.controller.rest.intake import Intake, media_type, whole_body
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_MESSAGE_MAX_CHARS
@@ -145,20 +144,6 @@ async def stream_array(
 EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
 
 
-class RestAccess:
-    """Without a gate, whoever reaches the port may do everything."""
-
-    def __init__(self, gate: Gate | None = None) -> None:
-        self._gate = gate
-
-    async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
-        """The request's sender, if permitted; NotAuthenticatedError or PermissionDeniedError otherwise."""
-        if self._gate is None:
-            return EVERYBODY
-        peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
-        return await self._gate.authorized(request.headers.get("authorization"), resource, permission, peer)
-
-
 TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
@@ -226,12 +211,12 @@ class Site:
 
 @dataclass(slots=True)
 class Api:
-    """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`. `cluster` is None outside one, `left` within one. `intake` is None
-    until the server takes data."""
+    """What handlers reach. Without a `gate` everybody may do everything. `controller` is None until the server has
+    recovered, and where another server of its cluster has the active one: then it `stands_by`. `cluster` is None
+    outside one, `left` within one. `intake` is None until the server takes data."""
 
     health: Callable[[], Component]
-    access: RestAccess
+    gate: Gate | None = None
     controller: Controller | None = None
     stands_by: bool = False
     cluster: Operated | None = None
@@ -360,17 +345,7 @@ async def read_body(request: Request, kind: Any) -> Any:
     """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
     if media_type(request) != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
-    data = bytearray()
-    try:
-        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > limits.REST_BODY_MAX_BYTES:
-                    raise HTTPException(413, f"the body has more than {limits.REST_BODY_MAX_BYTES:,} bytes")
-    except TimeoutError as error:
-        raise InvalidArgumentError(f"the body did not come within {limits.REST_BODY_TIMEOUT_S:.0f} s") from error
-    except ClientDisconnect as error:
-        raise InvalidArgumentError("the client left before its body was here") from error
+    data = await whole_body(request)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:

@@ -12,7 +12,7 @@ import io
 import re
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -80,7 +80,7 @@ async def taken(request: Request, places: Places, *, grows: bool = False) -> Asy
     async with AsyncExitStack() as held:
         if not is_little:
             await held.enter_async_context(_place(request, places))
-        data = await _body(request)
+        data = await whole_body(request, limits.INGEST_BODY_MAX_BYTES)
         if is_little and (coding != "identity" or grows):
             await held.enter_async_context(_place(request, places))
         body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
@@ -103,29 +103,23 @@ def _query(request: Request) -> dict[str, str]:
     return query
 
 
-@asynccontextmanager
-async def _place(request: Request, places: Places) -> AsyncIterator[None]:
-    place = places.of(request.client.host if request.client is not None else "")
-    async with AsyncExitStack() as held:
-        try:
-            async with asyncio.timeout(limits.INGEST_PLACE_S):
-                await held.enter_async_context(place)
-        except TimeoutError:
-            text = "as much data as may be is on its way: send this again soon"
-            raise HTTPException(503, text, {"Retry-After": "1"}) from None
-        yield
+def _place(request: Request, places: Places) -> AbstractAsyncContextManager[None]:
+    return places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_PLACE_S)
 
 
-async def _body(request: Request) -> bytearray:
-    """What comes of it has more time for the rest; what stands still has its place for a short while alone."""
-    data, start_s = bytearray(), asyncio.get_running_loop().time()
+async def whole_body(request: Request, most_bytes: int = limits.REST_BODY_MAX_BYTES) -> bytearray:
+    """Of any request. What comes of it has more time for the rest; what stands still has its place for a short while
+    alone. HTTPException: it is too large. InvalidArgumentError: it doesn't come."""
+    data, start_s, allowed_s = bytearray(), asyncio.get_running_loop().time(), limits.REST_BODY_TIMEOUT_S
     try:
-        async with asyncio.timeout(limits.REST_BODY_TIMEOUT_S) as limit:
+        async with asyncio.timeout(allowed_s) as limit:
             async for chunk in request.stream():
                 data += chunk
-                limit.reschedule(start_s + limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S)
+                if len(data) > most_bytes:
+                    raise HTTPException(413, f"the body has more than {most_bytes:,} bytes")
+                allowed_s = limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S
+                limit.reschedule(start_s + allowed_s)
     except TimeoutError as error:
-        allowed_s = limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S
         raise InvalidArgumentError(
             f"only {len(data):,} bytes of the body came within {allowed_s:.0f} s: send less at a time"
         ) from error

@@ -27,6 +27,7 @@ from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import (
+    EVERYBODY,
     JSON,
     Api,
     Call,
@@ -43,14 +44,6 @@ from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNE
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
-_THINGS = {
-    "scopeName": "scope",
-    "streamName": "stream",
-    "readerGroupName": "reader group",
-    "bookmarkName": "bookmark",
-    "sliceName": "slice",
-    "id": "component",
-}
 _ANYWHERE = {
     400: "The request can't be right as it stands; the message names what is wrong.",
     401: "Credentials are missing or not valid.",
@@ -112,8 +105,8 @@ def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[st
 
 def _codes(endpoint: Endpoint) -> dict[int, str]:
     own = dict(endpoint.codes or {})
-    if parts := _PART.findall(endpoint.path):
-        own[404] = f"There is no such {_THINGS[parts[-1]]}."
+    if _PART.search(endpoint.path):
+        own[404] = "There is nothing of that name: the message says what."
     codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
     if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
         del codes[400]
@@ -169,7 +162,10 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
     async def answer(request: Request) -> Response:
         try:
             needed = endpoint.needs(Call(request, api))
-            caller = await api.access.authorized(request, needed.resource, needed.permission)
+            caller, header = EVERYBODY, request.headers.get("authorization")
+            if api.gate is not None:
+                peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
+                caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
             body = await read_body(request, endpoint.body) if endpoint.body is not None else None
             return await endpoint.handler(Call(request, api, body, caller))
         except HTTPException:

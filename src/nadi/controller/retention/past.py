@@ -30,7 +30,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together
-from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentNotFoundError
+from nadi.errors import EpochGoneError, InvalidStreamCutError
 from nadi.limits import TIME_INDEX_MS
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder
@@ -82,67 +82,28 @@ class Past:
     def kept_bytes(self) -> int:
         return self.bytes_after({})
 
-
-async def look(flow: Workflows, name: StreamName) -> Past:
-    """The stream as it is now; StreamNotFoundError if there is none."""
-    head = (await flow.metadata.stream(name)).value.head
-    history = await flow.metadata.history(name)
-    ends, grow = await ask(flow.clock, history, lambda known: _ends(known, head))
-
-    async def measure(segment: int) -> None:
-        try:
-            ends[segment] = await flow.segments.length(name.segment(segment))
-        except SegmentNotFoundError:  # truncated away meanwhile, or the stream is being deleted
-            ends[segment] = 0
-
-    await together(measure(segment) for segment in grow)
-    past = Past(history, head, ends)
-    await ask(flow.clock, history, lambda _: past.sums)
-    return past
-
-
-def _ends(history: History, head: Cut) -> tuple[dict[int, int], list[int]]:
-    """Of the segments that the head has not passed, the lengths that are on record, and those without one."""
-    ends: dict[int, int] = {}
-    grow: list[int] = []
-    oldest = min(map(segment_epoch, head)) if head else 0
-    newest = max(map(segment_epoch, head)) if head else -1
-    is_passed = history.passed(head)
-    for segment in history.segments:
-        epoch = segment_epoch(segment)  # most are told by it alone
-        if epoch > newest or (epoch >= oldest and not is_passed(segment)):
-            size = history.sizes.get(segment)
-            if size is None:
-                grow.append(segment)
-            else:
-                ends[segment] = size
-    return ends, grow
-
-
-@dataclass(frozen=True)
-class Cuts:
-    past: Past
+    # --- stream cuts -----------------------------------------------------------------------------
 
     @property
-    def head(self) -> Cut:
+    def start(self) -> Cut:
         """Where the stream begins, settled."""
-        return self.settled(self.past.head or self.past.history.head_of_time())
+        return self.settled(self.head or self.history.head_of_time())
 
     def is_of_stream(self, cut: Cut) -> bool:
         """Whether a reader of the stream could stand there; False too if epochs it needs are forgotten."""
         try:
-            return self.past.history.is_valid_cut(cut)
+            return self.history.is_valid_cut(cut)
         except EpochGoneError:
             return False
 
     def is_forgotten(self, cut: Cut) -> bool:
         """Whether the cut stands in epochs that are forgotten: under some keys, at least, before the head."""
-        history = self.past.history
+        history = self.history
         return not any(map(history.is_unknown, cut)) and any(map(history.is_forgotten, cut))
 
     def is_gone(self, cut: Cut) -> bool:
         """Whether such a cut has nothing of what is left before it, under any key."""
-        head, history = self.head, self.past.history
+        head, history = self.start, self.history
         is_passed = history.passed(head)
         known = (segment for segment in cut if not history.is_forgotten(segment))
         return all(is_passed(segment) or cut[segment] <= head.get(segment, -1) for segment in known)
@@ -155,7 +116,7 @@ class Cuts:
     def standing(self, cut: Cut) -> tuple[Frontier, dict[int, int]]:
         """The segments that the settled cut stands in, and how far it has read them. InvalidStreamCutError if it isn't
         legal."""
-        history = self.past.history
+        history = self.history
         segments = [history.segments[segment].as_range for segment in cut]
         frontier = Frontier(segments, [segment for segment, offset in cut.items() if offset < 0])
         offsets = {segment: max(cut[segment], 0) for segment in frontier.active}
@@ -165,12 +126,12 @@ class Cuts:
     def pass_finished(self, frontier: Frontier, offsets: dict[int, int]) -> list[int]:
         """Lead a frontier over segments that are sealed (so their lengths are known) and read to their ends; the
         segments that it begins thereby."""
-        sizes, look, begun = self.past.history.sizes, list(frontier.active), list[int]()
+        sizes, look, begun = self.history.sizes, list(frontier.active), list[int]()
         while look:
             segment = look.pop()
             if offsets[segment] < sizes.get(segment, offsets[segment] + 1):
                 continue
-            following = [new.as_range for new, _ in self.past.history.successors(segment)]
+            following = [new.as_range for new, _ in self.history.successors(segment)]
             if following:  # else the stream was sealed with it
                 del offsets[segment]
                 for piece in frontier.complete(segment, following):
@@ -199,8 +160,38 @@ class Cuts:
         return cutorder.compare(_cut(one), _cut(other), self._ranges(one, other))
 
     def _ranges(self, one: Cut, other: Cut) -> cutorder.KeyRanges:
-        segments = self.past.history.segments
+        segments = self.history.segments
         return {i: (segments[i].low, segments[i].high) for cut in (one, other) for i in cut}
+
+
+async def look(flow: Workflows, name: StreamName) -> Past:
+    """The stream as it is now; StreamNotFoundError if there is none."""
+    head = (await flow.metadata.stream(name)).value.head
+    history = await flow.metadata.history(name)
+    ends, grow = await ask(flow.clock, history, lambda known: _ends(known, head))
+    lengths = await together(flow.segments.length_if_there(name.segment(segment)) for segment in grow)
+    ends |= zip(grow, lengths, strict=True)
+    past = Past(history, head, ends)
+    await ask(flow.clock, history, lambda _: past.sums)
+    return past
+
+
+def _ends(history: History, head: Cut) -> tuple[dict[int, int], list[int]]:
+    """Of the segments that the head has not passed, the lengths that are on record, and those without one."""
+    ends: dict[int, int] = {}
+    grow: list[int] = []
+    oldest = min(map(segment_epoch, head)) if head else 0
+    newest = max(map(segment_epoch, head)) if head else -1
+    is_passed = history.passed(head)
+    for segment in history.segments:
+        epoch = segment_epoch(segment)  # most are told by it alone
+        if epoch > newest or (epoch >= oldest and not is_passed(segment)):
+            size = history.sizes.get(segment)
+            if size is None:
+                grow.append(segment)
+            else:
+                ends[segment] = size
+    return ends, grow
 
 
 def _cut(cut: Cut) -> StreamCut:
@@ -231,31 +222,25 @@ class Search:
     leaves enough, as far as known; the head is taken instead if it doesn't.
     """
 
-    cuts: Cuts
+    past: Past
     cut_at: CutAt
     locate: Locate
     since_ms: int
     now_ms: int
 
-    async def newest_with(self, least_bytes: int) -> Sized:
+    async def find(self, limit: int, *, at_most: bool) -> Sized:
         """The newest cut with at least so many bytes after it: less than one event's more, unless it stands at the
-        head or an event is larger than what can be told apart in so many questions."""
-        return await self._find(least_bytes, at_most=False)
-
-    async def oldest_with(self, most_bytes: int) -> Sized:
-        """The oldest cut with at most so many bytes after it."""
-        return await self._find(most_bytes, at_most=True)
-
-    async def _find(self, limit: int, *, at_most: bool) -> Sized:
-        past, head = self.cuts.past, self.cuts.head
+        head or an event is larger than what can be told apart in so many questions. at_most: the oldest cut with no
+        more than that."""
+        past, head = self.past, self.past.start
         after = past.bytes_after(head)
         if after <= limit:
             return Sized(head, self.since_ms)
-        low_ms, low = self.since_ms, self.cuts.settled(await self.cut_at(self.since_ms))
+        low_ms, low = self.since_ms, self.past.settled(await self.cut_at(self.since_ms))
         low_after = past.bytes_after(low)
         if low_after < limit:  # the clock has gone back, or less is to be kept than before
             low_ms, low, low_after = 0, head, after
-        high_ms, high = self.now_ms, self.cuts.settled(await self.cut_at(self.now_ms))
+        high_ms, high = self.now_ms, self.past.settled(await self.cut_at(self.now_ms))
         high_after = past.bytes_after(high)
         if high_after >= limit:  # a moment ago, or by a clock that was fast
             return Sized(await self._between(high, None, high_after - limit, at_most=at_most), self.now_ms)
@@ -264,7 +249,7 @@ class Search:
                 break
             part = 0.5 if tried % 2 or low_ms == 0 else (low_after - limit) / (low_after - high_after)
             middle_ms = low_ms + max(1, min(high_ms - low_ms - 1, int((high_ms - low_ms) * part)))
-            middle = self.cuts.settled(await self.cut_at(middle_ms))
+            middle = self.past.settled(await self.cut_at(middle_ms))
             middle_after = past.bytes_after(middle)
             if middle_after >= limit:
                 low_ms, low, low_after = middle_ms, middle, middle_after
@@ -274,8 +259,8 @@ class Search:
 
     async def _between(self, low: Cut, high: Cut | None, surplus: int, *, at_most: bool) -> Cut:
         """Read on from one cut towards another, or the tail, until as many bytes are passed as are too many."""
-        past = self.cuts.past
-        frontier, offsets = self.cuts.standing(low)
+        past = self.past
+        frontier, offsets = self.past.standing(low)
         is_passed = past.history.passed(high) if high is not None else lambda _: True
         look = sorted(offsets)
         while look and surplus > 0:
@@ -292,8 +277,8 @@ class Search:
                 offsets[segment] = await self._boundary(segment, offsets[segment], surplus, at_most=at_most)
                 break
             offsets[segment], surplus = end, surplus - left
-            look += self.cuts.pass_finished(frontier, offsets)
-        return self.cuts.settled(frontier.positions(offsets))
+            look += self.past.pass_finished(frontier, offsets)
+        return self.past.settled(frontier.positions(offsets))
 
     async def _boundary(self, segment: int, start: int, count: int, *, at_most: bool) -> int:
         """The first boundary `count` bytes after `start` or later; or the last one that is no later."""

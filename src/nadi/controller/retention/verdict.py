@@ -31,7 +31,7 @@ from cachetools import LRUCache
 from nadi import limits
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.event_time import cut_at
-from nadi.controller.retention.past import Cuts, Past, Search, look
+from nadi.controller.retention.past import Past, Search, look
 from nadi.controller.state.history import Cut, History, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType, Stream, StreamState
@@ -105,16 +105,16 @@ def check_policy(config: Config) -> None:
         )
 
 
-def _allowed(policy: Policy, cuts: Cuts, bounds: Bounds, published: Collection[Cut]) -> Cut:
+def _allowed(policy: Policy, past: Past, bounds: Bounds, published: Collection[Cut]) -> Cut:
     """The cut that the policy and its subscribers allow; those who never published one don't count."""
     if not published:
         return bounds.least
-    consumed = reduce(cuts.earliest, published)
+    consumed = reduce(past.earliest, published)
     if policy.kind is RetentionType.TIME:
-        return cuts.earliest(bounds.least, consumed if bounds.most is None else cuts.latest(consumed, bounds.most))
-    needed = cuts.past.bytes_after(consumed)
+        return past.earliest(bounds.least, consumed if bounds.most is None else past.latest(consumed, bounds.most))
+    needed = past.bytes_after(consumed)
     if needed < policy.least:
-        return cuts.earliest(bounds.least, consumed)
+        return past.earliest(bounds.least, consumed)
     if policy.most is None or bounds.most is None or needed < policy.most:
         return consumed
     return bounds.most
@@ -219,17 +219,17 @@ class Names:
         return Named(cast("NameKind", kind), name, stored.stream, ends[0], ends[1] if len(ends) > 1 else None)
 
 
-def protected(cuts: Cuts, named: Named) -> Cut | None:
+def protected(past: Past, named: Named) -> Cut | None:
     """From where on the name keeps the stream's data; None if it names none that is left."""
-    head, end = cuts.head, named.end
-    if not all(cuts.is_of_stream(cut) or cuts.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
+    head, end = past.start, named.end
+    if not all(past.is_of_stream(cut) or past.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
         return None
-    start = None if cuts.is_forgotten(named.start) else cuts.settled(named.start)
-    if start is not None and cuts.is_at_or_after(start, head):
+    start = None if past.is_forgotten(named.start) else past.settled(named.start)
+    if start is not None and past.is_at_or_after(start, head):
         return named.start  # as it was given, so that the segments it names stay
-    if end is None or (cuts.is_gone(end) if cuts.is_forgotten(end) else cuts.is_at_or_after(head, cuts.settled(end))):
+    if end is None or (past.is_gone(end) if past.is_forgotten(end) else past.is_at_or_after(head, past.settled(end))):
         return None
-    return head if start is None else cuts.latest(start, head)
+    return head if start is None else past.latest(start, head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,13 +287,12 @@ class Judge:
         past = await look(self.flow, name)
         if policy is None or stream.state is not StreamState.ACTIVE:
             return Verdict(stream, past)
-        cuts = Cuts(past)
         published = {
             key: record.value.cut
             async for key, record in self.flow.metadata.subscribers(name).scan()
             if record.value.cut
         }
-        bounds = await self._bounds(name, stream, policy, cuts, with_most=bool(published))
+        bounds = await self._bounds(name, stream, policy, past, with_most=bool(published))
         if policy.over_bookmarks:
             named = ()
         deciding = partial(decide, past=past, policy=policy, bounds=bounds, published=published, named=named)
@@ -321,32 +320,31 @@ class Judge:
 
     async def _oldest_ms(self, name: StreamName, verdict: Verdict) -> int:
         """The first moment whose cut has something of what is kept before it: nothing can be older than that."""
-        cuts = Cuts(verdict.past)
-        head = cuts.head
+        past = verdict.past
+        head = past.start
         low_ms, high_ms = verdict.stream.created_ms, max(verdict.stream.created_ms, self.flow.clock.now_ms()) + 1
         while high_ms - low_ms > limits.TIME_INDEX_MS:
             middle_ms = (low_ms + high_ms) // 2
-            if cuts.is_same(cuts.settled(await cut_at(self.flow, name, middle_ms)), head):
+            if past.is_same(past.settled(await cut_at(self.flow, name, middle_ms)), head):
                 low_ms = middle_ms
             else:
                 high_ms = middle_ms
         return low_ms
 
-    async def _bounds(self, name: StreamName, stream: Stream, policy: Policy, cuts: Cuts, *, with_most: bool) -> Bounds:
+    async def _bounds(self, name: StreamName, stream: Stream, policy: Policy, past: Past, *, with_most: bool) -> Bounds:
         most = policy.most if with_most else None
         if policy.kind is RetentionType.SIZE:
-            return await self._of_size(name, stream, policy.least, most, cuts)
+            return await self._of_size(name, stream, policy.least, most, past)
 
         async def younger(age_ms: int) -> Cut:
             moment, clock = self.ages.moment(age_ms), ARRIVAL
             if policy.by_event_time:
                 moment, clock = moment * 1000 or limits.EVENT_TIME_MIN, clock_of(stream.config.event_time)
-            return cuts.settled(await cut_at(self.flow, name, moment, clock))
+            return past.settled(await cut_at(self.flow, name, moment, clock))
 
         return Bounds(await younger(policy.least), None if most is None else await younger(most))
 
-    async def _of_size(self, name: StreamName, stream: Stream, least: int, most: int | None, cuts: Cuts) -> Bounds:
-        past = cuts.past
+    async def _of_size(self, name: StreamName, stream: Stream, least: int, most: int | None, past: Past) -> Bounds:
         same = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
         known = self._sized.get(name.key)
         if known is not None and known.same == same:
@@ -359,9 +357,9 @@ class Judge:
                 return max(offset, damage.end_offset)
 
         since_ms = known.since_ms if known is not None else stream.created_ms
-        search = Search(cuts, partial(cut_at, self.flow, name), locate, since_ms, self.flow.clock.now_ms())
-        newest = await search.newest_with(least)
-        oldest = (await search.oldest_with(most)).cut if most is not None else None
+        search = Search(past, partial(cut_at, self.flow, name), locate, since_ms, self.flow.clock.now_ms())
+        newest = await search.find(least, at_most=False)
+        oldest = (await search.find(most, at_most=True)).cut if most is not None else None
         if oldest is not None and past.bytes_after(oldest) < least:
             oldest = newest.cut  # no boundary lies between the two
         bounds = Bounds(newest.cut, oldest)
@@ -379,22 +377,22 @@ def decide(
 ) -> tuple[Cut | None, tuple[Holder, ...]]:
     """Where the stream may be truncated, None if at its head, and who holds it back. history: that of `past`.
     published: the cuts of its subscribers, by their names."""
-    cuts = Cuts(past.over(history))
-    head = cuts.head
-    known = {name: cut if cuts.is_of_stream(cut) else head for name, cut in published.items()}
-    cut = _allowed(policy, cuts, bounds, known.values())
+    past = past.over(history)
+    head = past.start
+    known = {name: cut if past.is_of_stream(cut) else head for name, cut in published.items()}
+    cut = _allowed(policy, past, bounds, known.values())
     needs: list[tuple[HolderKind, str, Cut]] = [("subscriber", name, place) for name, place in known.items()]
     for one in named:
-        place = protected(cuts, one)
+        place = protected(past, one)
         if place is not None:
-            cut = cuts.earliest(cut, place)
+            cut = past.earliest(cut, place)
             needs.append((one.kind, one.name, place))
     holders = [
-        Holder(kind, name, place, cuts.past.bytes_after(place))
+        Holder(kind, name, place, past.bytes_after(place))
         for kind, name, place in needs
-        if not cuts.is_at_or_after(cuts.settled(place), bounds.least)
+        if not past.is_at_or_after(past.settled(place), bounds.least)
     ]
     holders.sort(key=lambda holder: (-holder.bytes_after, holder.kind, holder.name))
-    if not cuts.is_at_or_after(cuts.settled(cut), head):
-        cut = cuts.latest(cuts.settled(cut), head)
-    return None if cuts.is_same(cuts.settled(cut), head) else cut, tuple(holders)
+    if not past.is_at_or_after(past.settled(cut), head):
+        cut = past.latest(past.settled(cut), head)
+    return None if past.is_same(past.settled(cut), head) else cut, tuple(holders)

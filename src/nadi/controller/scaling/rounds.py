@@ -36,36 +36,35 @@ from nadi.throttled_log import Complaints
 _TRIES = 5  # after one that got no answer
 
 
-class ScalingLog:
-    """Of the latest decisions about streams. An entry is written before what it says is begun: so one may tell of a
-    change that never came, which `is_done` finds out, and no change is without its entry."""
+async def log_decisions(metadata: Metadata, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
+    """Add entries to the stream's scaling log, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get
+    their numbers here.
 
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
+    An entry is written before what it says is begun: so one may tell of a change that never came, which `is_done` finds
+    out, and no change is without its entry.
+    """
+    table = metadata.scalings(name)
+    for _ in range(_TRIES):
+        ring = {_slot(held.value): held async for _, held in table.scan()}
+        first = 1 + max((held.value.number for held in ring.values()), default=0)
+        numbered = [replace(entry, number=first + i) for i, entry in enumerate(entries)][-SCALING_LOG_ENTRIES:]
+        versions = [ring[slot].version if (slot := _slot(entry)) in ring else ABSENT for entry in numbered]
+        changes = [(f"{_slot(entry)}", entry, version) for entry, version in zip(numbered, versions, strict=True)]
+        with suppress(ConditionFailedError):
+            await table.put_all(changes, cached=False)
+            return
+    raise ContentionError(f"the scaling log of {name}", _TRIES)
 
-    async def add(self, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
-        """Add entries, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get their numbers here."""
-        table = self._metadata.scalings(name)
-        for _ in range(_TRIES):
-            ring = {_slot(held.value): held async for _, held in table.scan()}
-            first = 1 + max((held.value.number for held in ring.values()), default=0)
-            numbered = [replace(entry, number=first + i) for i, entry in enumerate(entries)][-SCALING_LOG_ENTRIES:]
-            versions = [ring[slot].version if (slot := _slot(entry)) in ring else ABSENT for entry in numbered]
-            changes = [(f"{_slot(entry)}", entry, version) for entry, version in zip(numbered, versions, strict=True)]
-            with suppress(ConditionFailedError):
-                await table.put_all(changes, cached=False)
-                return
-        raise ContentionError(f"the scaling log of {name}", _TRIES)
 
-    async def entries(self, name: StreamName) -> list[ScalingEntry]:
-        """The stream's entries, oldest first. One that was written again, after a try without answer, is there
-        once."""
-        found = [record.value async for _, record in self._metadata.scalings(name).scan()]
-        told = {
-            (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry
-            for entry in sorted(found, key=attrgetter("number"))
-        }
-        return sorted(told.values(), key=attrgetter("number"))
+async def logged_decisions(metadata: Metadata, name: StreamName) -> list[ScalingEntry]:
+    """The entries of the stream's scaling log, oldest first. One that was written again, after a try without answer, is
+    there once."""
+    found = [record.value async for _, record in metadata.scalings(name).scan()]
+    told = {
+        (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry
+        for entry in sorted(found, key=attrgetter("number"))
+    }
+    return sorted(told.values(), key=attrgetter("number"))
 
 
 def is_done(entry: ScalingEntry, history: History) -> bool:
@@ -96,7 +95,7 @@ class Counts:
 
 class ScalingRounds:
     def __init__(self, flow: Workflows, profile: Profile) -> None:
-        self.profile, self.counts, self.log = profile, Counts(), ScalingLog(flow.metadata)
+        self.profile, self.counts = profile, Counts()
         self._flow = flow
         self._judges: dict[str, Judge] = {}
         self._watched: set[str] = set()  # streams with more segments than their least
@@ -185,7 +184,7 @@ class ScalingRounds:
             entries = [self._entry(step, -1) for step in found if step.segments[0] not in judge.told]
             if work is not None:
                 entries += [self._entry(step, work.change.epoch) for step in changes]
-            await self.log.add(name, entries)
+            await log_decisions(self._flow.metadata, name, entries)
             self._tell(name, judge, found)
             return work
 

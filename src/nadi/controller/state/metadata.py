@@ -5,14 +5,14 @@
     _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes,
                                             base -> EpochBase once older epochs are forgotten; made by
                                             the first scale: before it, `Stream` says it all
-    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Tagged; made by the first one
+    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Listed; made by the first one
     _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
     _system/_tables/subscribers/<scope>/<stream>
                                             scope/reader group -> Subscriber; made by the first one, dropped
                                             with the stream
     _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
-    _system/_tables/timed                   scope/stream -> TimedStream, those with marks; made by the first one
-    _system/_tables/limited                 scope/stream -> LimitedStream, those with a retention policy; made by the
+    _system/_tables/timed                   scope/stream -> Listed, those with marks; made by the first one
+    _system/_tables/limited                 scope/stream -> Listed, those with a retention policy; made by the
                                             first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
@@ -131,8 +131,8 @@ class Metadata:
         self.work: RecordTable[records.AnyWork] = self._table("work", records.AnyWork)
         self.transactions: RecordTable[records.Transaction] = self._table("transactions", records.Transaction)
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
-        self.timed: RecordTable[records.TimedStream] = self._made_late("timed", records.TimedStream)
-        self.limited: RecordTable[records.LimitedStream] = self._made_late("limited", records.LimitedStream)
+        self.timed: RecordTable[records.Listed] = self._made_late("timed", records.Listed)
+        self.limited: RecordTable[records.Listed] = self._made_late("limited", records.Listed)
         self._histories: LRUCache[str, History] = LRUCache(CONTROLLER_HISTORY_SEGMENTS, _weight)
 
     def _table(self, name: str, kind: Any) -> RecordTable[Any]:
@@ -147,8 +147,8 @@ class Metadata:
     def epochs(self, name: StreamName) -> RecordTable[records.HistoryRecord]:
         return self._table(f"stream/{name}", records.HistoryRecord)
 
-    def tags(self, scope: str) -> RecordTable[records.Tagged]:
-        return self._made_late(f"tags/{scope}", records.Tagged)
+    def tags(self, scope: str) -> RecordTable[records.Listed]:
+        return self._made_late(f"tags/{scope}", records.Listed)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
         """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
@@ -218,7 +218,7 @@ class Metadata:
         """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
         the stream off, and then looks again."""
         if config.retention_type is not records.RetentionType.NONE:
-            await self.limited.put(name.key, records.LimitedStream(), ANY_VERSION)
+            await self.limited.put(name.key, records.Listed(), ANY_VERSION)
 
     async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.Stream]]:
         """All streams but internal ones, so many in a turn of the loop."""

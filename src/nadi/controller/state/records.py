@@ -201,8 +201,8 @@ class Subscriber(Record, frozen=True):
     published_ms: int = 0
 
 
-class Tagged(Record, frozen=True):
-    """Marks that a stream has a tag; both are in the key."""
+class Listed(Record, frozen=True):
+    """Marks that the key's stream is listed: under a tag, or for rounds of retention or watermarks."""
 
 
 Step = tuple[int, dict[int, int]]  # a time and a position, which has an offset per segment
@@ -218,14 +218,6 @@ class WriterMark(Record, frozen=True):
     position: dict[int, int]
     alive: bool = True
     steps: tuple[Step, ...] = ()
-
-
-class TimedStream(Record, frozen=True):
-    """Marks that a stream's writers have noted times; the stream is in the key."""
-
-
-class LimitedStream(Record, frozen=True):
-    """Marks that a stream has a retention policy; the stream is in the key."""
 
 
 class ScalingEntry(Record, frozen=True):

@@ -178,6 +178,13 @@ class Segments:
             raise SegmentNotFoundError(name)
         return reply.write_offset
 
+    async def length_if_there(self, name: str) -> int:
+        """As `length`; 0 if the segment is gone."""
+        try:
+            return await self.length(name)
+        except SegmentNotFoundError:
+            return 0
+
     async def locate_moment(self, name: str, at: int, clock: int = ARRIVAL) -> tuple[int, bool]:
         """The segment's offset at that time of a clock, and whether it was sealed before it."""
         reply = await self.ask(wire.LocateMoment(self.request_id(), name, at, clock, ""), wire.MomentLocated)
@@ -220,11 +227,11 @@ class Segments:
         return [offset for _, offset in reply.merged] if isinstance(reply, wire.SegmentsBatchMerged) else []
 
 
-async def together(calls: Iterable[Awaitable[object]]) -> None:
-    """Await all at once; the first error cancels the others and is raised as it is."""
+async def together(calls: Iterable[Awaitable[A]]) -> list[A]:
+    """Await all at once, and return their results; the first error cancels the others and is raised as it is."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()

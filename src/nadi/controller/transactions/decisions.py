@@ -233,24 +233,12 @@ class Transactions:
 
         return await self._decide(name, txn_id, extend)
 
-    def _take_commit_numbers(self, count: int) -> int:
-        """The first of so many, by which what is committed is ordered."""
-        first = self._commit_number + 1
-        self._commit_number += count
-        return first
-
     async def commit(self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None) -> None:
-        """Decide to commit; durable when this returns, merged soon after."""
+        """Decide to commit; durable when this returns, merged soon after. TransactionFailedError if it has ended
+        otherwise."""
         await self._check(name, writer_id)
-        number = self._take_commit_numbers(1)
-
-        def decide(held: Transaction) -> Transaction:
-            is_open = held.state is TxnState.OPEN
-            return _committing(held, writer_id, commit_time, number) if is_open else held
-
-        state = await self._decide(name, txn_id, decide)
-        if state in (TxnState.ABORTING, TxnState.ABORTED):
-            raise errors.TransactionFailedError(f"transaction {txn_text(txn_id)} was aborted or has timed out")
+        texts = [txn_text(txn_id)]
+        await self._flow.tasks.to_its_end(self._commit_all(name, texts, writer_id, commit_time, is_group=False))
 
     async def abort(self, name: StreamName, txn_id: int) -> None:
         await self._check(name)
@@ -283,35 +271,44 @@ class Transactions:
             )
         await self._check(name, writer_id)
         texts = list(dict.fromkeys(map(txn_text, txn_ids)))
-        await self._flow.tasks.to_its_end(self._commit_together(name, texts, writer_id, commit_time))
+        await self._flow.tasks.to_its_end(self._commit_all(name, texts, writer_id, commit_time, is_group=True))
 
-    async def _commit_together(
-        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None
+    async def _commit_all(
+        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None, *, is_group: bool
     ) -> None:
-        tries = Tries(f"{len(texts)} transactions of {name}")
+        clock = self._flow.clock
+        tries = Tries(f"{len(texts)} transactions of {name}", sleep=clock.sleep, chance=clock.chance)
         while True:
             states = {text: await self.state(name, int(text, 16)) for text in texts}
             lost = [text for text, state in states.items() if state in (TxnState.ABORTING, TxnState.ABORTED)]
             if lost:
                 raise errors.TransactionFailedError(f"transaction {lost[0]} was aborted or has timed out")
             still_open = [text for text, state in states.items() if state is TxnState.OPEN]
-            if await self._decide_together(name, still_open, writer_id, commit_time):
+            if await self._decide_all(name, still_open, writer_id, commit_time, is_group=is_group):
                 return
             await self._refresh(name, still_open)
             await tries.lost()
 
-    async def _decide_together(
-        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None
+    async def _decide_all(
+        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None, *, is_group: bool
     ) -> bool:
         """False if one of them was changed meanwhile, and so none is now."""
-        first, held = self._take_commit_numbers(len(texts)), self.leases.of(name)
+        first, held = self._commit_number + 1, self.leases.of(name)
+        self._commit_number += len(texts)  # what is committed is ordered by these
         if any(text not in held for text in texts):
             return False
         changes = []
         for number, text in enumerate(texts, first):
             record = held[text].record
-            wanted = _committing(record.value, writer_id, commit_time, number, group=first)
-            changes.append((f"{name.key}/{text}", wanted, record.version))
+            committing = replace(
+                record.value,
+                state=TxnState.COMMITTING,
+                writer_id=writer_id,
+                commit_time=commit_time,
+                commit_number=number,
+                group=first if is_group else 0,
+            )
+            changes.append((f"{name.key}/{text}", committing, record.version))
         try:
             stored = await self.table.put_all(changes) if changes else []
         except errors.ConditionFailedError:
@@ -475,19 +472,6 @@ def _aborting(held: Transaction) -> Transaction:
     return replace(held, state=TxnState.ABORTING) if held.state is TxnState.OPEN else held
 
 
-def _committing(
-    held: Transaction, writer_id: str, commit_time: int | None, number: int, *, group: int = 0
-) -> Transaction:
-    return replace(
-        held,
-        state=TxnState.COMMITTING,
-        writer_id=writer_id,
-        commit_time=commit_time,
-        commit_number=number,
-        group=group,
-    )
-
-
 async def _next_block(held: Number | None) -> Number:
     return Number((held.value if held is not None else 1) + TXN_ID_BLOCK)
 
@@ -514,15 +498,13 @@ async def merge(
     flow: Workflows, name: StreamName, targets: Sequence[EpochSegment], epoch: int, batch: list[str]
 ) -> dict[str, dict[int, int]]:
     """Merge the batch into the targets; return for each transaction where it ends in each target."""
-    positions: dict[str, dict[int, int]] = {text: {} for text in batch}
-
-    async def merge_into(target: EpochSegment) -> None:
-        ends = await flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch))
-        for text, end in zip(batch, ends, strict=True):
-            positions[text][target.id] = end
-
-    await together(merge_into(target) for target in targets)
-    return positions
+    ends = await together(
+        flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch)) for target in targets
+    )
+    return {
+        text: {target.id: end for target, end in zip(targets, its, strict=True)}
+        for text, *its in zip(batch, *ends, strict=True)
+    }
 
 
 def _sources(name: StreamName, target: EpochSegment, epoch: int, batch: list[str]) -> list[str]:

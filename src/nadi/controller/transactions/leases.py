@@ -106,7 +106,7 @@ def _life_left_ms(stored: Transaction) -> int:
     return min(max(stored.max_ms - pinged_ms, lease_ms), limits.TXN_MAX_EXECUTION_MS)
 
 
-_OLDEST, _NEWEST, _OPENED = "completed", "completed/newest", "completed/opened"  # table numbers, and a time
+_NEWEST, _OPENED = "completed/newest", "completed/opened"  # the number of a table, and when it was made
 
 
 class Finished:
@@ -167,13 +167,13 @@ class Finished:
 
     async def _load(self) -> int:
         if self._newest is None:
-            numbers = await self._metadata.numbers.get_all([_OLDEST, _NEWEST, _OPENED])
-            oldest, newest, opened = (found.value.value if found is not None else None for found in numbers)
+            numbers = await self._metadata.numbers.get_all([_NEWEST, _OPENED])
+            newest, opened = (found.value.value if found is not None else None for found in numbers)
             age_ms = limits.TXN_COMPLETED_KEEP_MS  # where there is none, a new one is due
             if opened is not None:
                 age_ms = min(max(self._clock.now_ms() - opened, 0), limits.TXN_COMPLETED_KEEP_MS)
             self._opened_ms = self._clock.monotonic_ms() - age_ms
-            self._newest = newest if newest is not None else oldest or 0
+            self._newest = newest or 0
         return self._newest
 
     async def _open(self) -> int:
@@ -183,16 +183,12 @@ class Finished:
             now = self._clock.monotonic_ms()
             if now - self._opened_ms < limits.TXN_COMPLETED_KEEP_MS:
                 return newest
-            numbers, opened = self._metadata.numbers, newest + 1
+            opened = newest + 1
             await self._metadata.completed(opened).create()
-            await numbers.put_all(
+            if (last := opened - limits.TXN_COMPLETED_TABLES) > 0:  # first, so that a crash doesn't leave it
+                await self._metadata.completed(last).drop()
+            await self._metadata.numbers.put_all(
                 [(_NEWEST, Number(opened), ANY_VERSION), (_OPENED, Number(self._clock.now_ms()), ANY_VERSION)]
             )
             self._newest, self._opened_ms = opened, now
-            oldest = await numbers.get(_OLDEST, fresh=True)
-            first, kept = oldest.value.value if oldest is not None else opened, opened - limits.TXN_COMPLETED_TABLES + 1
-            for number in range(first, kept):
-                await self._metadata.completed(number).drop()
-            if oldest is None or first < kept:
-                await numbers.put(_OLDEST, Number(max(first, kept)), ANY_VERSION)
             return opened
