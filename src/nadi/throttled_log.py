@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from cachetools import LRUCache
@@ -70,3 +71,13 @@ class Complaints:
 
     def settled(self, thing: str) -> None:
         self._told.pop(thing, None)
+
+    @contextmanager
+    def about(self, thing: str, kind: type[Exception] = Exception) -> Iterator[None]:
+        """Log an error of that kind, which ends the block alone. Without one, nothing is wrong with the thing."""
+        try:
+            yield
+        except kind as error:
+            self.tell(thing, error)
+        else:
+            self.settled(thing)

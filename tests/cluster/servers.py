@@ -16,7 +16,7 @@ from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
 from nadi.cluster.proxy.active import Addresses, ClusterKey
-from nadi.cluster.proxy.directory import Address, Directory, Presence
+from nadi.cluster.proxy.directory import Address, Directory
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
@@ -49,7 +49,7 @@ class Guards:
 
 def directory(find: Callable[[str], Address | None], controllers: Callable[[], Sequence[Address]] = list) -> Directory:
     """Whose servers are all there."""
-    return Directory(find, controllers, Presence(lambda: (HOST, 0), lambda *_: False, REAL), REAL)
+    return Directory(find, controllers, lambda: (HOST, 0), lambda *_: False, REAL)
 
 
 class ServerOfCluster:

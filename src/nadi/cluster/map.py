@@ -51,12 +51,8 @@ class RecordWatch:
                 versions[number] = found
 
         async def look_at(number: int) -> None:
-            try:
+            with self._complaints.about(f"container {number}", StoreError):  # the others are none the worse for it
                 await self.look_at(number)
-            except StoreError as error:  # the others are none the worse for it
-                self._complaints.tell(f"container {number}", error)
-            else:
-                self._complaints.settled(f"container {number}")
 
         changed = []
         for number, version in versions.items():

@@ -188,15 +188,13 @@ class Membership:
             counter=self._me.counter + 1, nonce=self._runtime.unique(), containers=containers, bytes_per_s=bytes_per_s
         )
         sent = self._runtime.boottime()
-        try:
+        has_entry = False
+        with self._complaints.about("the registry doesn't say that it has this server's entry"):
             await self._in_time(self._registry.put(entry_name(self._me.id), encode(self._me)), self._pace.dead_s)
-        except Exception as error:
-            self._complaints.tell("the registry doesn't say that it has this server's entry", error)
-            return False
-        self._complaints.settled("the registry doesn't say that it has this server's entry")
-        if self._lease.extend(sent):
-            self._began_a_term()
-        return True
+            has_entry = True
+            if self._lease.extend(sent):
+                self._began_a_term()
+        return has_entry
 
     def _began_a_term(self) -> None:
         if self.term == 1:
@@ -229,16 +227,13 @@ class Membership:
                 self._view.failed()
 
     async def _try_to_look(self) -> bool:
-        began = self._runtime.monotonic()
-        try:
+        began, is_listed = self._runtime.monotonic(), False
+        with self._complaints.about("the registry doesn't say which servers there are"):
             found = await self._in_time(self._registry.list(FOLDER))
-        except Exception as error:
-            self._complaints.tell("the registry doesn't say which servers there are", error)
-            return False
-        self._complaints.settled("the registry doesn't say which servers there are")
-        versions = {name.removeprefix(FOLDER): version for name, version in found.items()}
-        self._view.listed(versions, began, self._runtime.monotonic())
-        return True
+            is_listed = True
+            versions = {name.removeprefix(FOLDER): version for name, version in found.items()}
+            self._view.listed(versions, began, self._runtime.monotonic())
+        return is_listed
 
     async def _ask_all(self, servers: Collection[str]) -> None:
         """A few at a time, and no longer than it takes to be dead: what isn't answered then is asked again."""
@@ -246,12 +241,8 @@ class Membership:
 
         async def ask_some() -> None:
             for server in waiting:
-                try:
+                with self._complaints.about("the registry doesn't tell of a server"):
                     await self._ask(server)
-                except Exception as error:
-                    self._complaints.tell("the registry doesn't tell of a server", error)
-                else:
-                    self._complaints.settled("the registry doesn't tell of a server")
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pace.dead_s), asyncio.TaskGroup() as group:
@@ -264,14 +255,10 @@ class Membership:
         self._view.found(server, entry, asked, self._runtime.monotonic())
 
     async def _clean(self) -> None:
-        for server in self._view.obsolete(self._runtime.monotonic())[:CLUSTER_CALLS_AT_ONCE]:
-            try:
+        with self._complaints.about("the registry doesn't delete the entry of a dead server"):
+            for server in self._view.obsolete(self._runtime.monotonic())[:CLUSTER_CALLS_AT_ONCE]:
                 await self._in_time(self._registry.delete(entry_name(server)))
-            except Exception as error:
-                self._complaints.tell("the registry doesn't delete the entry of a dead server", error)
-                break
-            self._complaints.settled("the registry doesn't delete the entry of a dead server")
-            self._view.deleted(server)
+                self._view.deleted(server)
         self._view.forget()
 
     def _tell(self, changes: int) -> None:

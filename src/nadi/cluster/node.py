@@ -27,7 +27,7 @@ from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.proxy.active import ClusterKey
-from nadi.cluster.proxy.directory import Directory, Presence
+from nadi.cluster.proxy.directory import Directory
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
@@ -133,8 +133,9 @@ class ClusterNode:
         await self.store.start()
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
-        presence = Presence(lambda: self.addresses.store, self.map.lives_since, runtime)
-        directory = Directory(self.map.find, self.map.controllers, presence, runtime)
+        directory = Directory(
+            self.map.find, self.map.controllers, lambda: self.addresses.store, self.map.lives_since, runtime
+        )
         self.proxy = RequestProxy(directory, key, settings.security, access, settings.channels, self._may_control)
         parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 

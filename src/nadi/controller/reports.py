@@ -21,8 +21,7 @@ from nadi.controller.state.history import History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, ScalingEntry, StreamState
 from nadi.controller.state.segments import together
-from nadi.controller.state.store import ABSENT
-from nadi.errors import ConditionFailedError, InvalidArgumentError
+from nadi.errors import InvalidArgumentError
 from nadi.limits import LIST_PAGE
 from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.model.reports import (
@@ -44,14 +43,10 @@ _BITS = 52  # that a chance has
 
 
 async def identity(flow: Workflows) -> IdentityReport:
-    numbers = flow.metadata.numbers
-    held = await numbers.get(_KEY)
-    if held is None:
-        try:
-            held = await numbers.put(_KEY, Number(int(flow.clock.chance() * (1 << _BITS))), ABSENT)
-        except ConditionFailedError:  # another call has just made it
-            held = await numbers.get(_KEY, fresh=True)
-            assert held is not None, "nobody removes it"
+    async def made(held: Number | None) -> Number:
+        return Number(int(flow.clock.chance() * (1 << _BITS))) if held is None else held
+
+    held = await flow.metadata.numbers.change(_KEY, "the identity", made)
     return IdentityReport(f"{held.value.value:013x}")
 
 

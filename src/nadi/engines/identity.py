@@ -142,11 +142,6 @@ async def named_cluster(
     return decoded(found)
 
 
-async def forget_cluster(engine: LogEngine, runtime: Runtime) -> None:
-    """Let the store be no cluster's: no server can start. Errors: `patiently`."""
-    await patiently(f"delete {NAME}", lambda: engine.delete([NAME]), runtime)
-
-
 async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
     """StoreError if something is stored there that is no cluster's. Nothing is written."""
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)

@@ -49,7 +49,6 @@ CLUSTER_WHERE_S = 10.0  # that an answer waits which says where a segment is, wh
 CLUSTER_WHERE_AT_ONCE = 500  # such answers, half of all calls that may be in flight; more are refused,
 CLUSTER_WHERE_LOOK_S = 0.05  # and how often it is looked up meanwhile
 CLUSTER_RING_S = 0.5  # for a store to take a connection, before its address is told
-CLUSTER_RUNG_AGAIN_S = 10.0  # one that lives and took none isn't tried again for so long
 
 # --- looking and cleaning, for an operator -------------------------------------------------------
 CLUSTER_LOGS_AT_ONCE = 8  # containers whose objects are listed at one time

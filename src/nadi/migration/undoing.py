@@ -10,8 +10,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
-from nadi.engines.identity import forget_cluster, read_cluster
+from nadi.engines.identity import NAME, read_cluster
 from nadi.engines.opening import open_engines, open_of_chunks
+from nadi.engines.outcomes import patiently
 from nadi.engines.urls import folder_of
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock as marks
@@ -90,7 +91,7 @@ async def _close_target(url: str, source: str, there: MovedAway, options: dict[s
         await marks.clear(shared.engine)
         await marks.begin(shared.engine, there.to, new)
         await turn.keep()
-        await forget_cluster(shared.engine, REAL)
+        await patiently(f"delete {NAME}", lambda: shared.engine.delete([NAME]), REAL)  # no server can start
 
 
 async def _shut(shared: SharedStore, source: str) -> None:

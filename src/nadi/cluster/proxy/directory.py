@@ -13,14 +13,11 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 
-from cachetools import LRUCache
-
 from nadi.controller.engine.tasks import Shared
 from nadi.errors import UnavailableError
 from nadi.limits import (
     CLUSTER_DEAD_KEPT,
     CLUSTER_RING_S,
-    CLUSTER_RUNG_AGAIN_S,
     CLUSTER_WHERE_AT_ONCE,
     CLUSTER_WHERE_LOOK_S,
     CLUSTER_WHERE_S,
@@ -50,68 +47,37 @@ async def takes_connections(address: Address) -> bool:
     return True
 
 
-class Presence:
-    """Whether the stores of other servers are there. own: this server's. lives_since: whether the server that was at an
-    address at a time of the monotonic clock was surely alive after that. ring: see `takes_connections`."""
-
-    def __init__(
-        self,
-        own: Callable[[], Address],
-        lives_since: Callable[[Address, float], bool],
-        runtime: Runtime,
-        ring: Callable[[Address], Awaitable[bool]] = takes_connections,
-    ) -> None:
-        self._own, self._lives_since, self._runtime = own, lives_since, runtime
-        self._silent: LRUCache[Address, float] = LRUCache(CLUSTER_DEAD_KEPT)  # since when they were rung in vain
-        self._rings = Shared(runtime, ring, age_s=0.0, most=CLUSTER_DEAD_KEPT)
-
-    async def is_there(self, address: Address) -> bool:
-        """Whether it takes connections, or lives and can't be reached from here."""
-        if address == self._own():
-            return True
-        now, since = self._runtime.monotonic(), self._silent.get(address)
-        if since is not None and now >= since + CLUSTER_RUNG_AGAIN_S:
-            del self._silent[address]
-        elif since is not None and self._lives_since(address, since):
-            return True
-        if await self._rings.get(address):
-            self._silent.pop(address, None)
-            return True
-        self._silent.setdefault(address, now)
-        return False
-
-    def is_silent(self, address: Address) -> bool:
-        """Whether it was rung in vain, and isn't known to live."""
-        since = self._silent.get(address)
-        return since is not None and not self._lives_since(address, since)
-
-
 class Directory:
     """find: returns (host, port) of the store that has a segment, for clients, or None while it is between two servers;
     raises UnavailableError if this server can't know. controllers: returns (host, port) of the gRPC doors of all
-    servers."""
+    servers. own: the address of this server's store. lives_since: whether the server that was at an address at a time
+    of the monotonic clock was surely alive after that. ring: see `takes_connections`."""
 
     def __init__(
         self,
         find: Callable[[str], Address | None],
         controllers: Callable[[], Sequence[Address]],
-        presence: Presence,
+        own: Callable[[], Address],
+        lives_since: Callable[[Address, float], bool],
         runtime: Runtime,
+        ring: Callable[[Address], Awaitable[bool]] = takes_connections,
     ) -> None:
-        self._find, self._controllers, self._presence, self._runtime = find, controllers, presence, runtime
+        self._find, self._controllers, self._own, self._lives_since = find, controllers, own, lives_since
+        self._runtime = runtime
+        self._rings = Shared(runtime, ring, age_s=0.0, most=CLUSTER_DEAD_KEPT)
         self._waiting = 0
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
         stream = request.streamInfo
         segment = segment_name(stream.scope, stream.stream, request.segmentId)
-        limit = self._runtime.monotonic() + CLUSTER_WHERE_S
-        is_waiting = False
+        began, is_waiting = self._runtime.monotonic(), False
         try:
             while True:
                 address = self._find(segment)
-                if address is not None and await self._is_there(address, is_waiting) and self._find(segment) == address:
+                if address is not None and await self._is_there(address, began) and self._find(segment) == address:
                     return pb.NodeUri(endpoint=address[0], port=address[1])
-                if not (is_waiting or self._has_place()) or self._runtime.monotonic() >= limit:
+                is_late = self._runtime.monotonic() >= began + CLUSTER_WHERE_S
+                if is_late or not (is_waiting or self._waiting < CLUSTER_WHERE_AT_ONCE):
                     said = "takes no connections" if address is not None else "is between two servers"
                     raise UnavailableError(f"the store that has {segment} {said}: try again")
                 self._waiting += not is_waiting
@@ -120,14 +86,9 @@ class Directory:
         finally:
             self._waiting -= is_waiting
 
-    async def _is_there(self, address: Address, is_waiting: bool) -> bool:
-        """No more wait for a ring that is likely to be in vain than may wait."""
-        if not (is_waiting or self._has_place()) and self._presence.is_silent(address):
-            return False
-        return await self._presence.is_there(address)
-
-    def _has_place(self) -> bool:
-        return self._waiting < CLUSTER_WHERE_AT_ONCE
+    async def _is_there(self, address: Address, began: float) -> bool:
+        """Whether it takes connections, or lives and can't be reached from here."""
+        return address == self._own() or await self._rings.get(address) or self._lives_since(address, began)
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])

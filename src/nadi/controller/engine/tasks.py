@@ -172,9 +172,5 @@ class Schedule:
         while True:
             due_ms = max(due_ms + period_ms, clock.monotonic_ms())
             await clock.sleep((due_ms - clock.monotonic_ms()) / 1000)
-            try:
+            with self._complaints.about(what):
                 await one_round()
-            except Exception as error:
-                self._complaints.tell(what, error)
-            else:
-                self._complaints.settled(what)
