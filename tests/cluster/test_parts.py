@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 from nadi.cluster.parts import ClusterParts
-from nadi.errors import ClosedError, DataFolderError, DataFolderLockedError, FencedError, UnavailableError
+from nadi.errors import (
+    ClosedError,
+    DamagedStateError,
+    DataFolderError,
+    DataFolderLockedError,
+    FencedError,
+    UnavailableError,
+)
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Records
+from nadi.segmentstore.tier2.records import Records, name_of
 from nadi.standalone.clustered import emptied_cache
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
@@ -77,6 +84,23 @@ async def test_one_who_was_overtaken_while_it_prepared_is_fenced(tmp_path: Path)
     with pytest.raises(FencedError):
         await second.prepare()
     await first.discard()
+
+
+async def test_a_container_whose_record_is_missing_is_not_begun_anew(tmp_path: Path) -> None:
+    """A record comes before all else of a container, so it was lost, and nobody may overwrite what it named."""
+    world = World(tmp_path)
+    opened = await (await world.parts("a")).open()
+    await opened.log.append([b"frame"])
+    await opened.close()
+    await world.registry.delete(name_of(0))
+    before = dict(world.engine.objects)
+    with pytest.raises(DamagedStateError, match="it is missing, and the store has data of the container"):
+        await (await world.parts("b")).open()
+    assert dict(world.engine.objects) == before
+    assert (await world.records.read(0)).version is None
+    await world.chunks.put("snapshots/container-1/base", [b"x"])
+    with pytest.raises(DamagedStateError, match="it is missing"):
+        await (await world.parts("b", 1)).open()
 
 
 @pytest.mark.parametrize("gives_up", [False, True])

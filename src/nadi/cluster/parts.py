@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nadi.engines.engine import LogEngine
-from nadi.errors import FencedError
+from nadi.errors import DamagedStateError, FencedError
 from nadi.runtime import Runtime
+from nadi.segmentstore.chain.layout import folder_of
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, Records, Stored
+from nadi.segmentstore.tier2.records import ContainerRecord, Records, Stored, name_of
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +94,21 @@ class ClusterParts(ContainerParts):
             self.claimed = await self._records.read(self.number)
             if self.claimed.record.epoch != self.epoch:
                 raise FencedError(self.number, self.claimed.record.epoch)
+        elif self.claimed.version is None and await self._is_stored() and await self._is_missing():
+            what = "it is missing, and the store has data of the container"
+            raise DamagedStateError(name_of(self.number), what)
         self.claimed = await self._records.claim(self.number, self._server, self.claimed)
         self.epoch = self.claimed.record.epoch
         return self.claimed.record
+
+    async def _is_missing(self) -> bool:
+        return (await self._records.read(self.number)).version is None  # else another has just claimed it
+
+    async def _is_stored(self) -> bool:
+        async for found in self._engine.listed(folder_of(self.number)):
+            if found:
+                return True
+        return await super()._is_stored()
 
     async def _open_log(self, record: ContainerRecord) -> ChainLog:
         self._log = ChainLog(

@@ -131,8 +131,13 @@ class SegmentStore:
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
             container.on_opened = partial(inventory.take, container, self.chunks)
-        container.on_taken = self.taken.set if self._on_lost is None else partial(self._lost, container)
+        container.on_taken = self._taken_over if self._on_lost is None else partial(self._lost, container)
         return container
+
+    def _taken_over(self) -> None:
+        if self.chunks.claim is not None and self._lock.is_held():
+            self.chunks.claim.overtaken()  # says why
+        self.taken.set()
 
     def _meters(self) -> list[LoadMeter]:
         return [container.load for container in self.containers]

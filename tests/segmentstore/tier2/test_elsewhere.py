@@ -12,7 +12,7 @@ import pytest
 
 from nadi.engines.identity import open_cluster
 from nadi.engines.opening import open_engines
-from nadi.errors import DataFolderError, InvalidArgumentError, StoreError, UnavailableError
+from nadi.errors import DataFolderError, FencedError, InvalidArgumentError, StoreError, UnavailableError
 from nadi.migration.migration_lock import Turn
 from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
@@ -214,6 +214,25 @@ async def test_of_two_copies_only_the_last_that_was_opened_writes(tmp_path: Path
             with pytest.raises(StoreError, match="opened by a copy"):
                 await store.chunks.put("container-0/x", [b"x"])
             assert set(chunks(fake)) == before
+
+
+async def test_a_server_that_learns_of_a_copy_from_a_record_says_so(tmp_path: Path) -> None:
+    """The lock of its folder is its own all the time."""
+
+    async def pause(size_bytes: int) -> None: ...
+
+    async with FakeS3() as fake:
+        async with opened(tmp_path / "a", fake) as (store, peer):
+            await append(peer, 1, 3)
+        async with opened(tmp_path / "a", fake) as (store, _):
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            async with opened(tmp_path / "b", fake):
+                pass
+            with pytest.raises(FencedError):
+                await store.containers[0].parts.snapshots.verify(pause)
+            await asyncio.wait_for(store.taken.wait(), 10)
+            assert store.chunks.claim is not None
+            assert "opened by a copy of the data folder" in str(store.chunks.claim.lost)
 
 
 # --- outages ---------------------------------------------------------------------------------------

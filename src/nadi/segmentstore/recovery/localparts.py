@@ -77,8 +77,8 @@ class LocalParts(ContainerParts):
 
     async def _opened(self, opened: Opened) -> Opened:
         log, state = opened.log, opened.state
-        if not self._has_snapshot and not log.last_sequence and await self._chunks.listed(f"container-{self.number}"):
-            what = "its record and its log are gone, and tier 2 has chunks of it"
+        if not self._has_snapshot and not log.last_sequence and await self._is_stored():
+            what = "its record and its log are gone, and tier 2 has data of it"
             raise DamagedStateError(str(self._folder), what)
         runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
         unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]

@@ -105,6 +105,11 @@ class ContainerParts:
         """The container's record, which nobody else changes from now on."""
         raise NotImplementedError
 
+    async def _is_stored(self) -> bool:
+        """Whether anything of the container is in tier 2."""
+        folders = f"container-{self.number}", folder_of(self.number)
+        return any([await self._chunks.listed(folder) for folder in folders])
+
     async def _open_log(self, record: ContainerRecord) -> DurableLog:
         raise NotImplementedError
 

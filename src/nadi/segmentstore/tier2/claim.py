@@ -95,7 +95,11 @@ class Claim:
         try:
             await (await self.records()).still_claimed(0, self.store.epochs[0])
         except FencedError:
-            raise self._lose(self._copied()) from None
+            raise self.overtaken() from None
+
+    def overtaken(self) -> StoreError:
+        """A copy of the folder has opened the store since: return what to say of that; `on_lost` was called."""
+        return self._lose(self._copied())
 
     async def records(self) -> Records:
         """Those in the store, which need not be claimed yet. UnavailableError: it isn't there."""
