@@ -20,7 +20,6 @@ from typing import Protocol, Self
 
 from nadi.cluster.admin.cluster_view import SharedStore, living, opened
 from nadi.cluster.parts import ClusterParts
-from nadi.engines.identity import NAME
 from nadi.engines.opening import open_of_chunks
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
@@ -211,8 +210,6 @@ def store_of(folder: Path) -> StoreFile:
     """What a data folder says of its store; DataFolderError if it isn't one."""
     check_version(folder)
     found = find(folder).store
-    if found is None and (folder / NAME).exists():
-        raise DataFolderError(f"{folder} is a cluster's store: give its URL, {folder.absolute().as_uri()}")
     if found is None:
         raise DataFolderError(f"{folder} isn't a data folder: its file `{STORE}` is missing")
     return found

@@ -215,11 +215,6 @@ def open_folder(folder: Path, containers: int | None, given: Tier2 | None, uniqu
             one, or its data was moved.
         InvalidArgumentError: a new folder can't have so many, or it isn't a store's URL.
     """
-    if (folder / IDENTITY).exists():
-        raise DataFolderError(
-            f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}` or "
-            f"`nadi up --store {folder.absolute().as_uri()}`"
-        )
     if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
         raise DataFolderError(
             f"{folder / TIER2} is a link, but the folder's lock doesn't guard what is outside it: begin a folder by "
@@ -263,7 +258,13 @@ def check_version(folder: Path) -> None:
 
     Raises:
         DataFolderVersionError: it is one.
+        DataFolderError: it is the store of a cluster.
     """
+    if (folder / IDENTITY).exists():
+        raise DataFolderError(
+            f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}`; other commands "
+            f"take its URL, {folder.absolute().as_uri()}"
+        )
     found = find(folder).store
     if found is None and (folder / _EARLIER).exists():
         raise DataFolderVersionError(str(folder), "5 or lower", FORMAT)

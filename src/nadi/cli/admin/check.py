@@ -37,10 +37,10 @@ def locked(data: Path, *, changes: bool) -> Iterator[None]:
         if not data.is_dir():
             raise FileNotFoundError(f"there is no folder {data}")
         check_is_whole(data)
+        check_version(data)
         if not is_data_folder(data):
             what = "it has neither a `store.json` nor containers"
             raise InvalidArgumentError(f"{data} is not a nadi data folder: {what}")
-        check_version(data)
         lock = FolderLock(data, changes=changes)
     try:
         yield
