@@ -209,7 +209,7 @@ class Keeper:
         return Holding(stored.version, record.epoch, since, record.owner, record.target if record.released else "")
 
     def may_answer(self, number: int) -> bool:
-        """Whether reads of the container may be answered: see `lease`."""
+        """Whether reads of the container may be answered: see `membership`."""
         membership = self._membership
         return membership.lease_is_valid() and self._terms.get(number) == membership.term
 

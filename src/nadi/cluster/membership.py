@@ -106,7 +106,7 @@ class Membership:
 
     lease_is_valid: Callable[[], bool]
     """Whether this server may answer reads: for so long after it sent its last beat that succeeded, nobody takes it for
-    dead. One comparison. See `lease.py`."""
+    dead. One comparison."""
 
     @property
     def term(self) -> int:

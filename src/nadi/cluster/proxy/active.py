@@ -30,7 +30,7 @@ class Addresses:
 
 
 class Active:
-    """The current knowledge: `here` counts, otherwise `there`. may_answer: whether `here` still is, see `lease`."""
+    """The current knowledge: `here` counts, otherwise `there`. may_answer: whether `here` still is."""
 
     def __init__(self, may_answer: Callable[[], bool] = lambda: True) -> None:
         self._may_answer = may_answer
