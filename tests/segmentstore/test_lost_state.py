@@ -18,6 +18,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
 from nadi.segmentstore.state.stored import state_change
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -158,7 +159,7 @@ def test_one_of_two_copies_is_enough(folder: Path, what: str, which: str, how: s
     assert {event(number) for number in range(EVENTS)} <= events_of(folder)
 
 
-@pytest.mark.parametrize("what", ["the snapshots", "a base", "a delta", "the record", "the log"])
+@pytest.mark.parametrize("what", ["the snapshots", "a base", "a delta", "the record", "no record", "the log"])
 def test_what_can_not_be_restored_is_refused_and_left_alone(folder: Path, what: str) -> None:
     manifest = manifest_of(folder)
     match what:
@@ -169,6 +170,9 @@ def test_what_can_not_be_restored_is_refused_and_left_alone(folder: Path, what: 
         case "the record":
             spoil(folder, "containers/0")
             spoil(folder, "containers/0-copy")
+        case "no record":
+            for name in ("0", "0-copy"):
+                (folder / "tier2/containers" / name).unlink()
         case _:
             part = (manifest.base if what == "a base" else manifest.deltas or manifest.base)[-1]
             for name in part.names:
@@ -192,8 +196,19 @@ def test_without_record_and_log_chunks_are_not_taken_for_nothing(folder: Path) -
     for name in ("0", "0-copy"):
         (folder / f"tier2/containers/{name}").unlink()
     shutil.rmtree(folder / "container-0/log")
-    with pytest.raises(DamagedStateError, match="tier 2 has chunks of it"):
+    with pytest.raises(DamagedStateError, match="tier 2 has data of it"):
         start(folder)
+
+
+def test_without_records_a_repair_begins_nothing_anew(folder: Path) -> None:
+    """Its snapshot would be empty, and the next start would delete all chunks."""
+    for name in ("0", "0-copy"):
+        (folder / f"tier2/containers/{name}").unlink()
+    before = contents(folder)
+    (report,) = [report for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
+    assert report.is_refused
+    assert "its record in tier 2 is lost" in report.lost[0]
+    assert contents(folder) == before
 
 
 def test_records_that_change_places_are_no_records(folder: Path) -> None:

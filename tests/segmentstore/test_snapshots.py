@@ -137,6 +137,30 @@ def test_a_damaged_record_has_a_copy_and_is_written_anew(
     assert all(report.is_sound for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0")
 
 
+@pytest.mark.parametrize("which", ["", "-copy"])
+def test_a_record_that_stayed_behind_is_renewed(folder: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the two leaves the copy so; a start brings it up to date before it releases more of the log."""
+    path = folder / f"tier2/containers/0{which}"
+    before = path.read_bytes()
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await create(container, 1, "later")
+
+    async def idle(container: Container, chunks: ChunkStore) -> None:
+        assert container.parts.snapshots.sequence == 0, "the log is kept"
+        await until_async(lambda: "don't say the same" in container.parts.snapshots.renewed)
+
+    with quick(monkeypatch):
+        in_container(folder, work)
+        expected = snapshot_records(folder)
+        path.write_bytes(before)
+        (report,) = [report for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
+        assert any("don't say the same" in line for line in report.renewed)
+        assert snapshot_records(folder) == expected
+        in_container(folder, idle)
+    assert all(report.is_sound for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0")
+
+
 @pytest.mark.parametrize("how", ["flipped", "cut", "empty", "not text"])
 def test_a_record_is_refused_if_its_copy_is_damaged_too(folder: Path, how: str) -> None:
     for which in ("", "-copy"):

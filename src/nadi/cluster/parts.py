@@ -15,7 +15,7 @@ from nadi.errors import DamagedStateError, FencedError
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import folder_of
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
-from nadi.segmentstore.recovery.parts import ContainerParts, Opened
+from nadi.segmentstore.recovery.parts import ContainerParts, Opened, is_stored
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, Records, Stored, name_of
 
@@ -108,7 +108,7 @@ class ClusterParts(ContainerParts):
         async for found in self._engine.listed(folder_of(self.number)):
             if found:
                 return True
-        return await super()._is_stored()
+        return await is_stored(self._chunks, self.number)
 
     async def _open_log(self, record: ContainerRecord) -> ChainLog:
         self._log = ChainLog(

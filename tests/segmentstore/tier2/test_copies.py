@@ -18,6 +18,7 @@ from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import TIER2, Tier2, has_chunks
 from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1.writer import FrameWriter
 from nadi.segmentstore.tier2.opening import claim_anew
 from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened, opened_as
 from tests.support.fake_s3.server import FakeS3
@@ -227,3 +228,27 @@ async def test_a_link_to_the_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataFolderError, match="tier2 is a link"):
         async with opened_as(tmp_path / "data", None):
             pass
+
+
+async def test_a_first_start_after_a_migration_that_is_killed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the log's first file is there, and no frame is in it."""
+
+    class KilledError(Exception):
+        pass
+
+    def dies(*_: object) -> None:
+        raise KilledError
+
+    async with FakeS3() as fake:
+        await written(tmp_path / "data")
+        await moved_out(tmp_path / "data", fake)
+        with monkeypatch.context() as patched:
+            patched.setattr(FrameWriter, "write", dies)
+            with pytest.raises(KilledError):
+                async with opened(tmp_path / "data", fake):
+                    pass
+        assert list((tmp_path / "data" / "container-0" / "log").glob("log-*.nadi"))
+        async with opened(tmp_path / "data", fake) as (_, peer):
+            assert await peer.read_all(SEGMENT) == expected(6)

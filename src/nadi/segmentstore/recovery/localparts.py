@@ -11,12 +11,13 @@ from nadi.errors import DamagedStateError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery.parts import ContainerParts, Opened
+from nadi.segmentstore.recovery.parts import ContainerParts, Opened, is_stored
 from nadi.segmentstore.state.operations import encode_head
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.recovery import first_in_use, has_frames
 from nadi.segmentstore.tier1.runs import RunFiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError, Records, check_stays
+from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError, Records, check_stays, name_of
 
 
 class LocalParts(ContainerParts):
@@ -59,25 +60,30 @@ class LocalParts(ContainerParts):
     async def _claimed(self) -> ContainerRecord:
         """The lock of the folder says who the owner is; a store elsewhere was claimed when the server started."""
         try:
-            record = (await (await self._chunks.records()).read(self.number)).record
+            records = await self._chunks.records()
+            record = (await records.read(self.number)).record
         except DamagedRecordError as error:
             raise DamagedStateError(error.name, str(error), "so its snapshot can't be told") from error
         check_stays(record)
+        self._damaged_record = await records.unequal(self.number)
         self._epoch, self._has_snapshot = record.epoch, record.snapshot is not None
         return record
 
     async def _open_log(self, record: ContainerRecord) -> FileLog:
         folder, name = self._folder / "log", self._folder.name
-        if record.start.epoch and record.snapshot is not None and not any(folder.glob("log-*.nadi")):
+        in_thread = self._runtime.in_thread
+        if what := await in_thread(is_lost, record, folder):
+            raise DamagedStateError(name_of(self.number), what, "so its snapshot can't be told")
+        if record.start.epoch and record.snapshot is not None and not await in_thread(has_frames, folder):
             # a migration has filled the container: the log begins after the snapshot, and shows so before it is used
             records, sequence = await self._chunks.records(), record.snapshot.sequence
             await FileLog.begin(folder, [encode_head([])], sequence, record.start.epoch, name=name)
             await records.set_snapshot(self.number, self._epoch, record.snapshot, ChainStart())
-        return await self._runtime.in_thread(FileLog.open, folder, name=name)
+        return await in_thread(FileLog.open, folder, name=name)
 
     async def _opened(self, opened: Opened) -> Opened:
         log, state = opened.log, opened.state
-        if not self._has_snapshot and not log.last_sequence and await self._is_stored():
+        if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
             what = "its record and its log are gone, and tier 2 has data of it"
             raise DamagedStateError(str(self._folder), what)
         runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
@@ -96,3 +102,9 @@ class LocalParts(ContainerParts):
 
     def release_room(self) -> bool:
         return reserve.release(self._folder)
+
+
+def is_lost(record: ContainerRecord, log: Path) -> str:
+    """Say why the record in tier 2 can't be that of a container with the log in that folder; "" if it can. Blocking."""
+    first = first_in_use(log) if record.snapshot is None else 0
+    return f"it is missing, and the log begins with frame {first:,}" if first > 1 else ""

@@ -67,6 +67,7 @@ class ContainerParts:
         may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         self.number, self.may_answer = number, may_answer
+        self._damaged_record = ""  # what is wrong with one of two records: the log is kept until both are renewed
         self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
 
@@ -90,7 +91,7 @@ class ContainerParts:
         try:
             metadata, damaged = await restored(self._chunks, self.number, record.snapshot, self._folder / STATE)
             state = await recovered(metadata, log, self._runtime)
-            await self.snapshots.open(record.snapshot, damaged)
+            await self.snapshots.open(record.snapshot, [*damaged, *filter(None, [self._damaged_record])])
             return await self._opened(Opened(metadata, log, state))
         except BaseException as error:
             await log.close()
@@ -104,11 +105,6 @@ class ContainerParts:
     async def _claimed(self) -> ContainerRecord:
         """The container's record, which nobody else changes from now on."""
         raise NotImplementedError
-
-    async def _is_stored(self) -> bool:
-        """Whether anything of the container is in tier 2."""
-        folders = f"container-{self.number}", folder_of(self.number)
-        return any([await self._chunks.listed(folder) for folder in folders])
 
     async def _open_log(self, record: ContainerRecord) -> DurableLog:
         raise NotImplementedError
@@ -138,3 +134,8 @@ class ContainerParts:
     def release_room(self) -> bool:
         """Release the reserved space; return False if there is none."""
         return False
+
+
+async def is_stored(chunks: ChunkStore, container: int) -> bool:
+    """Whether anything of the container is in tier 2."""
+    return any([await chunks.listed(folder) for folder in (f"container-{container}", folder_of(container))])

@@ -159,12 +159,16 @@ async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes
         SnapshotError: it is missing, or not what was stored, and so is its copy.
         UnavailableError: tier 2 can't be read.
     """
+    wrong: list[str] = []
     for name in part.names:
         try:
-            return await read_object(chunks, name, part)
+            data = await read_object(chunks, name, part)
         except SnapshotError as error:
-            damaged.append(str(error))
-    raise SnapshotError(f"{damaged[-2]}, and {damaged[-1]}", part.name)
+            wrong.append(str(error))
+        else:
+            damaged += wrong
+            return data
+    raise SnapshotError(", and ".join(wrong), part.name)
 
 
 async def read_object(chunks: ChunkStore, name: str, part: Part) -> bytes:

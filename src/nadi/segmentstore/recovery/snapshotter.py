@@ -183,6 +183,9 @@ class Snapshotter:
             await records.still_claimed(self._container, epoch)
         except DamagedRecordError as error:
             raise SnapshotError(str(error), error.name) from error
+        is_sending = self._sending is not None and not self._sending.done()  # which may be setting them just now
+        if (what := await records.unequal(self._container)) and not is_sending:
+            raise SnapshotError(what, name_of(self._container))
 
     def _fenced(self, error: FencedError) -> None:
         self._fenced_by = error

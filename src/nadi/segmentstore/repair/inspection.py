@@ -23,10 +23,13 @@ from nadi.segmentstore.datafolder import (
     stored_containers,
 )
 from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.localparts import is_lost
+from nadi.segmentstore.recovery.parts import is_stored
 from nadi.segmentstore.recovery.restoring import restored
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
+from nadi.segmentstore.tier1.recovery import has_frames
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
 from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError
@@ -130,7 +133,10 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Re
     if report.is_refused:
         return report
     log_folder = folder / "log"
-    is_filled = bool(record.start.epoch) and not any(log_folder.glob("log-*.nadi"))
+    if what := is_lost(record, log_folder):
+        report.refuse(f"its record in tier 2 is lost: {what}; restore it, or its copy")
+        return report
+    is_filled = bool(record.start.epoch) and not has_frames(log_folder)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         metadata, _ = await restored(chunks, number, record.snapshot, Path(temporary))
         stopped = StoppedContainer(number, folder, chunks)
@@ -139,8 +145,8 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Re
             if is_filled:
                 report.sound.append("filled by a migration, and not opened since")
             elif not stopped.state.sequence and stopped.log.damage is None:
-                if await chunks.listed(f"container-{number}"):
-                    report.refuse("its record and its log are gone, and tier 2 has chunks of it: restore them")
+                if await is_stored(chunks, number):
+                    report.refuse("its record and its log are gone, and tier 2 has data of it: restore them")
                 else:
                     report.sound.append("never used")
                 return report
@@ -168,15 +174,12 @@ async def _inspect_snapshot(report: Report, number: int, chunks: ChunkStore) -> 
     damaged: list[str] = []
     records = await chunks.records()
     try:
-        record, version = await records.read(number)
+        record = (await records.read(number)).record
     except DamagedRecordError as error:
         report.refuse(f"its snapshot can't be told: {error}, and so is its copy; restore one of them")
         return ContainerRecord()
-    try:
-        if version is not None or record.snapshot is not None:
-            await records.still_claimed(number, record.epoch)
-    except DamagedRecordError as error:
-        damaged.append(str(error))
+    if what := await records.unequal(number):
+        damaged.append(what)
     for part in record.snapshot.parts if record.snapshot is not None else ():
         wrong: list[str] = []
         for name in part.names:

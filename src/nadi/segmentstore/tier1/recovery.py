@@ -31,7 +31,7 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.disk import open_file, open_for_reading
-from nadi.segmentstore.tier1.fence import latest
+from nadi.segmentstore.tier1.fence import latest, read_epoch
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_HEADER_BYTES,
@@ -206,6 +206,27 @@ def check_can_be_told(headers: Headers, is_known: bool) -> None:
     if not is_known and headers.prepared and not headers.used:
         what = "neither its header nor the epoch file can be read"
         raise CorruptLogError(str(headers.prepared[0].path), 0, what)
+
+
+def has_frames(folder: Path) -> bool:
+    """Whether a frame of the log can be recognized in any of its files; blocking."""
+    known = read_epoch(folder)
+    for path in folder.glob("log-*.nadi"):
+        number = log_file_number(path.name)
+        if number is not None:
+            with path.open("rb") as stream:
+                header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
+            log_id = header.log_id if header is not None else known[0] if known is not None else None
+            if log_id is not None and first_frame(path, number, log_id) is not None:
+                return True
+    return False
+
+
+def first_in_use(folder: Path) -> int:
+    """The first frame that the log's files have, as far as that can be told; 0: they have none."""
+    known = read_epoch(folder)
+    used = read_headers(folder, known[0] if known is not None else None, refuses=False).used if folder.is_dir() else []
+    return used[0].first_sequence if used and used[0].first_sequence < UNKNOWN else 0
 
 
 def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:

@@ -136,28 +136,38 @@ class Records:
         self._registry, self._runtime = registry, runtime
 
     async def read(self, container: int) -> Stored:
-        """The newest record.
+        """The newest record; of a folder's two, that with the newer snapshot.
 
         Raises:
             DamagedRecordError: it is damaged: a wrong place in the log, or a wrong snapshot, would lose what was
                 acknowledged.
             UnavailableError: the store can't answer.
         """
-        damage: DamagedRecordError | None = None
-        try:
-            stored = await self._read(container)
-        except DamagedRecordError as error:
-            stored, damage = Stored(ContainerRecord(), error.version), error
-        if self.is_alone and (damage is not None or stored.version is None):
+        records, damages, version = list[ContainerRecord](), list[DamagedRecordError](), None
+        for which in ("", COPY) if self.is_alone else ("",):
             try:
-                copy = await self._read(container, COPY)
+                record, there = await self._read(container, which)
             except DamagedRecordError as error:
-                raise damage or DamagedRecordError(container, "is gone, and its copy is damaged", None) from error
-            if copy.version is not None:
-                return Stored(copy.record, stored.version)
-        if damage is not None:
-            raise damage
-        return stored
+                damages.append(error)
+                there = error.version
+            else:
+                records += [record] if there is not None else []
+            version = there if not which else version  # of the first one, which is set first
+        if damages and not records:
+            raise damages[0]
+        return Stored(max(records, key=_sequence, default=ContainerRecord()), version)
+
+    async def unequal(self, container: int) -> str:
+        """Why a folder's two records aren't both the newest one, or ""; of a store elsewhere there is one."""
+        found = []
+        for which in ("", COPY) if self.is_alone else ():
+            try:
+                found.append(await self._read(container, which))
+            except DamagedRecordError as error:
+                return str(error)
+        if len({(stored.version is None, stored.record) for stored in found}) > 1:
+            return f"{name_of(container)} and its copy in the store don't say the same"
+        return ""
 
     async def _read(self, container: int, which: str = "") -> Stored:
         async with answer_within(CLUSTER_CALL_S):
@@ -208,16 +218,14 @@ class Records:
         return await self._within_tries(f"container {container} can't be claimed", attempt)
 
     async def still_claimed(self, container: int, epoch: int) -> None:
-        """Raise FencedError if there is a later claim than that one, DamagedRecordError also if one of two is damaged;
-        otherwise as `read`."""
+        """Raise FencedError if there is a later claim than that one, otherwise as `read`."""
 
         async def attempt() -> None:
-            for which in ("", COPY) if self.is_alone else ("",):
-                record, version = await self._read(container, which)
-                if self.is_alone and (version is None or record.epoch != epoch):
-                    raise DamagedRecordError(container, "isn't what this server has stored", version)
-                if record.epoch != epoch:
-                    raise FencedError(container, record.epoch)
+            record, version = await self.read(container)
+            if record.epoch != epoch and self.is_alone:
+                raise DamagedRecordError(container, "isn't what this server has stored", version)
+            if record.epoch != epoch:
+                raise FencedError(container, record.epoch)
 
         await self._within_tries(f"the record of container {container} can't be read", attempt)
 
@@ -281,6 +289,10 @@ class Records:
 
 
 NONE = Stored(ContainerRecord(), None)
+
+
+def _sequence(record: ContainerRecord) -> int:
+    return record.snapshot.sequence if record.snapshot is not None else 0
 
 
 @asynccontextmanager
