@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -200,12 +201,12 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
         for group, standing in by_stream[name]:
             figures.lags.append(await consumer_lag.measured(flow, group, standing, mean, stream))
 
-    await together(_one(figures, permits, name.key, stand(name, group)) for name, group in groups.items())
+    await together(_one(figures, permits, name.key, partial(stand, name, group)) for name, group in groups.items())
     by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}
     for group in found:
         for standing in group.standings:
             by_stream.setdefault(standing.stream, []).append((group, standing))
-    await together(_one(figures, permits, name.key, measure_all(name)) for name in by_stream)
+    await together(_one(figures, permits, name.key, partial(measure_all, name)) for name in by_stream)
 
 
 async def _kept(flow: Workflows, figures: Figures) -> None:
@@ -215,14 +216,14 @@ async def _kept(flow: Workflows, figures: Figures) -> None:
         one.kept_bytes = (await past.look(flow, name)).kept_bytes
 
     unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
-    await together(_one(figures, permits, name.key, look(name, one)) for name, one in unknown)
+    await together(_one(figures, permits, name.key, partial(look, name, one)) for name, one in unknown)
 
 
-async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Awaitable[None]) -> None:
+async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Callable[[], Awaitable[None]]) -> None:
     """What can't be known of one stream or group leaves the figures of the others."""
     async with permits:
         try:
-            await work
+            await work()
         except NotFoundError:
             pass  # deleted meanwhile
         except NadiError as error:
