@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -93,6 +95,24 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not figures.is_complete
         assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
         assert len(figures.lags) == 3
+
+
+async def test_what_found_no_permit_in_time_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coroutine that nobody awaits warns when it is collected."""
+
+    async def standing(flow: object, name: GroupName, group: object) -> lags.Group:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with with_groups() as controller:
+        monkeypatch.setattr(lags, "standing", standing)
+        monkeypatch.setattr(limits, "METRICS_AT_ONCE", 1)
+        monkeypatch.setattr(limits, "METRICS_LAGS_S", 0.05)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert not (await figures_of(controller)).is_complete
+            gc.collect()
+        assert not caught
 
 
 async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def latest(folder: Path, log_id: bytes | None) -> int:
 
 
 def _read_latest(folder: Path, log_id: bytes | None) -> tuple[int, int]:
-    """How often it was noted, and the number."""
+    """Return how many times `note` has written, and the number."""
     try:
         text = (folder / LATEST_FILE).read_bytes()
     except FileNotFoundError:
@@ -88,11 +88,11 @@ def _read_latest(folder: Path, log_id: bytes | None) -> tuple[int, int]:
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Record, durably, that file `number` is in use; blocking. It is written in place, to one of two places in turn, so
-    a full disk has room for it and a torn write leaves the number before.
+    """Record, durably, that file `number` is in use; blocking. Two places in the file are overwritten in turn, so
+    a full disk has room and a torn write leaves the previous number.
 
     Raises:
-        OSError: there was no `latest` yet, and there is no room for it; or the disk fails.
+        OSError: the disk fails, or has no room for a new `latest`.
     """
     path = folder / LATEST_FILE
     count = _read_latest(folder, log_id)[0] + 1
