@@ -23,7 +23,7 @@ from nadi.model.segments import SegmentRange, share_keys
 from nadi.naming import segment_epoch, segment_id, segment_name, transaction_segment_name
 from nadi.segmentstore.server.connection import Connection
 from nadi.wire import commands as wire
-from nadi.wire.damage import damage_reply
+from nadi.wire.errors import damage_reply
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.support.memory_store import MemoryStore
 

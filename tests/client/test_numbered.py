@@ -12,9 +12,8 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.lane import Lane
 from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import Lane, NumberedEvent, NumberedWriter
 from nadi.client.segments.connection import AppendSession
 from nadi.errors import ConflictError, EventTooLargeError, NadiError, RequestTimeoutError, StreamSealedError
 from nadi.limits import MAX_EVENT_BYTES

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
+from nadi.client.manager.event_streams import open_sender
 from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
 from nadi.client.writing.blocks import Blocks, Keys
 from nadi.client.writing.routes import NO_KEY, Routes
 from nadi.client.writing.sender import EventSender
-from nadi.client.writing.stream_sender import open_sender
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -48,7 +48,7 @@ KEYS = st.one_of(st.none(), st.sampled_from([f"key{i}" for i in range(12)] + [""
 def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nadi.client.writing.blocks.BLOCK_BYTES", block_bytes)
-        patch.setattr("nadi.client.writing.framed.SMALL_BYTES", 10)
+        patch.setattr("nadi.client.writing.blocks.SMALL_BYTES", 10)
         patch.setattr("nadi.client.writing.sender.FEW_EVENTS", few)
         yield
 

@@ -12,7 +12,7 @@ import pytest
 from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.checksums import checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.spark.reading.direct.reach import marked
+from nadi.spark.reading.direct import marked
 
 NAME = "container-0/a chunk"
 

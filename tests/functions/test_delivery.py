@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from nadi.functions import DeadLetter, Event, Function
-from nadi.functions.delivery import Delivery, Stopping
 from nadi.functions.handlers.outcome import Failure, Outcome, Output
 from nadi.functions.progress import Counters
+from nadi.functions.worker import Delivery, Stopping
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.functions.handlers.outcome import Failure, Outcome
-from nadi.functions.pieces import Pieces, Verdict
+from nadi.functions.worker import Pieces, Verdict
 
 FAILURE = Failure(kind="raised", error="ValueError", message="no")
 

@@ -109,7 +109,7 @@ def test_a_commit_meanwhile_wins_and_a_kill_leaves_nothing(
     manager: nadi.StreamManager, scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = small(manager, scope, tmp_path)
-    where, commit = "nadi.lake.table.compaction.commit_replace", commit_replace
+    where, commit = "nadi.lake.writer.commit_replace", commit_replace
 
     def late(*given: object) -> object:
         write(manager, scope, 500, 520)

@@ -16,8 +16,8 @@ import nadi.lake
 from nadi.client.blocking.face import inside
 from nadi.errors import InvalidArgumentError, NadiError, StreamRemadeError, UnavailableError
 from nadi.lake import LakeDefinition, LakeStoppedError, LakeWriter, running
+from nadi.lake import writer as lake_writer
 from nadi.lake.record import StoredLake, WriterReport
-from nadi.lake.table import orphans
 from nadi.lake.table.attempts import data_file_name, new_attempt
 from nadi.testing import RestartableServer
 
@@ -171,11 +171,11 @@ def test_a_file_that_another_writer_has_swept_is_no_trouble(
     lake = small(manager, scope, tmp_path)
     table = table_of(lake)
     gone = f"{table.location()}/data/{data_file_name(new_attempt(table.snapshots()[0].snapshot_id), 0)}"
-    found = orphans._files
-    monkeypatch.setattr(orphans, "_files", lambda table, folder: [*found(table, folder), gone])
-    assert orphans.sweep(table.catalog, table) > 0
-    monkeypatch.setattr(orphans, "_files", found)
-    assert orphans.sweep(table.catalog, table_of(lake)) == 0
+    found = lake_writer._files
+    monkeypatch.setattr(lake_writer, "_files", lambda table, folder: [*found(table, folder), gone])
+    assert lake_writer.sweep(table.catalog, table) > 0
+    monkeypatch.setattr(lake_writer, "_files", found)
+    assert lake_writer.sweep(table.catalog, table_of(lake)) == 0
 
 
 # --- catalogs -------------------------------------------------------------------------------------

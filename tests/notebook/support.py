@@ -9,8 +9,8 @@ from typing import Any
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.notebook.bundle import script
 from nadi.notebook.projector import Projector
+from nadi.notebook.widget import script
 
 _PAGE = """<!doctype html><meta charset=utf-8><title>a cell</title><body data-jp-theme-light="true"
 style="background:#fff"><div id=cell></div><div id=other><table><tr><td>text</table></div>"""

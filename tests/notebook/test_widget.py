@@ -13,7 +13,7 @@ import nadi
 import nadi.notebook
 from nadi.client import StreamManager, aio
 from nadi.errors import InvalidArgumentError, SliceNotFoundError, StreamNotFoundError
-from nadi.notebook.bundle import modules, script
+from nadi.notebook.widget import modules, script
 from nadi.testing import fill_stream
 
 

@@ -48,7 +48,7 @@ async def test_values_that_are_almost_others(logs: Indexed) -> None:
 
 
 async def test_counts_have_the_most_frequent_of_all(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.indexing.upkeep._LEAST_MERGED", 100)
+    monkeypatch.setattr("nadi.search.indexing.indexer._LEAST_MERGED", 100)
     await logs.create("level:keyword,at:date,ms:long")
     async with logs.running():
         for half in "ab":

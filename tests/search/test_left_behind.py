@@ -102,8 +102,8 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
     whose: str, logs: Indexed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the rule of `nadi search clean`."""
-    monkeypatch.setattr("nadi.search.indexing.upkeep.SEARCH_ORPHAN_S", 0.0)
-    monkeypatch.setattr("nadi.search.indexing.upkeep.SEARCH_TIDY_S", 0.05)
+    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_ORPHAN_S", 0.0)
+    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_TIDY_S", 0.05)
     await some(logs)
     path = label(logs)
     whole = msgspec.json.decode(path.read_bytes(), type=Label)

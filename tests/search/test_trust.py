@@ -14,7 +14,7 @@ import pytest
 import nadi
 from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundError
 from nadi.search import IndexNotFoundError, indexes, run
-from nadi.search.asking.cached import Cached
+from nadi.search.asking.local import Cached
 from nadi.search.definition import Definitions, _packed
 from nadi.search.shards.names import folder_of_index, new_index, new_name
 from nadi.web.searching import _forget, _Kept
@@ -177,7 +177,7 @@ async def test_what_the_store_has_lost_is_told(logs: Indexed) -> None:
 
 
 async def test_shards_that_can_not_be_merged_are_left_out(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.indexing.upkeep._LEAST_MERGED", 100)
+    monkeypatch.setattr("nadi.search.indexing.indexer._LEAST_MERGED", 100)
     await some(logs, 8, 8)
     monkeypatch.undo()
     gone, damaged, *_ = objects(logs)

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from nadi.client.reading import segment_range
-from nadi.spark.reading.query import admission, event_ends
+from nadi.spark.reading.query import admission
+from nadi.spark.reading.query import progress as event_ends
 
 from .queries import Home, Query
 from .scaled import ScaledStream, check_once_in_order

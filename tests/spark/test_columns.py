@@ -15,18 +15,18 @@ from pyspark.sql import datasource as spark_source
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.appended import AppendTimes
 from nadi.client.scan.divided import together
 from nadi.client.scan.pieces import Piece, deal
 from nadi.client.scan.positions import PositionTexts
+from nadi.client.scan.rows import AppendTimes
 from nadi.errors import InvalidArgumentError, ProtocolError
 from nadi.limits import TIME_INDEX_MOST_MS
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import client_of
+from nadi.spark.formats import BatchReader
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
 from nadi.spark.reading.tasks import PiecesPartition
 from nadi.wire import commands as wire

@@ -22,8 +22,9 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.spark.connections import Client, client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading.direct import reach, source
-from nadi.spark.reading.rows import read_pieces
+from nadi.spark.reading import direct as reach
+from nadi.spark.reading import direct as source
+from nadi.spark.reading.direct import read_pieces
 
 from .queries import Home, Query
 
@@ -202,17 +203,17 @@ def test_chunks_that_can_be_read_are_looked_through_here(
 
     monkeypatch.setattr(ChunkStore, "read_checked", noted)
     for direct, is_here in (("always", True), ("auto", True), ("never", False)):
-        monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+        monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
         received.clear()
         chunks.clear()
         assert len(rows(home, "chunks", piece, "offset", direct=direct)) == 2100
         assert sum(received) < 10_000
         assert bool(chunks) == is_here
-    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", end + 1)
+    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", end + 1)
     chunks.clear()
     assert len(rows(home, "chunks", piece, "offset", direct="auto")) == 2100
     assert not chunks, "a small piece is the server's"
-    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
 
     async def gone(*_: Any) -> Any:
         raise NotFoundError("it is gone")
@@ -266,5 +267,5 @@ def test_chunks_out_of_reach_are_an_error_where_they_must_be_read(home: Home, mo
     monkeypatch.setattr(source, "reach", far)
     with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*it is far"):
         list(read_pieces(options, [Piece("far", 0, 0, end)]))
-    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
     assert len(rows(home, "far", Piece("far", 0, 0, end), "offset", direct="auto")) == 1000

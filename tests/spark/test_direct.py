@@ -25,8 +25,9 @@ from nadi.model.chunks import Located
 from nadi.naming import segment_name
 from nadi.spark.connections import Client
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.direct import reach, source
-from nadi.spark.reading.direct.blocks import DirectOrNot
+from nadi.spark.reading import direct as reach
+from nadi.spark.reading import direct as source
+from nadi.spark.reading.direct import DirectOrNot
 
 # 256 KiB go to tier 2 at once, less stays in the log
 LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"
@@ -156,7 +157,7 @@ def test_a_small_piece_is_left_to_the_server(world: World, monkeypatch: pytest.M
     world.settled()
     on_first_answer(monkeypatch, lambda _: pytest.fail("it was asked"))
     assert world.read("auto") == world.events
-    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
     with pytest.raises(pytest.fail.Exception):
         world.read("auto")
 
@@ -166,7 +167,7 @@ def test_a_store_that_is_another_servers(
 ) -> None:
     world.write(1_000)
     world.settled()
-    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
     mark = world.tier2 / "mark"
     mark.write_text("0" * 32)
     with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):

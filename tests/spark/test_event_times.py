@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan import event_times
+from nadi.client.scan import rows as event_times
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import InvalidArgumentError
 from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark
 from nadi.spark.connections import client_of
+from nadi.spark.formats import BatchReader
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
 from pyspark_nadi import DefaultSource
 from tests.support.waiting import until

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindows
-from nadi.client.scan import event_times
-from nadi.client.scan.event_times import EventTimes, holds_from
+from nadi.client.scan import rows as event_times
 from nadi.client.scan.pieces import Piece
+from nadi.client.scan.rows import EventTimes, holds_from
 from nadi.model.cutorder import compare_shared
 from nadi.model.segments import SegmentRange, share_keys
 from nadi.model.watermark import SegmentPosition, Watermark

@@ -11,7 +11,7 @@ import pytest
 import nadi
 from nadi.errors import QueryTruncatedError, UnavailableError
 from nadi.spark import QueryLag, lag
-from nadi.spark.reading.query.lag import Lag
+from nadi.spark.reading.query.streams import Lag
 
 from .conftest import World
 from .queries import Home, Query

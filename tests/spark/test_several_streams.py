@@ -10,9 +10,9 @@ import pytest
 
 import nadi
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRemadeError
+from nadi.spark.formats import BatchReader
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.query import streams as query_streams
 from nadi.spark.reading.streaming import StreamReader
 

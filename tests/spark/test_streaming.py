@@ -21,10 +21,10 @@ from nadi.errors import (
     StreamRemadeError,
 )
 from nadi.naming import segment_id
+from nadi.spark.formats import BatchReader
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
 from nadi.spark.reading.tasks import PiecesPartition
 from pyspark_nadi import DefaultSource

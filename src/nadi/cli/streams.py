@@ -2,22 +2,293 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nadi.cli.bookmarks import PLACE, By, Clock, Scope, Stream, place
 from nadi.cli.printing import Form, say, say_gone, show
 from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
-from nadi.cli.search.beside import beside_scope, beside_stream
-from nadi.cli.segments import show_segments
 from nadi.cli.session import Yes, connected
-from nadi.cli.updating import EventTimeField, EventTimeFormat, EventTimeUnit, event_time_of, update_stream
-from nadi.errors import InvalidArgumentError, PermissionDeniedError, ScopeNotFoundError
+from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
 
 if TYPE_CHECKING:
-    from nadi.client import Holder, RetentionPolicy, StreamManager
-    from nadi.model.reports import LoadReport
+    from nadi.client import Holder, RetentionPolicy, ScalingPolicy, StreamManager
+    from nadi.model.event_time import EventTime, TimeFormat
+    from nadi.model.reports import LoadReport, SegmentReport
+
+
+@connected
+def show_segments(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    history: Annotated[
+        bool, typer.Option("--history", help="All segments ever, drawn over time: keys up, time across, shade by rate.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw it into this file instead: .svg, .png or .pdf (needs 'nadi[pictures]').")
+    ] = None,
+    last: Annotated[
+        float | None, typer.Option(help="Draw only so many seconds up to now.", min=0.001, show_default=False)
+    ] = None,
+    form: Form = Form.TABLE,
+) -> None:
+    """Show a stream's current segments, or how they were split and merged."""
+    from nadi.errors import InvalidArgumentError
+
+    if last is not None and (form is not Form.TABLE or not (history or picture)):
+        raise InvalidArgumentError("--last is for pictures: add --history or --picture FILE")
+    if form is not Form.TABLE and picture is not None:
+        raise InvalidArgumentError("--json, or -o, and --picture exclude each other: choose one")
+    if picture is not None:
+        from nadi.pictures import chart
+
+        chart.check_file(picture)
+    segments = manager.segment_history(scope, stream)
+    if (history or picture is not None) and form is Form.TABLE:
+        _draw(segments, f"{scope}/{stream}", picture, last)
+        return
+    if not history:
+        current = {segment.segment_id for segment in manager.current_segments(scope, stream)}
+        segments = sorted((s for s in segments if s.segment_id in current), key=lambda s: s.low)
+    columns = ["segment", "low", "high", "since", "bytes", *([] if history else ["events/s", "bytes/s"])]
+    loads = {load.segment_id: load for load in manager.segment_loads(scope, stream)} if not history else {}
+    rows = [_segment_row(s) | (_rates(loads.get(s.segment_id)) if not history else {}) for s in segments]
+    show(rows, columns, form=form, empty=f"Stream {scope}/{stream} is sealed.")
+
+
+def _segment_row(segment: SegmentReport) -> dict[str, object]:
+    from nadi.pictures.text import name_of
+
+    return {
+        "segment": name_of(segment.segment_id),
+        "segment_id": segment.segment_id,
+        "low": round(segment.low, 6),
+        "high": round(segment.high, 6),
+        "since": datetime.fromtimestamp(segment.created_ms / 1000, UTC).isoformat(" ", "seconds"),
+        "bytes": segment.end_offset - segment.start_offset,
+        "created_ms": segment.created_ms,
+        "replaced_ms": segment.replaced_ms,
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "rolled": segment.rolled,
+    }
+
+
+def _rates(load: LoadReport | None) -> dict[str, object]:
+    """Means over ten seconds."""
+    if load is None:
+        return {"events/s": 0, "bytes/s": 0}
+    return {"events/s": round(load.events_per_s[1]), "bytes/s": round(load.bytes_per_s[1])}
+
+
+def _draw(segments: list[SegmentReport], name: str, file: Path | None, last_s: float | None) -> None:
+    from nadi.pictures import chart, text
+    from nadi.pictures.spans import spans_of
+
+    now_ms = time.time_ns() // 1_000_000
+    spans = spans_of(segments, now_ms, now_ms - round(last_s * 1000) if last_s is not None else 0)
+    if file is not None:
+        chart.save(spans, file, name)
+        say(f"drew {len(spans):,} segments of {name} into {file}")
+        return
+    from rich.console import Console
+
+    say(text.picture(spans, columns=max(20, Console().width - 8)))
+
+
+EventTimeField = Annotated[
+    str | None,
+    typer.Option("--event-time", help="The field that has an event's time: read_at, meta.time.", metavar="PATH"),
+]
+EventTimeUnit = Annotated[
+    Literal["s", "ms", "us", "ns"] | None,
+    typer.Option(help="What the field counts since 1970, if it is a number. [default: s]", show_default=False),
+]
+EventTimeFormat = Annotated[
+    Literal["json", "msgpack"] | None, typer.Option(help="What the events are. [default: json]", show_default=False)
+]
+
+
+@connected
+def update_stream(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Keep the number of segments, whatever the load.")] = False,
+    events_per_s: EventsPerS = None,
+    kib_per_s: KibPerS = None,
+    scale_factor: Annotated[int | None, typer.Option(help="Pieces that one split may make, at most.", min=2)] = None,
+    segments: Annotated[int | None, typer.Option(help="Minimum number of segments.", min=1)] = None,
+    retention: Annotated[
+        str | None, typer.Option(help="Keep at least this: an age (90s, 15min, 12h, 7d) or a size (500MB, 10GiB).")
+    ] = None,
+    retention_most: Annotated[
+        str | None, typer.Option(help="Keep at most this for reader groups that hold back retention.")
+    ] = None,
+    over_bookmarks: Annotated[
+        bool | None,
+        typer.Option(
+            "--retention-over-bookmarks/--retention-under-bookmarks",
+            help="Whether bookmarks and slices hold retention back.",
+            show_default=False,
+        ),
+    ] = None,
+    by_event_time: Annotated[
+        bool | None,
+        typer.Option(
+            "--retention-by-event-time/--retention-by-arrival",
+            help="Whether ages are of the events' own time.",
+            show_default=False,
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="End retention: keep everything.")] = False,
+    tag: Annotated[list[str] | None, typer.Option("--add-tag", help="A tag; may be given several times.")] = None,
+    remove_tag: Annotated[list[str] | None, typer.Option(help="A tag to remove; may be given several times.")] = None,
+    watermark_timeout: Annotated[
+        str | None, typer.Option(help="How long watermarks wait for a writer that notes no times any more: 30s, 5min.")
+    ] = None,
+    event_time: EventTimeField = None,
+    event_time_unit: EventTimeUnit = None,
+    event_time_format: EventTimeFormat = None,
+    arrival_only: Annotated[bool, typer.Option("--no-event-time", help="Events have no time of their own.")] = False,
+) -> None:
+    """Change how a stream is scaled, what it keeps, its tags: only what is given."""
+    from nadi.cli.amounts import age_s, changed_policy, policy_text
+
+    old = manager.stream_configuration(scope, stream)
+    new = old
+    changes = []
+    if fixed or [events_per_s, kib_per_s, scale_factor, segments] != [None] * 4:
+        scaling = _scaling(old.scaling, segments, events_per_s, kib_per_s, scale_factor, fixed=fixed)
+        new = replace(new, scaling=scaling)
+        changes.append(f"has {scaling_text(scaling)}")
+    kept = retention, retention_most, over_bookmarks, by_event_time
+    keeps_less = any(given is not None for given in kept)
+    if keeps_less and everything:
+        raise InvalidArgumentError("--everything ends retention: leave out what else is to be kept")
+    if keeps_less:
+        new = replace(new, retention=changed_policy(old.retention, *kept))
+        changes.append(f"keeps {policy_text(new.retention)}")
+    elif everything:
+        new = replace(new, retention=None)
+        changes.append("keeps everything")
+    if tag or remove_tag:
+        new = replace(new, tags=_tags(old.tags, tag or [], remove_tag or [], f"{scope}/{stream}"))
+        changes.append(f"has the tags {', '.join(new.tags)}" if new.tags else "has no tags")
+    if watermark_timeout is not None:
+        new = replace(new, timestamp_aggregation_timeout_ms=round(age_s(watermark_timeout) * 1000))
+        changes.append(f"has watermarks that wait {watermark_timeout}")
+    if arrival_only and event_time is not None:
+        raise InvalidArgumentError("--event-time and --no-event-time exclude each other: choose one")
+    found = event_time_of(event_time, event_time_unit, event_time_format)
+    if found is not None or arrival_only:
+        new = replace(new, event_time=found)
+        changes.append("has no event time" if found is None else f"has the event time {found.path}")
+    if not changes:
+        raise InvalidArgumentError("say what to change: --help lists the options")
+    manager.update_stream(
+        scope,
+        stream,
+        scaling=new.scaling,
+        retention=new.retention,
+        tags=new.tags,
+        timestamp_aggregation_timeout_ms=new.timestamp_aggregation_timeout_ms,
+        event_time=new.event_time,
+    )
+    say(f"stream {scope}/{stream} {', '.join(changes)}")
+
+
+def _scaling(
+    old: ScalingPolicy,
+    segments: int | None,
+    events_per_s: int | None,
+    kib_per_s: int | None,
+    factor: int | None,
+    *,
+    fixed: bool,
+) -> ScalingPolicy:
+    """The old policy but for what is given."""
+    from nadi.client.control.policy import BY_EVENTS, BY_KBYTES, FIXED
+
+    if [fixed, events_per_s is not None, kib_per_s is not None].count(True) > 1:
+        raise InvalidArgumentError("--fixed, --events-per-s and --kib-per-s exclude each other: choose one")
+    kind, rate = old.kind, old.target_rate
+    if fixed:
+        kind, rate = FIXED, 0
+    elif events_per_s is not None:
+        kind, rate = BY_EVENTS, events_per_s
+    elif kib_per_s is not None:
+        kind, rate = BY_KBYTES, kib_per_s
+    if kind == FIXED and factor is not None:
+        raise InvalidArgumentError(
+            "--scale-factor has no effect on a fixed number of segments: add --events-per-s or --kib-per-s"
+        )
+    kept = 0 if kind == FIXED else max(2, factor or old.scale_factor)
+    return replace(old, kind=kind, target_rate=rate, scale_factor=kept, min_segments=segments or old.min_segments)
+
+
+def _tags(old: tuple[str, ...], added: list[str], removed: list[str], name: str) -> tuple[str, ...]:
+    for tag in removed:
+        if tag in added:
+            raise InvalidArgumentError(f"tag {tag!r} is to be added and removed: choose one")
+        if tag not in old:
+            raise InvalidArgumentError(f"stream {name} has no tag {tag!r}: it has {', '.join(sorted(old)) or 'none'}")
+    return tuple(sorted({*old, *added} - set(removed)))
+
+
+def event_time_of(path: str | None, unit: str | None, form: TimeFormat | None) -> EventTime | None:
+    """What the options for the event time say."""
+    from nadi.model.event_time import EventTime
+
+    if path is not None:
+        return EventTime(path, unit or "s", form or "json")
+    if unit is not None or form is not None:
+        option = "--event-time-unit" if unit is not None else "--event-time-format"
+        raise InvalidArgumentError(f"{option} has no effect without --event-time: name the field")
+    return None
+
+
+def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, Callable[[], None]]:
+    """In words, and what deletes it."""
+    from nadi.search import indexes, standing_queries
+
+    found: dict[str, Callable[[], None]] = {}
+    for name, catalog in (
+        ("its search index", indexes(manager, scope)),
+        ("its standing queries", standing_queries(manager, scope)),
+    ):
+        try:
+            catalog.get(stream)
+        except ProtocolError:  # of what can't be read: it goes all the same
+            pass
+        except (NotFoundError, PermissionDeniedError):  # who may not see it doesn't delete it either
+            continue
+        found[name] = partial(catalog.drop, stream)
+    return found
+
+
+def beside_scope(manager: StreamManager, scope: str, *, of_streams: bool) -> list[Callable[[], None]]:
+    """What deletes the search indexes of a scope, whose shards nobody would know after it. of_streams: also of streams
+    that are there."""
+    from nadi.search import indexes
+
+    catalog = indexes(manager, scope)
+    try:
+        there = set() if of_streams else set(manager.list_streams(scope))
+        found, unreadable = catalog.list_with_unreadable()
+        streams = [*(one.stream for one in found), *(one.name for one in unreadable)]
+        return [partial(catalog.drop, stream) for stream in streams if stream not in there]
+    except (NotFoundError, PermissionDeniedError):
+        return []
+
 
 scope_app = typer.Typer(help="Scopes: the namespaces of streams.", no_args_is_help=True)
 stream_app = typer.Typer(help="Streams: list, create, show, seal, truncate, delete.", no_args_is_help=True)

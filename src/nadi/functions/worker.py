@@ -2,27 +2,256 @@
 
 It takes one batch at a time. If others took it for dead meanwhile, or an output had to be undone, it joins the group
 again; what it had not recorded is handled again, by whoever has the segment then.
+
+One batch, from the reader to its recorded position: handled piece by piece, tried again, narrowed, set aside.
+
+What the handler returned is stored, by `outputs`, before the position after it counts. At most once, the position is
+there already: an event that fails isn't tried again, and what it was handled with neither.
+
+How a batch is handled in spite of events that fail: tried again, narrowed, set aside. Pure.
+
+A batch is handled in order. Of several events that failed together, the first half is tried at once, then the
+second, and so on down to single events: so a single one that fails is found in as many steps as the batch can be
+halved, and the others are done. An event that fails alone is tried again after a pause, up to `retries` times; then
+it is given up. Nothing after an event is handled before that event is done or given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
 from nadi.backoff import Backoff
 from nadi.client.aio import EventRead, ReaderGroup, StreamManager
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
+from nadi.functions.dead_letters import DeadLetter
 from nadi.functions.definition import Function
-from nadi.functions.delivery import Delivery, Outputs, Stopping
-from nadi.functions.handlers.outcome import Handler
+from nadi.functions.handlers.event import Event
+from nadi.functions.handlers.outcome import Failure, Handler, Outcome, Output
 from nadi.functions.instances import worker_name
 from nadi.functions.progress import Counters
-from nadi.functions.stopped import HandlerNotStartedError
+from nadi.functions.stopped import FunctionStoppedError, HandlerNotStartedError
 from nadi.functions.writing import AtLeastOnce, AtMostOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
+from nadi.limits import FUNCTION_RETRY_AFTER_S, FUNCTION_SLICE_S
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
+from nadi.model.event import EventBlock
+from nadi.model.field_path import parse_path
+from nadi.model.json_events import known_key_in
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Events `first` to `last` of the batch, to be handled next; attempt: of its first event, from 1."""
+
+    first: int
+    last: int
+    attempt: int = 1
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+class Verdict(Enum):
+    """What to do after a failure. GIVE_UP: set the first event of `current` aside, then call `skip`."""
+
+    NARROWED = "narrowed"
+    PAUSE = "pause"
+    GIVE_UP = "give up"
+
+
+class Pieces:
+    """The rest of a batch of `count` events.
+
+    >>> pieces = Pieces(4, retries=0)
+    >>> len(pieces.current)
+    4
+    >>> pieces.done(3)
+    >>> pieces.current
+    Piece(first=3, last=4, attempt=1)
+    """
+
+    def __init__(self, count: int, retries: int) -> None:
+        self._rest = deque([Piece(0, count)] if count else [])
+        self._retries = retries
+        self._failures = 0  # of the first event, alone
+
+    @property
+    def current(self) -> Piece | None:
+        """What to handle next; None at the end."""
+        return self._rest[0] if self._rest else None
+
+    def done(self, count: int) -> None:
+        """The first `count` events of the current piece are done."""
+        piece = self._rest.popleft()
+        if count:
+            self._failures = 0
+        if count < len(piece):
+            self._rest.appendleft(Piece(piece.first + count, piece.last, 1 if count else piece.attempt))
+
+    def skip(self) -> int:
+        """Give the first event up; return how often it was tried."""
+        attempts = self._rest[0].attempt
+        self.done(1)
+        return attempts
+
+    def failed(self, outcome: Outcome, *, redo: bool = False) -> Verdict:
+        """Take note of a failure after those of the outcome's `done` events that `done` was called with.
+
+        redo: what the outcome's `done` events gave was lost with it, so these are to be handled again, on their own.
+        """
+        failure, piece = outcome.failure, self._rest[0]
+        assert failure is not None
+        if redo and outcome.done:
+            self._rest.popleft()
+            at = piece.first + outcome.done
+            self._rest.extendleft(
+                reversed([Piece(piece.first, at, piece.attempt + 1), Piece(at, at + 1, piece.attempt + 1)])
+            )
+            if at + 1 < piece.last:
+                self._rest.insert(2, Piece(at + 1, piece.last))
+            return Verdict.NARROWED
+        if failure.is_busy:
+            self._rest[0] = Piece(piece.first, piece.last, piece.attempt + 1)
+            return Verdict.PAUSE
+        together = min(outcome.together, len(piece))
+        if together > 1:
+            self._rest.popleft()
+            middle = piece.first + (together + 1) // 2
+            halves = [Piece(piece.first, middle, piece.attempt + 1)]
+            halves.append(Piece(middle, piece.first + together, piece.attempt + 1))
+            if piece.first + together < piece.last:
+                halves.append(Piece(piece.first + together, piece.last))
+            self._rest.extendleft(reversed(halves))
+            return Verdict.NARROWED
+        self._failures += 1
+        if failure.is_final or self._failures > self._retries:
+            return Verdict.GIVE_UP
+        self._rest.popleft()
+        if len(piece) > 1:
+            self._rest.appendleft(Piece(piece.first + 1, piece.last))
+        self._rest.appendleft(Piece(piece.first, piece.first + 1, piece.attempt + 1))
+        return Verdict.PAUSE
+
+
+class Outputs(Protocol):
+    """Where results go: written and acknowledged before the position is noted, or both at once in transactions."""
+
+    def begin(self, end: int) -> None:
+        """The handler is about to get the events in hand up to `end`, or got no more than these."""
+
+    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
+        """Store what was made of the events in hand from `start` to `end`, and count these as done."""
+
+    async def close(self) -> None: ...
+
+
+class Stopping(Exception):
+    """The worker is to stop, and the rest of the batch is not done."""
+
+
+class Delivery:
+    """Of one worker. `pause`: waits so many seconds; it raises Stopping if the worker is to stop meanwhile."""
+
+    def __init__(
+        self,
+        function: Function,
+        handler: Handler,
+        counters: Counters,
+        logger: logging.Logger,
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._function, self._handler, self._counters, self._log = function, handler, counters, logger
+        self._key_path = None if function.key_field is None else parse_path(function.key_field)
+        self._pause = pause
+        self._is_at_most_once = function.delivery == AT_MOST_ONCE
+        self._backoff = Backoff(
+            first_s=function.retry_first_s,
+            longest_s=function.retry_longest_s,
+            chance=lambda: random.uniform(0.5, 1.0),  # so that workers don't come back all at once
+        )
+
+    async def deliver(self, segment: str, block: EventBlock, outputs: Outputs) -> None:
+        """Handle a block's events; FunctionStoppedError at one that is given up without a dead-letter stream."""
+        events = self._events(segment, block)
+        ends = [*block.offsets().tolist()[1:], block.offset + block.size_bytes]
+        pieces = Pieces(len(events), self._function.retries)
+        wants_outputs = self._function.output is not None
+        is_first = True
+        while (piece := pieces.current) is not None:
+            if not is_first:
+                await self._pause(0.0)
+            is_first = False
+            outputs.begin(ends[piece.last - 1])
+            began = time.monotonic()
+            outcome = await self._handler.call(events[piece.first : piece.last], piece.attempt)
+            share = max(outcome.done / self._function.batch_events, (time.monotonic() - began) / FUNCTION_SLICE_S)
+            begun = outcome.done + (outcome.together if outcome.failure is not None else 0)
+            outputs.begin(ends[piece.first + begun - 1])
+            redo = outcome.is_lost and wants_outputs and not self._is_at_most_once
+            if outcome.done and not redo:
+                end = ends[piece.first + outcome.done - 1]
+                with self._counters.storing(min(share, 1.0)):
+                    await outputs.store(events[piece.first].offset, end, self._keyed(segment, outcome.outputs), [])
+                self._counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
+                pieces.done(outcome.done)
+                self._backoff.reset()
+            if outcome.failure is None:
+                continue
+            failed = events[piece.first + outcome.done]
+            if self._is_at_most_once:
+                self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+                for at in range(piece.first + outcome.done, piece.first + begun):
+                    await self._give_up(events[at], ends[at], outcome.failure, pieces, outputs)
+                continue
+            verdict = pieces.failed(outcome, redo=redo)
+            self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+            if verdict is Verdict.GIVE_UP:
+                await self._give_up(failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs)
+            elif verdict is Verdict.PAUSE:
+                await self._pause_after(failed, outcome.failure)
+            else:
+                self._log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
+
+    def _events(self, segment: str, block: EventBlock) -> list[Event]:
+        places = block.offsets().tolist()
+        path = self._key_path
+        if path is None:
+            return [Event(data, segment, at) for at, data in zip(places, block, strict=True)]
+        return [Event(data, segment, at, known_key_in(data, path)) for at, data in zip(places, block, strict=True)]
+
+    def _keyed(self, segment: str, outputs: Sequence[Output]) -> list[Output]:
+        """Outputs without a key keep the order of their segment: its name is their key."""
+        return [(key if key is not None else segment, data) for key, data in outputs]
+
+    async def _pause_after(self, event: Event, failure: Failure) -> None:
+        pause_s = self._backoff.take()
+        if failure.retry_after_s is not None:
+            pause_s = max(pause_s, min(failure.retry_after_s, FUNCTION_RETRY_AFTER_S))
+        self._log.warning("event %s: %s; trying again in %.1f s", event.id, failure, pause_s)
+        self._counters.retried()
+        await self._pause(pause_s)
+
+    async def _give_up(self, event: Event, end: int, failure: Failure, pieces: Pieces, outputs: Outputs) -> None:
+        attempts = pieces.skip()
+        self._backoff.reset()
+        if self._function.dead_letters is None and self._is_at_most_once:
+            self._log.error("event %s is left out: %s", event.id, failure)
+            return
+        if self._function.dead_letters is None:
+            raise FunctionStoppedError(self._function.name, event.id, attempts, str(failure))
+        letter = DeadLetter.of(self._function.name, event, failure, attempts, int(time.time() * 1000))
+        await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
+        self._counters.dead_lettered()
+        self._log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)
 
 
 class Worker:

@@ -9,16 +9,28 @@
 
 A writer that is killed at any of these steps has either committed or not, and the next one sees which. Files of those
 that hadn't are removed once nothing can name them any more (`table.orphans`).
+
+Small files joined: a snapshot that replaces files by others with the same rows.
+
+Each commit leaves a file or more in each partition that it has rows of. Where there are many small ones, they are read
+and written anew, as much at once as one commit may have. What others have deleted from them is gone then.
+
+Files that nothing names, and nothing will: of attempts whose writer was killed, or overtaken.
+
+An attempt's files can only come to be named by a snapshot that follows the one that it is built on (`attempts`). While
+that one is the newest, they are left alone: somebody may be about to commit them. Once it isn't, they are named
+already, or never will be. No clock is asked, and no other writer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -35,15 +47,120 @@ from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows, check_places
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table import catalogs, shapes
-from nadi.lake.table.attempts import OvertakenError, commit_append, head_of, new_attempt
-from nadi.lake.table.compaction import join, small_files
+from nadi.lake.table.attempts import OvertakenError, commit_append, commit_replace, head_of, new_attempt, parent_of
+from nadi.lake.table.catalogs import load_table
 from nadi.lake.table.files import DataFiles
-from nadi.lake.table.orphans import sweep
 from nadi.lake.table.partitions import partition_fields
+from nadi.lake.table.pieces import pieces_of
+from nadi.lake.table.reaching import STORAGE, reaching
+from nadi.lake.table.reading import TableFiles, columns_named, files_of
+from nadi.lake.table.shapes import fitted
+from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_SMALL_FILE_BYTES
 from nadi.model.streamcut import StreamCut
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import FileScanTask, Table
+
+
+def sweep(catalog: Catalog, table: Table) -> int:
+    """Remove such files; how many there were. The table is looked at once more, behind the list of its files: so the
+    snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
+    snapshots meanwhile: what is left then is seen later."""
+    with reaching(STORAGE):
+        places = table.location_provider()
+        found = [*_files(table, places.data_path), *_files(table, places.metadata_path)]
+    now = load_table(catalog, ".".join(table.name()))
+    if now is None or now.metadata.table_uuid != table.metadata.table_uuid:
+        return 0
+    table, head = now, head_of(now)
+    with reaching(STORAGE):
+        ours = [path for path in found if (parent := parent_of(_name(path))) is not None and parent != head]
+        if not ours:
+            return 0
+        try:
+            named = {_name(path) for path in _named(table)}
+        except FileNotFoundError as error:
+            newest = load_table(catalog, ".".join(table.name()))
+            if newest is None or newest.metadata_location == table.metadata_location:
+                raise
+            raise OvertakenError(str(error)) from error
+        orphans = [path for path in ours if _name(path) not in named]
+        for path in orphans:
+            with suppress(FileNotFoundError):  # another writer has swept meanwhile
+                table.io.delete(path)
+    return len(orphans)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _named(table: Table) -> Iterator[str]:
+    """What snapshots name: manifest lists, manifests, data files."""
+    seen: set[str] = set()
+    for snapshot in table.snapshots():
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            yield manifest.manifest_path
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file.file_path
+
+
+def _files(table: Table, folder: str) -> list[str]:
+    """What lies in a folder of the table's storage, and below it, in its own naming."""
+    from pyarrow.fs import FileSelector, FileType
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(table.io, PyArrowFileIO):
+        return []
+    scheme, netloc, path = PyArrowFileIO.parse_location(folder, table.io.properties)
+    filesystem = table.io.fs_by_scheme(scheme, netloc)
+    listed = filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    return [folder + one.path[len(path) :] for one in listed if one.type == FileType.File]
+
+
+def small_files(table: Table, least: int) -> list[FileScanTask]:
+    """Those to join next: of partitions that have at least so many, the fullest first, up to about as much as one
+    commit may have. Only of the present partitioning."""
+    spec = table.metadata.default_spec_id
+    groups: dict[Any, list[FileScanTask]] = {}
+    for task in files_of(table):
+        if task.file.file_size_in_bytes < LAKE_SMALL_FILE_BYTES and task.file.spec_id == spec:
+            groups.setdefault(tuple(task.file.partition[at] for at in range(len(task.file.partition))), []).append(task)
+    found: list[FileScanTask] = []
+    size = 0
+    for group in sorted(groups.values(), key=len, reverse=True):
+        if len(group) < max(least, 2):
+            break
+        for task in group:
+            size += task.file.file_size_in_bytes
+            if size > LAKE_COMPACTED_BYTES and found:
+                return found
+            found.append(task)
+    return found
+
+
+def join(
+    catalog: Catalog, table: Table, attempt: UUID, files: Sequence[FileScanTask], summary: dict[str, str]
+) -> tuple[Table, int]:
+    """The table with these files replaced, and by how many. OvertakenError and UnavailableError as in
+    `commit_append`."""
+    made = DataFiles(table, attempt)
+    try:
+        for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
+            made.write(fitted(batch, made.schema))
+        new = made.close()
+        with reaching(STORAGE):
+            old = [task.file for task in files]
+    except Exception:
+        made.abandon()
+        raise
+    return commit_replace(catalog, table, attempt, old, new, summary), len(new)
+
 
 log = logging.getLogger("nadi.lake")
 Step = Callable[[str], None]

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nadi.client.aio import StreamManager
-from nadi.errors import ClosedError, InvalidArgumentError, NadiError, UnavailableError
-from nadi.limits import NOTEBOOK_AHEAD, NOTEBOOK_READERS, NOTEBOOK_SILENCE_S
+from nadi.client.aio import Bookmark, NamedSlice, StreamManager
+from nadi.errors import AccessDeniedError, ClosedError, InvalidArgumentError, NadiError, UnavailableError
+from nadi.limits import NOTEBOOK_AHEAD, NOTEBOOK_PLACES, NOTEBOOK_READERS, NOTEBOOK_SEGMENTS, NOTEBOOK_SILENCE_S
 from nadi.model.streamcut import StreamCut
-from nadi.notebook.known import known
 from nadi.notebook.messages import (
     First,
     Known,
@@ -29,15 +28,64 @@ from nadi.notebook.messages import (
     Question,
     Refusal,
     Stop,
+    StreamKnown,
     Stretch,
     Tail,
     id_of,
     parsed,
 )
-from nadi.web.bodies import Batch
+from nadi.web.bodies import Batch, BookmarkSeen, CutSeen, SliceSeen
 from nadi.web.reading.playing import Playing, first_events, play
+from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
-from nadi.web.reading.times import event_time_of
+from nadi.web.reading.times import CutTimes, event_time_of
+
+
+async def known(
+    manager: StreamManager, scope: str, stream: str, *, has_places: bool, by: str | None = None
+) -> StreamKnown:
+    """All that is asked for; of segments, bookmarks and slices the newest if there are too many."""
+    span, segments, loads = await asyncio.gather(
+        stream_span(manager, scope, stream, by),
+        manager.segment_history(scope, stream),
+        manager.segment_loads(scope, stream),
+    )
+    times = CutTimes(manager, by)
+    bookmarks, slices = await _places(manager, times, scope, stream) if has_places else (None, None)
+    return StreamKnown(segments[-NOTEBOOK_SEGMENTS:], loads, span, bookmarks, slices)
+
+
+async def _places(
+    manager: StreamManager, times: CutTimes, scope: str, stream: str
+) -> tuple[list[BookmarkSeen] | None, list[SliceSeen] | None]:
+    try:
+        marks = await manager.bookmarks(scope).list(stream=stream)
+        slices = await manager.slices(scope).list(stream=stream)
+    except AccessDeniedError:
+        return None, None
+    return (
+        [await _bookmark(times, one) for one in sorted(marks, key=_made)[-NOTEBOOK_PLACES:]],
+        [await _slice(times, one) for one in sorted(slices, key=_made)[-NOTEBOOK_PLACES:]],
+    )
+
+
+def _made(one: Bookmark | NamedSlice) -> int:
+    return round(one.made_at.timestamp() * 1000)
+
+
+async def _cut(times: CutTimes, cut: StreamCut) -> CutSeen:
+    return CutSeen(cut.as_text(), await times.of(cut))
+
+
+async def _bookmark(times: CutTimes, one: Bookmark) -> BookmarkSeen:
+    at = await _cut(times, one.cut)
+    return BookmarkSeen(one.name, one.stream, at.cut, at.time, _made(one), one.note, list(one.tags))
+
+
+async def _slice(times: CutTimes, one: NamedSlice) -> SliceSeen:
+    start, end = await _cut(times, one.start), await _cut(times, one.end)
+    return SliceSeen(one.name, one.stream, start, end, _made(one), one.note, list(one.tags))
+
 
 log = logging.getLogger(__name__)
 

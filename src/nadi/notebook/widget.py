@@ -2,11 +2,20 @@
 
 The kernel takes the browser's messages between cells. While a cell runs, what was asked for already still comes, and
 the player waits for the rest.
+
+The widget's script: the modules of nadi's own page that the player is made of, and the one that puts it in a cell.
+
+They are in it as they are. The browser makes an address of each, those that are imported first, and loads the last one.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import suppress
+from functools import cache
+from graphlib import TopologicalSorter
+from importlib.resources import files
 from typing import Any
 
 import anywidget
@@ -16,9 +25,46 @@ import traitlets
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.errors import ClosedError
-from nadi.notebook.bundle import script
 from nadi.notebook.messages import Refusal, id_of
 from nadi.notebook.projector import Projector
+
+_IMPORTED = re.compile(r'^(?:import|export) .*? from "\./([\w-]+\.js)";$', re.MULTILINE)
+_SCRIPT = """// nadi's player
+const urls = {};
+for (const [name, text] of SOURCES) {
+  const linked = text.replace(/ from "\\.\\/([\\w-]+\\.js)";$/gm, (_, one) => ` from "${urls[one]}";`);
+  urls[name] = URL.createObjectURL(new Blob([linked], { type: "text/javascript" }));
+}
+const { render } = await import(urls["widget.js"]);
+Object.values(urls).forEach((url) => URL.revokeObjectURL(url));
+export default { render: (given) => render(given, STYLE) };
+"""
+
+
+@cache
+def script() -> str:
+    """The whole of it, a module of JavaScript."""
+    sources = modules()
+    own = files("nadi.notebook") / "files" / "widget.css"
+    style = (files("nadi.web") / "files" / "style.css").read_text("utf-8")
+    style = re.sub(r":root\[([^\]]*)\]", r":host([\1])", style).replace(":root", ":host") + own.read_text("utf-8")
+    named = {"SOURCES": list(sources.items()), "STYLE": style}
+    return "".join(f"const {name} = {json.dumps(value)};\n" for name, value in named.items()) + _SCRIPT
+
+
+def modules() -> dict[str, str]:
+    """Texts of the modules by their names, each after those that it imports."""
+    page = files("nadi.web") / "files" / "js"
+    texts = {"widget.js": (files("nadi.notebook") / "files" / "widget.js").read_text("utf-8")}
+    imports: dict[str, list[str]] = {}
+    waiting = ["widget.js"]
+    while waiting:
+        name = waiting.pop()
+        texts.setdefault(name, "")
+        texts[name] = texts[name] or (page / name).read_text("utf-8")
+        imports[name] = _IMPORTED.findall(texts[name])
+        waiting += [one for one in imports[name] if one not in texts]
+    return {name: texts[name] for name in TopologicalSorter(imports).static_order()}
 
 
 class PlayerWidget(anywidget.AnyWidget):

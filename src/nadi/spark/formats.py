@@ -2,31 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter, InputPartition
 from pyspark.sql.types import DataType, StructType, TimestampType
 
+from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
 from nadi.client.places.moments import event_moment, is_moment
+from nadi.client.scan.divided import chained, divided
+from nadi.client.scan.pieces import Piece, pieces_of
+from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
-from nadi.errors import InvalidArgumentError, NadiError
+from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
 from nadi.spark.connections import client_of
 from nadi.spark.options.columns import schema_of
+from nadi.spark.options.creation import Creation
 from nadi.spark.options.names import NO_ENDING_MOMENT, NO_TABLES
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.reading.batch import BatchReader
-from nadi.spark.reading.metadata import MetadataReader
+from nadi.spark.reading import plan
 from nadi.spark.reading.plan import streams_of
+from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 from nadi.spark.reading.united import UnionReader, is_union, schema_of_union
 from nadi.spark.schemas import arrow_columns, spark_schema
-from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
 from nadi.spark.writing.sink import BatchWriter, Columns, StreamWriter
+
+
+async def ensure_stream(manager: StreamManager, scope: str, stream: str, creation: Creation) -> None:
+    """Have the stream: it is there, or is made now. StreamNotFoundError, ScopeNotFoundError if it may not be."""
+    if await stores_of(manager).controller.stream_exists(scope, stream):
+        return
+    if creation.scope:
+        await manager.create_scope(scope)
+    if not creation.stream:
+        raise StreamNotFoundError(scope, stream)
+    await manager.create_stream(scope, stream, scaling=creation.scaling, retention=creation.retention)
+
+
+Row = tuple[str | None, ...]
+
+
+class MetadataReader(DataSourceReader):
+    """All rows in one task, as they are when it runs."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, _: InputPartition) -> Iterator[Row]:
+        client = client_of(self._options.controller)
+        return iter(client.run(_rows(client.manager, self._options)))
+
+
+async def _rows(manager: StreamManager, options: ReadOptions) -> list[Row]:
+    scope, stream = options.scope, options.stream
+    if options.metadata == "Streams":
+        return [(scope, name) for name in sorted(await manager.list_streams(scope))]
+    if options.metadata == "StreamInfo":
+        info = await manager.stream_info(scope, stream)
+        return [(info.head.as_text(), info.tail.as_text())]
+    await manager.stream_configuration(scope, stream)  # StreamNotFoundError
+    bookmarks = await manager.bookmarks(scope).list(stream=stream)
+    slices = await manager.slices(scope).list(stream=stream)
+    return [
+        *(("bookmark", one.name, one.cut.as_text(), None) for one in bookmarks),
+        *(("slice", one.name, one.start.as_text(), one.end.as_text()) for one in slices),
+    ]
+
+
+class BatchReader(DataSourceReader):
+    """Everything between two cuts."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return client_of(self._options.controller).run(self._planned())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PiecesPartition)
+        return read_pieces(self._options, partition.pieces)
+
+    async def _planned(self) -> list[PiecesPartition]:
+        manager, options = client_of(self._options.controller).manager, self._options
+        sizes = options.max_partitions, options.min_partition_bytes
+        pieces = await with_positions(manager, options, await _pieces(manager, options))
+        if options.ordered:
+            return partitions_of(options, pieces, await chained(manager, options.scope, pieces))
+        return partitions_of(options, await divided(manager, options.scope, pieces, *sizes))
+
+
+async def _pieces(manager: StreamManager, options: ReadOptions) -> list[Piece]:
+    pieces = []
+    names = await plan.streams_of(manager, options)
+    if not names:
+        raise InvalidArgumentError(f"scope {options.scope} has no stream that {options.several} takes: check it")
+    for name in names:
+        pieces += pieces_of(name, await plan.batch_slices(manager, options.of_stream(name)))
+    return pieces
+
 
 # the options that a schema follows from: a schema is asked for before it is known what is read with it
 _OF_SCHEMA = {

@@ -3,9 +3,17 @@
 A reply carries less than an error: official clients know its type, sometimes an offset, and show the rest to nobody.
 So an error sent as a reply of its own type keeps its type, and one sent as an ErrorMessage keeps the family that its
 code names. Errors not in `error_reply` can't be expressed in the protocol: the server then closes the connection.
+
+Damage as the wire protocol can express it: an ErrorMessage with nadi's own code, and the range in its text.
+
+It must not be a reply that clients interpret otherwise: official readers take NoSuchSegment for a segment's end, and a
+closed connection for a reason to ask again. This one fails a read of Pravega's Rust client at once, and of its Java
+client after its retries.
 """
 
 from __future__ import annotations
+
+import re
 
 from nadi.errors import (
     AlreadyExistsError,
@@ -18,6 +26,7 @@ from nadi.errors import (
     NotEmptyError,
     NotOwnerError,
     PermissionDeniedError,
+    ProtocolError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
@@ -26,7 +35,30 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.wire import commands as wire
-from nadi.wire.damage import damage_of, damage_reply
+
+_TEXT = re.compile(r"bytes (\d+) to (\d+) can't be read as they were stored: (.*)", re.DOTALL)
+
+
+def damage_reply(error: DamagedDataError, request_id: int) -> wire.ErrorMessage:
+    """
+    >>> reply = damage_reply(DamagedDataError("s/a/0.#epoch.0", 8, 24, "its chunk is missing"), 7)
+    >>> reply.message
+    "bytes 8 to 24 can't be read as they were stored: its chunk is missing"
+    >>> error = damage_of(reply)
+    >>> error.segment, error.offset, error.end_offset, error.reason
+    ('s/a/0.#epoch.0', 8, 24, 'its chunk is missing')
+    """
+    text = f"bytes {error.offset} to {error.end_offset} can't be read as they were stored: {error.reason}"
+    return wire.ErrorMessage(request_id, error.segment, text, wire.DAMAGED_DATA)
+
+
+def damage_of(reply: wire.ErrorMessage) -> DamagedDataError | ProtocolError:
+    """The error that a reply with the code DAMAGED_DATA stands for."""
+    found = _TEXT.fullmatch(reply.message)
+    if found is None:
+        return ProtocolError(f"damage of segment {reply.segment} is told without its range: {reply.message[:200]}")
+    return DamagedDataError(reply.segment, int(found[1]), int(found[2]), found[3])
+
 
 _TOKEN_REFUSED, _TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed; the Rust client panics at any code but these and -1
 

@@ -19,7 +19,7 @@ import pytest
 
 import nadi
 from nadi.cli.files import avro, parquet
-from nadi.cli.files.exporting import _replacing
+from nadi.cli.files.importing import _replacing
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 from nadi.model.keyspace import key_position

@@ -24,8 +24,7 @@ from nadi.client.scan.connection import Connection
 from nadi.client.scan.divided import parted
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.selection import Rows
-from nadi.client.scan.split import Split
-from nadi.client.scan.written import data_of, text_of
+from nadi.client.scan.split import Split, data_of, text_of
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,

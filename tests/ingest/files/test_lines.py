@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nadi.errors import InvalidArgumentError
 from nadi.ingest.files.keys import FieldKey, by_pattern, compiled
-from nadi.ingest.files.lines import Cut, Cutter
+from nadi.ingest.files.tail import Cut, Cutter
 
 STARTS = re.compile(rb"^\d")
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.ingest.syslog.choices import Form, Key
-from nadi.ingest.syslog.events import Making
-from nadi.ingest.syslog.messages import parsed
+from nadi.ingest.syslog.events import Making, parsed
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -17,7 +17,8 @@ import pytest
 
 import nadi
 from nadi.errors import StreamSealedError
-from nadi.ingest.syslog import connections, datagrams
+from nadi.ingest.syslog import connections
+
 from nadi.ingest.syslog import receiver as receivers
 from nadi.ingest.syslog.choices import Form
 from nadi.limits import SYSLOG_MESSAGE_BYTES
@@ -41,7 +42,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told at most once a second is told once: the clock stands still."""
-    for module in (connections, datagrams):
+    for module in (connections, receivers):
         monkeypatch.setattr(module, "SeldomWarning", partial(SeldomWarning, clock=lambda: 0.0))
 
 
@@ -216,7 +217,7 @@ async def test_a_handshake_that_never_ends(
 
 
 async def test_over_udp_and_what_it_loses_is_counted(uri: str, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagrams, "SYSLOG_SOCKET_BYTES", 4096)
+    monkeypatch.setattr(receivers, "SYSLOG_SOCKET_BYTES", 4096)
     async with receiving(uri, stream) as receiver:
         await receiver.listen_udp(ANY)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -248,7 +249,7 @@ async def test_one_address_has_half_of_the_room_for_datagrams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the server is away."""
-    monkeypatch.setattr(datagrams, "SYSLOG_QUEUE_BYTES", 20_000)
+    monkeypatch.setattr(receivers, "SYSLOG_QUEUE_BYTES", 20_000)
     with RestartableServer(tmp_path) as server:
         with nadi.StreamManager(server.controller_uri) as manager:
             manager.create_scope("in")

@@ -18,8 +18,7 @@ from nadi.cli.app import app
 from nadi.client.scan.connection import Connection
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, NotFoundError
 from nadi.spark.checkpoints import mirror as module
-from nadi.spark.checkpoints.log import apply, encode
-from nadi.spark.checkpoints.mirror import CheckpointMirror, mirrored, restore
+from nadi.spark.checkpoints.mirror import CheckpointMirror, apply, encode, mirrored, restore
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use

@@ -12,7 +12,7 @@ import pytest
 from nadi.client.serializers import Avro
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.values import avro
-from nadi.client.values.avro_blocks import block_reader
+from nadi.client.values.avro import block_reader
 from nadi.client.values.types import of_avro
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["int", "null"]}]}

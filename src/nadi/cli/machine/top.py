@@ -6,20 +6,71 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.machine.doctor import Rest
-from nadi.cli.printing import Form, errors_told, output, say, warn
+from nadi.cli.printing import Form, errors_told, output, say, show, warn
 from nadi.cli.session import Controller, TrustStore, formed
-from nadi.defaults import DEFAULT_URI
+from nadi.defaults import DEFAULT_HOST, DEFAULT_STORE_PORT, DEFAULT_URI
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nadi.cli.machine.picture import Picture
+
+
+Rest = Annotated[
+    str | None,
+    typer.Option(
+        envvar="NADI_REST",
+        help="The server's REST address. [default: what the controller says, else port 9091 of its host]",
+        show_default=False,
+    ),
+]
+
+
+@formed
+def doctor(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The data folder, or where it is to be. [default: nadi-data]", show_default=False),
+    ] = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(
+            envvar="NADI_CONTROLLER",
+            help=f"The server that should be there. [default: see whether one is at {DEFAULT_URI}]",
+            show_default=False,
+        ),
+    ] = None,
+    rest: Rest = None,
+    trust_store: TrustStore = None,
+    form: Form = Form.TABLE,
+) -> None:
+    """Check this machine, the data folder's disk and the server, and say what to do; exits with code 1 if something is
+    wrong.
+
+    It writes to the disk for two seconds, to a file of its own.
+    """
+    from nadi.cli.machine import disk, programs, serving
+    from nadi.cli.machine.finding import State
+
+    with errors_told():
+        where = serving.Addresses(
+            controller or DEFAULT_URI,
+            rest or serving.rest_beside(controller or DEFAULT_URI, trust_store),
+            f"{DEFAULT_HOST}:{DEFAULT_STORE_PORT}",
+            controller is not None,
+            trust_store,
+        )
+        found = [*programs.looked_at(), *disk.looked_at(data or Path("nadi-data")), *serving.looked_at(where)]
+    show([one.row() for one in found], ["check", "state", "found", "advice"], form=form, empty="")
+    if any(one.state is State.WRONG for one in found):
+        raise typer.Exit(1)
+
 
 _SERVERS = ["server", "state", "containers", "bytes/s", "controller"]
 _STREAMS = ["stream", "segments", "events/s", "bytes/s", "kept bytes", "hot keys"]

@@ -7,19 +7,219 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, Unpack, overload
 
 from nadi.client import aio
-from nadi.client.blocking.administration import Administration
+from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
-from nadi.client.blocking.event_streams import EventStreams
-from nadi.client.blocking.face import Closing, by_hand, described, gives, opens
-from nadi.client.blocking.openers import Structures
+from nadi.client.blocking.face import Closing, Face, by_hand, described, each, gives, opens, overloaded, waits
+from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.readergroup import ReaderGroupManager
-from nadi.client.blocking.readers import SliceReader
-from nadi.client.blocking.structures import Table
+from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
+from nadi.client.blocking.structures import (
+    Journal,
+    KeyValueTable,
+    LeaderElection,
+    SharedCounter,
+    SharedMap,
+    SharedSet,
+    StateSynchronizer,
+    Table,
+)
+from nadi.client.blocking.writers import EventWriter, TransactionalEventWriter, TransactionalValueWriter, ValueWriter
+from nadi.client.control.arguments import check_timeout
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
+from nadi.client.manager.event_streams import ReaderOptions, TransactionWriterOptions, WriterOptions
+from nadi.client.reading.damage import RAISE, OnDamage
+from nadi.client.reading.reader import Event, events_of
+from nadi.client.serializers.serializer import Serializer
+from nadi.client.serializers.values import ValueEvent
+from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.defaults import DEFAULT_URI
+from nadi.model.streamcut import StreamCut
+
+
+class Structures(Face[aio.StreamManager]):
+    """The part of the blocking StreamManager that opens them."""
+
+    create_byte_reader = opens(aio.StreamManager.create_byte_reader, ByteStreamReader)
+    create_index_reader = opens(aio.StreamManager.create_index_reader, IndexReader)
+    create_index_writer = opens(aio.StreamManager.create_index_writer, IndexWriter)
+    create_key_value_table = waits(aio.StreamManager.create_key_value_table)
+    delete_key_value_table = waits(aio.StreamManager.delete_key_value_table)
+    list_key_value_tables = waits(aio.StreamManager.list_key_value_tables)
+    key_value_table_configuration = waits(aio.StreamManager.key_value_table_configuration)
+    key_value_table = opens(aio.StreamManager.key_value_table, KeyValueTable)
+    state_synchronizer = opens(aio.StreamManager.state_synchronizer, StateSynchronizer)
+    shared_map = opens(aio.StreamManager.shared_map, SharedMap)
+    shared_set = opens(aio.StreamManager.shared_set, SharedSet)
+    shared_counter = opens(aio.StreamManager.shared_counter, SharedCounter)
+    journal = opens(aio.StreamManager.journal, Journal)
+    leader_election = opens(aio.StreamManager.leader_election, LeaderElection)
+
+    def create_byte_writer(
+        self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float = ACK_TIMEOUT_S
+    ) -> ByteStreamWriter:
+        """Open a file that writes at the current end of a stream of one segment.
+
+        Its calls raise RequestTimeoutError if the data is not stored within `timeout` seconds; if nothing
+        is stored for `ack_timeout` seconds, all calls do from then on.
+        """
+        check_timeout(timeout)
+        core = self._thread.run(self._core.create_byte_writer(scope, stream, ack_timeout=ack_timeout))
+        return ByteStreamWriter(self._thread, core, timeout)
+
+
+T = TypeVar("T")
+
+
+class EventStreams(Face[aio.StreamManager]):
+    """The part of the blocking StreamManager that opens them."""
+
+    read_segment_range = each(aio.StreamManager.read_segment_range)
+    schemas = gives(aio.StreamManager.schemas, Schemas)
+
+    # --- writers ----------------------------------------------------------------------------
+
+    @overload
+    def create_writer(self, scope: str, stream: str, **options: Unpack[WriterOptions]) -> EventWriter: ...
+    @overload
+    def create_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[WriterOptions]
+    ) -> ValueWriter[T]: ...
+    @overloaded(aio.StreamManager.create_writer)
+    def create_writer(self, *args: Any, **options: Any) -> Any:
+        """See nadi.client.aio.StreamManager.create_writer."""
+        made = self._thread.run(self._core.create_writer(*args, **options))
+        face = EventWriter if isinstance(made, aio.EventWriter) else ValueWriter
+        return face(self._thread, made)
+
+    @overload
+    def create_transaction_writer(
+        self, scope: str, stream: str, **options: Unpack[TransactionWriterOptions]
+    ) -> TransactionalEventWriter: ...
+    @overload
+    def create_transaction_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[TransactionWriterOptions]
+    ) -> TransactionalValueWriter[T]: ...
+    @overloaded(aio.StreamManager.create_transaction_writer)
+    def create_transaction_writer(self, *args: Any, **options: Any) -> Any:
+        """See nadi.client.aio.StreamManager.create_transaction_writer."""
+        made = self._thread.run(self._core.create_transaction_writer(*args, **options))
+        of_events = isinstance(made, aio.TransactionalEventWriter)
+        face = TransactionalEventWriter if of_events else TransactionalValueWriter
+        return face(self._thread, made)
+
+    transaction_status = waits(aio.StreamManager.transaction_status)
+
+    # --- readers ----------------------------------------------------------------------------
+
+    @overload
+    def create_reader(self, scope: str, stream: str, **options: Unpack[ReaderOptions]) -> SliceReader: ...
+    @overload
+    def create_reader(
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[ReaderOptions]
+    ) -> ValueReader[T]: ...
+    @overloaded(aio.StreamManager.create_reader)
+    def create_reader(self, *args: Any, **options: Any) -> Any:
+        """See nadi.client.aio.StreamManager.create_reader."""
+        made = self._thread.run(self._core.create_reader(*args, **options))
+        face = SliceReader if isinstance(made, aio.SliceReader) else ValueReader
+        return face(self._thread, made)
+
+    # These iterate over a blocking reader, which has its blocks handed over without asking for each.
+
+    @overload
+    def read_events(
+        self, scope: str, stream: str, *, timeout: float | None = ..., **options: Unpack[ReaderOptions]
+    ) -> Iterator[Event]: ...
+    @overload
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        timeout: float | None = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> Iterator[ValueEvent[T]]: ...
+    @described(aio.StreamManager.read_events)
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
+        timeout: float | None = None,
+    ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
+        """See nadi.client.aio.StreamManager.read_events."""
+        options: ReaderOptions = {"start": start, "end": end, "routing_keys": routing_keys, "on_damage": on_damage}
+        if serializer is None:
+            return self._read_events(scope, stream, timeout, options)
+        return self._read_values(scope, stream, timeout, options, serializer)
+
+    @described(aio.StreamManager.read_batches)
+    def read_batches(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
+        timeout: float | None = None,
+    ) -> Iterator[list[bytes]]:
+        """See nadi.client.aio.StreamManager.read_batches."""
+        with self.create_reader(
+            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+        ) as reader:
+            while (found := reader.next_block(timeout)) is not None:
+                yield found[1].events()
+
+    def _read_events(self, scope: str, stream: str, timeout: float | None, options: ReaderOptions) -> Iterator[Event]:
+        with self.create_reader(scope, stream, **options) as reader:
+            while (found := reader.next_block(timeout)) is not None:
+                yield from events_of(*found)
+
+    def _read_values(
+        self, scope: str, stream: str, timeout: float | None, options: ReaderOptions, serializer: Serializer[T]
+    ) -> Iterator[ValueEvent[T]]:
+        with self.create_reader(scope, stream, serializer=serializer, **options) as reader:
+            while (events := reader.next_events(timeout)) is not None:
+                yield from events
+
+
+class Administration(Face[aio.StreamManager]):
+    """The part of the blocking StreamManager that does so."""
+
+    scrub = waits(aio.StreamManager.scrub)
+    create_scope = waits(aio.StreamManager.create_scope)
+    delete_scope = waits(aio.StreamManager.delete_scope)
+    list_scopes = waits(aio.StreamManager.list_scopes)
+    create_stream = waits(aio.StreamManager.create_stream)
+    update_stream = waits(aio.StreamManager.update_stream)
+    stream_configuration = waits(aio.StreamManager.stream_configuration)
+    delete_stream = waits(aio.StreamManager.delete_stream)
+    seal_stream = waits(aio.StreamManager.seal_stream)
+    truncate_stream = waits(aio.StreamManager.truncate_stream)
+    list_streams = waits(aio.StreamManager.list_streams)
+    stream_info = waits(aio.StreamManager.stream_info)
+    kept = waits(aio.StreamManager.kept)
+    segment_info = waits(aio.StreamManager.segment_info)
+    current_segments = waits(aio.StreamManager.current_segments)
+    segment_history = waits(aio.StreamManager.segment_history)
+    segment_loads = waits(aio.StreamManager.segment_loads)
+    scaling_log = waits(aio.StreamManager.scaling_log)
+    reader_lags = waits(aio.StreamManager.reader_lags)
+    segments_between = waits(aio.StreamManager.segments_between)
+    scale_stream = waits(aio.StreamManager.scale_stream)
 
 
 @described(aio.StreamManager)

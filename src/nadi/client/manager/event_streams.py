@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, overload
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from nadi.client.control.arguments import checked
 from nadi.client.reading import reader as readers
@@ -19,8 +19,8 @@ from nadi.client.serializers import codec
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.serializers.serializer import Serializer
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
+from nadi.client.writing.event_time import NotedTimes, check_writer_id
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
-from nadi.client.writing.stream_sender import open_sender
 from nadi.client.writing.transactions import (
     DEFAULT_LEASE_MS,
     TransactionalEventWriter,
@@ -29,9 +29,50 @@ from nadi.client.writing.transactions import (
     is_closed,
 )
 from nadi.client.writing.writer import EventWriter
-from nadi.errors import ClosedError
+from nadi.errors import ClosedError, StreamSealedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+
+
+async def open_sender(
+    stores: SegmentStores,
+    scope: str,
+    stream: str,
+    *,
+    ack_timeout_s: float = ACK_TIMEOUT_S,
+    blocking: bool = False,
+    writer_id: str | None = None,
+    automatically_note_time: bool = False,
+) -> EventSender:
+    """Open a sender to the stream's current segments; StreamSealedError if there are none."""
+    if writer_id is not None:
+        check_writer_id(writer_id)
+    controller = stores.controller
+    segments = await controller.current_segments(scope, stream)
+    if not segments:
+        raise StreamSealedError(f"stream {scope}/{stream}")
+    sender = EventSender(
+        stores,
+        f"{scope}/{stream}",
+        segments,
+        name_of=lambda segment_id: segment_name(scope, stream, segment_id),
+        find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
+        ack_timeout_s=ack_timeout_s,
+        blocking=blocking,
+    )
+    sender.times = NotedTimes(
+        stores,
+        scope,
+        stream,
+        writer_id or str(uuid4()),
+        sender,
+        continues=writer_id is not None,
+    )
+    if automatically_note_time:
+        sender.times.note_automatically()
+    return sender
+
 
 T = TypeVar("T")
 

@@ -22,7 +22,6 @@ from nadi.client.reading import boundary
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
 from nadi.client.reading.lending import Lending
 from nadi.client.reading.read_ahead import ReadAhead, share_bytes
-from nadi.client.reading.source import SliceSource
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.stores import SegmentStores
@@ -43,6 +42,47 @@ from nadi.model.keyspace import key_position
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+
+
+class SliceSource:
+    """One segment being read: blocks that were read ahead, and how far they were given out."""
+
+    def __init__(self, piece: SegmentRange, start: int, end: int | None, ahead: ReadAhead) -> None:
+        self.piece = piece
+        self.given = start
+        self.end = end
+        self.ahead, self.blocks = ahead, ahead.blocks
+        self.lent = 0  # blocks that another thread has, or can take
+        self.is_due = False  # it is queued among those with a block or an error to give out
+        self.successors: list[SegmentRange] | None = None  # known once it was read to its end
+        self.is_gone = False  # the whole segment was truncated away, and that was reported
+        self.error: NadiError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.blocks and not self.lent and self.successors is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it continues only once lent blocks are taken."""
+        return self.lent > 0 and (self.ahead.is_full or self.successors is not None)
+
+    def give(self) -> EventBlock:
+        block = self.ahead.take()
+        self.given = block.offset + block.size_bytes
+        return block
+
+    def lend(self) -> EventBlock:
+        self.lent += 1
+        return self.blocks.popleft()
+
+    def take_back(self, block: EventBlock) -> None:
+        """A lent block was taken: it is given out."""
+        self.lent -= 1
+        self.ahead.make_room(block)
+        self.given = max(self.given, block.offset + block.size_bytes)  # a gap after it may already be reported
+
 
 _ids = itertools.count()
 

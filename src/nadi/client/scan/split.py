@@ -1,18 +1,188 @@
-"""A part of a scan that anybody can read who reaches the server."""
+"""A part of a scan that anybody can read who reaches the server.
+
+A split in bytes and in text, which processes of other versions and on other machines are handed.
+
+A format's number stands in front, and a reader refuses one that it doesn't know: fields of another version are never
+taken for its own. What the format has is pinned by `tests/client/scan/test_split.py`.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
-from nadi.client.control.security import Credentials
+from nadi.client.control.security import Basic, Bearer, Credentials, Encoded
+from nadi.client.reading.damage import OnDamage
 from nadi.client.scan.connection import Connection, client_of
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.selection import Readable, Rows
-from nadi.client.scan.written import data_of, packed, text_of, unpacked
+from nadi.client.values.options import Target, ValueOptions
+from nadi.errors import InvalidArgumentError
+from nadi.limits import MIB
 from nadi.model.event import EventBlock
+
+FORMAT = 1
+_TEXT_MAX_BYTES = 64 * MIB  # unpacked: a small text must not fill the memory
+_KIND = "value"
+
+
+class _Numbered(msgspec.Struct):
+    """What each format has, whatever its number."""
+
+    nadi_split: int
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    mode: str
+    ddl: str | None
+    version: int | None
+    kind: bytes  # an Arrow schema of one field
+    definition: bytes | None
+    schema_id: int | None
+
+
+class _Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    stream: str
+    segment_id: int
+    start: int
+    end: int
+    others: tuple[tuple[int, int], ...]
+
+
+class _Login(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    parts: tuple[str, ...]
+
+
+class _Split(msgspec.Struct, forbid_unknown_fields=True):
+    nadi_split: int
+    uri: str
+    trust_store: str | None
+    validate_host_name: bool
+    scope: str
+    columns: tuple[str, ...]
+    event_time_unit: str
+    on_damage: OnDamage
+    unnest: bool
+    pieces: tuple[_Piece, ...]
+    values: _Values | None = None
+    login: _Login | None = None
+
+
+Parts = tuple[Connection, Rows, tuple[Piece, ...]]
+
+
+def packed(connection: Connection, rows: Rows, pieces: tuple[Piece, ...], *, with_credentials: bool = False) -> bytes:
+    """One split. with_credentials: InvalidArgumentError if they are a function."""
+    login = _login_of(connection.credentials) if with_credentials else None
+    parts = tuple(_Piece(one.stream, one.segment_id, one.start, one.end, one.others) for one in pieces)
+    return msgspec.json.encode(
+        _Split(
+            FORMAT,
+            connection.uri,
+            connection.trust_store,
+            connection.validate_host_name,
+            rows.scope,
+            rows.columns,
+            rows.event_time_unit,
+            rows.on_damage,
+            rows.is_unnested,
+            parts,
+            _values_of(rows.target),
+            login,
+        )
+    )
+
+
+def unpacked(data: bytes, credentials: Credentials | None = None) -> Parts:
+    """What `packed` was given. credentials: instead of those that are in it, if any. InvalidArgumentError if it is of
+    another version, or no split."""
+    try:
+        number = msgspec.json.decode(data, type=_Numbered).nadi_split
+        if number != FORMAT:
+            raise InvalidArgumentError(
+                f"this split has format {number}, and this version of nadi reads format {FORMAT}: plan and read "
+                "with the same version"
+            )
+        found = msgspec.json.decode(data, type=_Split)
+        target = _target_of(found.values)
+        credentials = credentials or _credentials_of(found.login)
+    except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"this is no split ({error}): use what Split.as_text() returned") from error
+    connection = Connection(found.uri, credentials, found.trust_store, found.validate_host_name)
+    rows = Rows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
+    pieces = tuple(Piece(one.stream, one.segment_id, one.start, one.end, one.others) for one in found.pieces)
+    return connection, rows, pieces
+
+
+def text_of(data: bytes) -> str:
+    """On one line, of letters, digits, `-` and `_`, the first a letter: for any shell, file or field."""
+    return base64.urlsafe_b64encode(zlib.compress(data)).decode().rstrip("=")
+
+
+def data_of(text: str) -> bytes:
+    """InvalidArgumentError if it is no whole text of `text_of`."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        inflater = zlib.decompressobj()
+        data = inflater.decompress(raw, _TEXT_MAX_BYTES)
+        if not inflater.eof or inflater.unused_data:
+            raise ValueError("a part of it is missing")
+    except (ValueError, binascii.Error, zlib.error) as error:
+        raise InvalidArgumentError(
+            f"{text[:40]!r} is not the text of a split ({error}): use what Split.as_text() returned"
+        ) from error
+    return data
+
+
+def _values_of(target: Target | None) -> _Values | None:
+    if target is None:
+        return None
+    asked = target.options
+    kind = pa.schema([(_KIND, target.kind)]).serialize().to_pybytes()
+    return _Values(asked.format, asked.mode, asked.ddl, asked.version, kind, target.definition, target.schema_id)
+
+
+def _target_of(values: _Values | None) -> Target | None:
+    if values is None:
+        return None
+    kind = pa.ipc.read_schema(pa.py_buffer(values.kind)).field(_KIND).type
+    options = ValueOptions(values.format, values.mode, values.ddl, values.version)
+    return Target(options, kind, values.definition, values.schema_id)
+
+
+def _login_of(credentials: Credentials | None) -> _Login | None:
+    if credentials is None:
+        return None
+    if isinstance(credentials, Basic):
+        return _Login("basic", (credentials.user, credentials.password))
+    if isinstance(credentials, Encoded):
+        return _Login("encoded", (credentials.value,))
+    if not isinstance(credentials.token, str):
+        raise InvalidArgumentError(
+            "these credentials are a function, which no text can hold: leave them out, and give them to who reads"
+        )
+    return _Login("bearer", (credentials.token,))
+
+
+def _credentials_of(login: _Login | None) -> Credentials | None:
+    if login is None:
+        return None
+    made = {"basic": (Basic, 2), "bearer": (Bearer, 1), "encoded": (Encoded, 1)}.get(login.kind)
+    if made is None or len(login.parts) != made[1]:
+        raise ValueError("its credentials are of no known kind")
+    kind, _ = made
+    found: Credentials = kind(*login.parts)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from nadi.backoff import Tries
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
@@ -30,14 +32,16 @@ from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import what_became_of
+from nadi.client.segments.stores import SegmentStores
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
-from nadi.client.streamtables.progress import Progress
 from nadi.client.streamtables.table import Place, StreamTable, stream_table
+from nadi.client.tables.table import ABSENT, Table, value_or_none
 from nadi.client.values.ddl import to_ddl
 from nadi.errors import (
     AlreadyExistsError,
+    ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
     NadiError,
@@ -45,6 +49,7 @@ from nadi.errors import (
     StreamTableNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
+    UnavailableError,
 )
 from nadi.limits import (
     STREAM_TABLE_BATCH_ROWS,
@@ -52,9 +57,48 @@ from nadi.limits import (
     STREAM_TABLE_ROUND_BYTES,
     STREAM_TABLE_ROUND_EVENTS,
 )
-from nadi.model.place import StoredProgress
+from nadi.model.place import PROGRESS_PREFIX, StoredProgress
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_name
+from nadi.naming import STREAM_TABLES_TABLE, segment_name
+
+
+class Progress:
+    """The record of the changes in one stream table."""
+
+    def __init__(self, stores: SegmentStores, scope: str, to: str) -> None:
+        self._table: Table = Table(stores, scope, STREAM_TABLES_TABLE)
+        self._key, self._what = (PROGRESS_PREFIX + to).encode(), f"how far the changes in {scope}/{to} are written"
+        self._version = ABSENT
+
+    async def read(self) -> StoredProgress | None:
+        """Return the record, None if there is none yet; what is put next is in its place."""
+        held = await value_or_none(self._table, self._key)
+        self._version = ABSENT if held is None else held.version
+        return None if held is None else msgspec.json.decode(held.value, type=StoredProgress)
+
+    async def put(self, record: StoredProgress) -> None:
+        """ConflictError if somebody else has changed it since it was read; UnavailableError: it may be stored."""
+        encoded = msgspec.json.encode(record)
+        tries = Tries(self._what)
+        while True:
+            try:
+                self._version = await self._table.put(self._key, encoded, self._version)
+                return
+            except ConditionFailedError:
+                raise self._taken() from None
+            except UnavailableError:  # it may have been stored
+                await tries.lost()
+            held = await value_or_none(self._table, self._key)
+            version = ABSENT if held is None else held.version
+            if held is not None and held.value == encoded:
+                self._version = version
+                return
+            if version != self._version:
+                raise self._taken()
+
+    def _taken(self) -> ConflictError:
+        return ConflictError(f"{self._what} was changed by another process, which writes them now: this one stops")
+
 
 IfUnknown = Literal["raise", "written", "again"]
 

@@ -5,25 +5,83 @@ mistake in it.
 - Arrow: a stream with a column `event`, and one `key` if they have keys.
 - CloudEvents: see `cloud_events`.
 - anything else: one event.
+
+CloudEvents in requests: structured, batched and binary. Each is stored as a structured CloudEvent in JSON, and the
+extension `partitionkey` is its routing key.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.rest.own import ARROW, NDJSON
 from nadi.errors import EventTooLargeError, InvalidArgumentError
-from nadi.ingest.http.cloud_events import batched, from_binary, structured
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES
-from nadi.model.cloud_events import BATCH, STRUCTURED
+from nadi.model.cloud_events import BATCH, PREFIX, STRUCTURED, check, check_data, header_text, is_json_type, key_from
 from nadi.model.field_path import KEY_FIELD, parse_path
-from nadi.model.json_events import NotJsonError, checked, key_in, with_whole_characters
+from nadi.model.json_events import NotJsonError, checked, elements_of, fields_of, key_in, with_whole_characters
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def structured(body: bytes) -> list[tuple[bytes, str | None]]:
+    """One event: the body as it came."""
+    return [_event(with_whole_characters(body), "the event")]
+
+
+def batched(body: bytes) -> list[tuple[bytes, str | None]]:
+    """The events of a JSON array, each as it came."""
+    try:
+        events = elements_of(body)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"the body is {error}") from None
+    return [_event(bytes(event), f"event {number:,}") for number, event in enumerate(events, 1)]
+
+
+def from_binary(sent: Sent) -> list[tuple[bytes, str | None]]:
+    """Attributes that are headers, and data that is the body: put together as one event."""
+    event: dict[str, Any] = {
+        _attribute(name): header_text(name, value) for name, value in sent.headers.items() if name.startswith(PREFIX)
+    }
+    if sent.media:
+        event["datacontenttype"] = sent.headers["content-type"]
+    if sent.body and is_json_type(sent.media):
+        try:
+            event["data"] = msgspec.Raw(checked(sent.body))
+        except NotJsonError as error:
+            raise InvalidArgumentError(f"the data is {error}") from None
+    elif sent.body:
+        event["data_base64"] = base64.b64encode(sent.body).decode()
+    return [_event(msgspec.json.encode(event), "the event")]
+
+
+def _attribute(header: str) -> str:
+    name = header.removeprefix(PREFIX)
+    if not (name.isascii() and name.isalnum()) or name in ("data", "datacontenttype"):
+        raise InvalidArgumentError(
+            f"the header {header[:40]!r} is none of a CloudEvent: attributes are letters and digits, its data is the "
+            "body, and of the Content-Type that this has"
+        )
+    return name
+
+
+def _event(text: bytes, what: str) -> tuple[bytes, str | None]:
+    """An event, and its routing key; InvalidArgumentError unless it is a CloudEvent."""
+    try:
+        fields = fields_of(text)
+    except NotJsonError as error:
+        raise InvalidArgumentError(f"{what} is {error}") from None
+    check(fields, what)
+    check_data(fields, what)
+    return text, key_from(fields, "partitionkey", what)
+
 
 KEY_HEADER = "nadi-routing-key"
 _JSON_LINES = {NDJSON, "application/jsonl", "application/x-jsonlines", "application/jsonlines"}

@@ -9,6 +9,14 @@ is run without it: that one is mirrored when the query starts.
 The byte stream `checkpoint-<name>` has records of what changed, the table entry says which of its bytes count. That is
 changed by compare-and-set, and the bytes are appended at a known place: a second query with that name fails. A query
 that is started begins with a record of the whole folder, as does one whose records have twice the folder's size.
+
+A folder's history as bytes: records of the files that came, changed and went, each with its length in front.
+
+>>> written = encode({"offsets/0": b"abc"}, ["offsets/9"])
+>>> files = {"offsets/9": b"old"}
+>>> apply(written, files)
+>>> files
+{'offsets/0': b'abc'}
 """
 
 from __future__ import annotations
@@ -16,8 +24,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,7 +37,47 @@ from nadi.client.aio import ABSENT, ByteStreamWriter, StreamManager
 from nadi.client.tables.table import value_or_none
 from nadi.errors import ConditionFailedError, ConflictError, InvalidArgumentError, NadiError, NotFoundError
 from nadi.limits import MIB, SPARK_MIRRORED_BYTES
-from nadi.spark.checkpoints.log import apply, encode
+
+_LENGTH = struct.Struct(">I")
+
+
+class _File(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    digest: bytes
+
+
+class _Header(msgspec.Struct, frozen=True):
+    came: list[_File]
+    went: list[str]
+
+
+def encode(came: Mapping[str, bytes], went: Iterable[str]) -> bytes:
+    """One record."""
+    files = [_File(path, len(data), sha256(data).digest()) for path, data in came.items()]
+    header = msgspec.msgpack.encode(_Header(files, list(went)))
+    return b"".join((_LENGTH.pack(len(header)), header, *came.values()))
+
+
+def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
+    """Do to the files what the records say; NadiError if they are damaged."""
+    view, at = memoryview(records), 0
+    while at < len(view):
+        try:
+            (size,) = _LENGTH.unpack_from(view, at)
+            header = msgspec.msgpack.decode(view[at + _LENGTH.size : at + _LENGTH.size + size], type=_Header)
+        except (struct.error, msgspec.DecodeError) as error:
+            raise NadiError(f"the mirrored checkpoint is damaged at byte {at:,}: {error}") from error
+        at += _LENGTH.size + size
+        for path in header.went:
+            files.pop(path, None)
+        for file in header.came:
+            data = bytes(view[at : at + file.size])
+            at += file.size
+            if sha256(data).digest() != file.digest:
+                raise NadiError(f"the mirrored file {file.path} is damaged: its checksum is another")
+            files[file.path] = data
+
 
 TABLE = "spark-checkpoints"
 _READ_BYTES = 8 * MIB

@@ -34,7 +34,7 @@ from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.query.notes import TABLE, BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
-from nadi.spark.reading.rows import read_pieces
+from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 
 

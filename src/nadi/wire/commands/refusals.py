@@ -50,7 +50,7 @@ class AuthTokenCheckFailed(Command, frozen=True):
 ILLEGAL_ARGUMENT = 0  # in ErrorMessage
 # nadi's own codes there: official clients, which know 0 and -1, read "unspecified"
 STORAGE_FULL = 1000
-DAMAGED_DATA = 1001  # `nadi.wire.damage` says what the message holds
+DAMAGED_DATA = 1001  # `nadi.wire.errors` says what the message holds
 CHUNKS_UNAVAILABLE = 1002
 
 

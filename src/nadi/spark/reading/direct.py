@@ -1,28 +1,122 @@
-"""A segment's bytes in order, from its chunks where they can be read, else from its server.
+"""A task's rows: those of its pieces, from wherever the option `direct` says.
+
+The events of a task's piece, in blocks: from tier 2, or through the server, as the option `direct` says; or where
+they lie alone.
+
+Where events lie, the server tells, and none of their bytes are sent. But chunks that a task can read it looks through
+itself: measured on two cores with four tasks, events of 85 to 100 bytes are found twice as fast, 6.5 million a second
+and not 3.0. The server is faster where events are alike (18 to 15 million; half as fast again for one task), and there
+both are fast. What decides is that tasks on more machines find more, while the server has one loop, which appends need.
+
+A segment's bytes in order, from its chunks where they can be read, else from its server.
 
 A drop-in for `segment_input.read_bytes`. Which chunks there are is asked when a task comes to read them: what a task
 reads is a range of offsets, whose bytes never change; only where they are stored does. Chunks that are replaced
 meanwhile are asked for again. Each block is checked against the checksums that the server told, which belong to this
 chunk alone; what is damaged, or can't be read, is left to the server, so that whoever reads meets the same errors.
+
+Whether this process can read a store of chunks: looked at once, and kept.
+
+A store counts as reached if the mark that the server told is found in it, so that a folder of the same name on another
+machine is never taken for it. One that wasn't reached is looked at again after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Iterator
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+import pyarrow as pa
+
+from nadi.client.manager.streams import stores_of
+from nadi.client.reading.event_places import event_places
+from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.scan.pieces import Piece
+from nadi.client.scan.rows import read_rows
+from nadi.client.segments.assemble import EventAssembler
 from nadi.client.segments.located import locate_chunks
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nadi.engines.urls import ELSEWHERE
+from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, UnavailableError
 from nadi.limits import MIB
 from nadi.model.chunks import ChunkPart, Located
+from nadi.model.event import EventBlock, EventPlaces
+from nadi.naming import segment_name
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
-from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.spark.options.read import ALWAYS
-from nadi.spark.reading.direct.reach import reach
+from nadi.segmentstore.tier2.chunks import MARK, MARK_BYTES, ChunkStore, DiskReadError
+from nadi.spark.connections import Client, begin_task, client_of
+from nadi.spark.options.read import ALWAYS, NEVER, ReadOptions
+
+_LOOK_S = 10.0  # an object store that doesn't answer by then is none to read from
+_AGAIN_S = 60.0
+_MOST = 100  # stores remembered
+
+
+async def marked(url: str, mark: str) -> ChunkStore:
+    """The store of that URL and mark, to read from; NotFoundError if there is none here, or another.
+
+    UnavailableError or InvalidArgumentError if it can't be looked at.
+    """
+    if not _may_be_here(url):
+        raise NotFoundError(f"there is no {url} here")
+    store = ChunkStore.from_url(url)
+    try:
+        found = bytes(await store.read(MARK, 0, MARK_BYTES)).decode(errors="replace")
+    except NotFoundError:
+        raise NotFoundError(f"{url} is not the server's store of chunks: it has no mark") from None
+    if found != mark:
+        raise NotFoundError(f"{url} is another server's store of chunks")
+    return store
+
+
+def _may_be_here(url: str) -> bool:
+    """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
+    parts = urlsplit(url)
+    return parts.scheme in ELSEWHERE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The store, or why it can't be read."""
+
+    store: ChunkStore | None
+    why: str
+    until: float
+
+
+_known: dict[tuple[int, str, str], Reach] = {}
+
+
+async def reach(located: Located) -> Reach:
+    """The store that the server told, if this process can read it."""
+    key = (os.getpid(), located.url, located.mark)  # what a fork inherits is another process's
+    found = _known.get(key)
+    if found is None or time.monotonic() > found.until:
+        if len(_known) >= _MOST:
+            _known.clear()
+        found = _known[key] = await _look(located)
+    return found
+
+
+async def _look(located: Located) -> Reach:
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            return Reach(await marked(located.url, located.mark), "", float("inf"))
+    except TimeoutError:
+        why = f"{located.url} did not answer within {_LOOK_S:g} s"
+    except NadiError as error:
+        why = str(error)
+    return Reach(None, why, time.monotonic() + _AGAIN_S)
+
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 2 * BLOCK_BYTES  # read and given out at once: about as many rows as suit Spark
@@ -148,3 +242,50 @@ class ChunkSource:
             log.warning("chunk %s has a wrong checksum: its server is asked", part.name)
             last = min(damaged) * BLOCK_BYTES - begin
         return memoryview(data)[within - begin : max(within - begin, min(last, stop - part.offset - begin))]
+
+
+class DirectOrNot:
+    """A source of rows (`client.scan.rows`)."""
+
+    def __init__(self, options: ReadOptions, client: Client) -> None:
+        self._options, self._client = options, client
+
+    def blocks(self, piece: Piece) -> AsyncIterator[EventBlock]:
+        options = self._options
+        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
+        read = ChunkSource(options.direct).read if _is_direct(options, piece) else read_bytes
+        return read_segment_range(stores, name, piece.start, piece.end, options.on_damage, read=read)
+
+    def places(self, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+        options = self._options
+        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
+        if _is_direct(options, piece):
+            return _from_chunks(stores, name, piece, options)
+        return event_places(stores, name, piece.start, piece.end, options.on_damage)
+
+
+def _is_direct(options: ReadOptions, piece: Piece) -> bool:
+    return options.direct == ALWAYS or (options.direct != NEVER and piece.size_bytes >= LEAST_BYTES)
+
+
+async def _from_chunks(
+    stores: SegmentStores, segment: str, piece: Piece, options: ReadOptions
+) -> AsyncIterator[EventPlaces | EventBlock]:
+    """From the chunks as far as these go without a gap; the rest as the server tells it."""
+    assembler = EventAssembler(piece.start)
+    source = ChunkSource(options.direct, is_alone=True)
+    async with aclosing(source.read(stores, segment, piece.start, piece.end, purpose="")) as pieces:
+        async for data in pieces:
+            for block in assembler.feed(data):
+                yield block
+    start, read = assembler.offset, ChunkSource(options.direct).read
+    async with aclosing(event_places(stores, segment, start, piece.end, options.on_damage, read=read)) as rest:
+        async for places in rest:
+            yield places
+
+
+def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of the pieces, one piece after the other, each in offset order."""
+    begin_task()
+    client = client_of(options.controller)
+    return read_rows(options, client, pieces, DirectOrNot(options, client))
