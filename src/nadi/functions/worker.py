@@ -3,12 +3,8 @@
 It takes one batch at a time. If others took it for dead meanwhile, or an output had to be undone, it joins the group
 again; what it had not recorded is handled again, by whoever has the segment then.
 
-One batch, from the reader to its recorded position: handled piece by piece, tried again, narrowed, set aside.
-
 What the handler returned is stored, by `outputs`, before the position after it counts. At most once, the position is
 there already: an event that fails isn't tried again, and what it was handled with neither.
-
-How a batch is handled in spite of events that fail: tried again, narrowed, set aside. Pure.
 
 A batch is handled in order. Of several events that failed together, the first half is tried at once, then the
 second, and so on down to single events: so a single one that fails is found in as many steps as the batch can be

@@ -3,17 +3,15 @@
 The events are the bytes that the table keeps, or, without these, JSON of its columns. What is always kept is the order
 of each key. *Positions* are kept, so that a cut's segments and offsets are the same place, if the table has the bytes
 of all of the stream's events from its first on, and no stream of the new one's name was there before: then segments
-are made and scaled as they were, and each event is written to its segment again (`history`). Otherwise events are
+are made and scaled as they were, and each event is written to its segment again (`history_of`). Otherwise events are
 routed by a column, or all go to one segment.
 
-Each event has a number that follows from where it lay, and the snapshot is noted with the stream: a rebuilding that was
-killed is begun again, and writes what is missing (`client.numbered`).
+Each event has a number that follows from where it lay, and the snapshot is noted with the stream: a rebuilding that
+was killed is begun again, and writes what is missing (`client.numbered`).
 
-Whether a stream's segments can be made anew as they were, by what a table knows of them. Pure.
-
-They can if those of epoch 0 are what a new stream's are, if each later epoch replaced segments by others of the same
-keys, numbered on, and if of each segment all events are there from its first on: their sizes add up to where the last
-one ends.
+A stream's segments can be made as they were if those of epoch 0 are what a new stream's are, if each later epoch
+replaced segments by others of the same keys, numbered on, and if of each segment all events are there from its first
+on: their sizes add up to where the last one ends.
 
 >>> whole = Extent(0, 0, 10, 20, 20)
 >>> history_of([(0, 0.0, 1.0)], {0: whole}, {0: 0}, {0: 20}).epochs

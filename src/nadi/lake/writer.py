@@ -8,14 +8,11 @@
     release                           retention may have what lies before the cut
 
 A writer that is killed at any of these steps has either committed or not, and the next one sees which. Files of those
-that hadn't are removed once nothing can name them any more (`table.orphans`).
+that hadn't are removed once nothing can name them any more (`sweep`).
 
-Small files joined: a snapshot that replaces files by others with the same rows.
-
-Each commit leaves a file or more in each partition that it has rows of. Where there are many small ones, they are read
-and written anew, as much at once as one commit may have. What others have deleted from them is gone then.
-
-Files that nothing names, and nothing will: of attempts whose writer was killed, or overtaken.
+Small files are joined: a snapshot replaces files by others with the same rows. Each commit leaves a file or more in
+each partition that it has rows of. Where there are many small ones, they are read and written anew, as much at once as
+one commit may have. What others have deleted from them is gone then.
 
 An attempt's files can only come to be named by a snapshot that follows the one that it is built on (`attempts`). While
 that one is the newest, they are left alone: somebody may be about to commit them. Once it isn't, they are named

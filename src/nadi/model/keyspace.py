@@ -5,10 +5,9 @@
 >>> equal_ranges(2)
 [(0.0, 0.5), (0.5, 1.0)]
 
-MurmurHash3, the 128-bit variant for x64, with a 64-bit seed.
-
-The `mmh3` package takes only 32-bit seeds, and Pravega's key-value tables hash with a negative
-Java int widened to 64 bits. Keys are at most 256 bytes, so this plain form is fast enough.
+MurmurHash3 here is the 128-bit variant for x64, with a 64-bit seed. The `mmh3` package takes only 32-bit seeds, and
+Pravega's key-value tables hash with a negative Java int widened to 64 bits. Keys are at most 256 bytes, so this plain
+form is fast enough.
 
 >>> import mmh3
 >>> first_word(b"The quick brown fox jumps", 7) == mmh3.hash64(b"The quick brown fox jumps", 7, signed=False)[0]

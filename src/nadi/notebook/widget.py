@@ -3,9 +3,8 @@
 The kernel takes the browser's messages between cells. While a cell runs, what was asked for already still comes, and
 the player waits for the rest.
 
-The widget's script: the modules of nadi's own page that the player is made of, and the one that puts it in a cell.
-
-They are in it as they are. The browser makes an address of each, those that are imported first, and loads the last one.
+The widget's script has the modules of nadi's own page that the player is made of, as they are. The browser makes an
+address of each, those that are imported first, and loads the last one.
 """
 
 from __future__ import annotations

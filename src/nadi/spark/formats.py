@@ -26,8 +26,8 @@ from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading import plan
-from nadi.spark.reading.plan import streams_of
 from nadi.spark.reading.direct import read_pieces
+from nadi.spark.reading.plan import streams_of
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 from nadi.spark.reading.united import UnionReader, is_union, schema_of_union

@@ -4,11 +4,9 @@ A reply carries less than an error: official clients know its type, sometimes an
 So an error sent as a reply of its own type keeps its type, and one sent as an ErrorMessage keeps the family that its
 code names. Errors not in `error_reply` can't be expressed in the protocol: the server then closes the connection.
 
-Damage as the wire protocol can express it: an ErrorMessage with nadi's own code, and the range in its text.
-
-It must not be a reply that clients interpret otherwise: official readers take NoSuchSegment for a segment's end, and a
-closed connection for a reason to ask again. This one fails a read of Pravega's Rust client at once, and of its Java
-client after its retries.
+Damage is an ErrorMessage with nadi's own code, and the range in its text. It must not be a reply that clients
+interpret otherwise: official readers take NoSuchSegment for a segment's end, and a closed connection for a reason to
+ask again. This one fails a read of Pravega's Rust client at once, and of its Java client after its retries.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import pytest
 import nadi
 from nadi.errors import StreamSealedError
 from nadi.ingest.syslog import connections
-
 from nadi.ingest.syslog import receiver as receivers
 from nadi.ingest.syslog.choices import Form
 from nadi.limits import SYSLOG_MESSAGE_BYTES

@@ -5,10 +5,9 @@ numbers that ascend, by which every segment remembers how far this writer's id h
 in whatever process, may be given what was stored already, and leaves it out. An append holds all events of a call that
 go to one segment and is atomic with the last one's number. Splits and merges lose nothing of that: see `places`.
 
-One writer on one segment: an append at a time, stored once however often its connection is lost.
-
-Unlike the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go
-on. A session says which number was stored last; so after a lost connection it is known whether the append arrived.
+A `Lane` is one writer on one segment: an append at a time, stored once however often its connection is lost. Unlike
+the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go on. A
+session says which number was stored last; so after a lost connection it is known whether the append arrived.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Avro, by fastavro: each event under the schema that it names, resolved to the one that is read.
 
-Where nothing has to be resolved, and the schema is plain, a batch is read at once (`avro_blocks`).
-
-Avro, a batch of events at once: one field of all of them after the other, by numpy, ten times as fast as one event
-after the other.
+Where nothing has to be resolved, and the schema is plain, a batch is read at once (`block_reader`): one field of all
+of its events after the other, by numpy, ten times as fast as one event after the other.
 
 For records of plain fields, nullable or not, and records within. Anything else, and every batch in which something is
 odd, is left to fastavro, event by event, which then says what is wrong, and with which.

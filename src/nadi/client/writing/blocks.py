@@ -5,11 +5,9 @@ yields blocks of about BLOCK_BYTES (or one event), so that a huge list waits for
 pieces, one for each segment that it has events for: bytes as they will lie in the segment, in order. A piece remembers
 its routing keys, so that it can be divided again if its segment is sealed before the piece is stored.
 
-The events of a block as they will lie in segments, in any order: from a list, an array, or framed events.
-
-Each function takes an order, or None for the existing one, and returns a function that copies the framed events
-between two places in that order. It copies because a piece that waits long must not keep other pieces in memory;
-with None, all are requested at once.
+Each function that frames events takes an order, or None for the existing one, and returns a function that copies the
+framed events between two places in that order. It copies because a piece that waits long must not keep other pieces in
+memory; with None, all are requested at once.
 """
 
 from __future__ import annotations

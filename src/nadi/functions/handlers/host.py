@@ -4,9 +4,6 @@ It reads calls from a socket and answers each with an outcome. In memory that it
 event it is at, and since when, so that the parent knows which one it hung at, or died of. It leads a process group, for
 what the handler starts to end with it, and it ends with its parent: a thread waits for the socket's end. Standard
 output and error are the parent's.
-
-Calling a handler with events, one by one or all at once, in the handler's own process: what it returns or raises
-becomes an outcome.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 What was read counts only if the file began the same before and after: otherwise it was emptied meanwhile, and begins
 anew as another file. Its unread lines are in the copy, if one was made.
 
-A file's bytes cut into events: lines, or several lines that belong together.
+Its bytes are cut into events: lines, or several lines that belong together.
 
 Where an event ends depends on the bytes alone, and on the places where it was forced to end because nothing came any
 more. So whoever reads a file again from an earlier place cuts it as before, and an event's end is its number.
 
 >>> cutter = Cutter(0)
->>> cutter.feed(b"a\r\nbc\nd"), cutter.feed(b"e\n"), cutter.done
+>>> cutter.feed(b"a\\r\\nbc\\nd"), cutter.feed(b"e\\n"), cutter.done
 ([(3, b'a'), (6, b'bc')], [(9, b'de')], 9)
 """
 

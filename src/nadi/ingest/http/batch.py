@@ -3,11 +3,9 @@ mistake in it.
 
 - JSON lines: each line is an event, as it came, but for halves of characters; with `key-field` a field is its key.
 - Arrow: a stream with a column `event`, and one `key` if they have keys.
-- CloudEvents: see `cloud_events`.
+- CloudEvents: structured, batched and binary. Each is stored as a structured CloudEvent in JSON, and the extension
+  `partitionkey` is its routing key.
 - anything else: one event.
-
-CloudEvents in requests: structured, batched and binary. Each is stored as a structured CloudEvent in JSON, and the
-extension `partitionkey` is its routing key.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 For each caller it has a client with the caller's credentials, which goes to this server's own doors, as any other
 would: so tokens, permissions, scaling and the way to other servers of a cluster are as for every writing client.
-Requests that say who they are, by an Idempotency-Key, are written by `once`; all others by a writer that is kept for
+Requests that say who they are, by an Idempotency-Key, are written by `Once`; all others by a writer that is kept for
 the stream.
 
 Requests with an Idempotency-Key: each is written once, however often it is sent, to whichever server.

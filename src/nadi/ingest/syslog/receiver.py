@@ -1,6 +1,6 @@
 """Receiver: listens for syslog, and writes each message as an event.
 
-`connections` and `datagrams` read, `framing` finds the messages in what a connection sent, `events` makes events of
+`connections` and `Datagrams` read, `framing` finds the messages in what a connection sent, `events` makes events of
 them, and `storing` has them written.
 
 Datagrams of syslog (RFC 5426): nobody waits on the other side, so what finds no room is lost, and counted.

@@ -1,10 +1,10 @@
 """The shards of an index on this machine, as one index of tantivy's that follows the manifest.
 
-A shard is fetched once, into a cache, see `cached`. Each process links the files of the shards that the manifest names
+A shard is fetched once, into a cache. Each process links the files of the shards that the manifest names
 into a folder of its own, so that all count together: words' weights, orders and counts are those of the whole index.
 
-Shards of an index on this machine, in a cache that all processes of a user share: a folder for each, made whole
-before it gets its name. All of this blocks: call it in a thread.
+All processes of a user share the cache: a folder for each shard, made whole before it gets its name. The cache's
+functions block: call them in a thread.
 
     <cache>/<index>/<shard>/           tantivy's files, and `.head`, which has their sizes and checksums
     <cache>/<index>/.new-…             one being made

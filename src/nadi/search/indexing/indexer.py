@@ -4,8 +4,8 @@ What came within a third of a second becomes a shard, and can be found once the 
 read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
 leaves before that is an object that nobody names, and the next indexer makes the same events into another.
 
-What one indexer of an index does for all: merges shards, deletes those that retention has emptied, and what kills
-and merges leave in the store.
+One indexer of an index also does the upkeep for all (`Upkeep`): it merges shards, and deletes those that retention has
+emptied and what kills and merges leave in the store.
 """
 
 from __future__ import annotations

@@ -1,24 +1,20 @@
-"""A task's rows: those of its pieces, from wherever the option `direct` says.
-
-The events of a task's piece, in blocks: from tier 2, or through the server, as the option `direct` says; or where
-they lie alone.
+"""The events of a task's pieces, in blocks: from chunks in tier 2, or through the server, as the option `direct` says
+(docs/decisions/0016); or where they lie alone.
 
 Where events lie, the server tells, and none of their bytes are sent. But chunks that a task can read it looks through
 itself: measured on two cores with four tasks, events of 85 to 100 bytes are found twice as fast, 6.5 million a second
 and not 3.0. The server is faster where events are alike (18 to 15 million; half as fast again for one task), and there
 both are fast. What decides is that tasks on more machines find more, while the server has one loop, which appends need.
 
-A segment's bytes in order, from its chunks where they can be read, else from its server.
+Reading chunks is a drop-in for `segment_input.read_bytes`. Which chunks there are is asked when a task comes to read
+them: what a task reads is a range of offsets, whose bytes never change; only where they are stored does. Chunks that
+are replaced meanwhile are asked for again. Each block is checked against the checksums that the server told, which
+belong to this chunk alone; what is damaged, or can't be read, is left to the server, so that whoever reads meets the
+same errors.
 
-A drop-in for `segment_input.read_bytes`. Which chunks there are is asked when a task comes to read them: what a task
-reads is a range of offsets, whose bytes never change; only where they are stored does. Chunks that are replaced
-meanwhile are asked for again. Each block is checked against the checksums that the server told, which belong to this
-chunk alone; what is damaged, or can't be read, is left to the server, so that whoever reads meets the same errors.
-
-Whether this process can read a store of chunks: looked at once, and kept.
-
-A store counts as reached if the mark that the server told is found in it, so that a folder of the same name on another
-machine is never taken for it. One that wasn't reached is looked at again after a while.
+Whether this process can read a store of chunks is looked at once, and kept. A store counts as reached if the mark that
+the server told is found in it, so that a folder of the same name on another machine is never taken for it. One that
+wasn't reached is looked at again after a while.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from nadi.spark.connections import Client, batch_of_task, client_of
 from nadi.spark.intents import Claims
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.query.notes import TABLE, BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
-from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 
 

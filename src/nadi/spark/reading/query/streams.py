@@ -3,17 +3,14 @@
 A stream that appears is put into the offset where it begins, and read from the next batch on: what a batch reads still
 follows from its two offsets alone. One that was deleted is an error, or is left behind and named in the offset.
 
-A query's first batch, run again: its end is in the checkpoint, its start is not.
-
-So Spark asks for the start of a new query once more. By now the tail is another, a bookmark may be, and the group may
+A query's first batch may be run again: its end is in the checkpoint, its start is not. So Spark asks for the start of a
+new query once more. By now the tail is another, a bookmark may be, and the group may
 have been another query's: then that start may lie behind the batch's end.
 
-How far a query is behind the tails of its streams: what `reportLatestOffset` says, in bytes, events and seconds.
-
-Bytes are exact. Events are these bytes by the mean size of the stream's events in the last 20 minutes, as the server
-measures it. For how long the oldest unread event has waited is told by the segments' time indexes, to about a
-twentieth, by this machine's clock. A query that keeps up asks for nothing; another asks once a second while it stands
-still.
+`Lag` is how far a query is behind the tails of its streams, in bytes, events and seconds. Bytes are exact. Events are
+these bytes by the mean size of the stream's events in the last 20 minutes, as the server measures it. For how long the
+oldest unread event has waited is told by the segments' time indexes, to about a twentieth, by this machine's clock. A
+query that keeps up asks for nothing; another asks once a second while it stands still.
 """
 
 from __future__ import annotations
