@@ -73,12 +73,12 @@ class _Group(TyperGroup):
         commands = _Commands(
             {
                 "up": "admin.up.up",
-                "check": "admin.check.check",
+                "check": "admin.repair.check",
                 "repair": "admin.repair.repair",
                 "migrate": "admin.migrate.migrate",
                 "passwd": "admin.passwd.passwd",
                 "scrub": "scrub.scrub",
-                "doctor": "machine.doctor.doctor",
+                "doctor": "machine.top.doctor",
                 "bench": "machine.bench.bench",
                 "top": "machine.top.top",
                 "write": "events.write.write",
@@ -87,7 +87,7 @@ class _Group(TyperGroup):
                 "splits": "events.splits.splits",
                 "read-split": "events.splits.read_split",
                 "sql": "sql.command.sql",
-                "export": "files.exporting.export",
+                "export": "files.importing.export",
                 "import": "files.importing.import_file",
                 "ingest": "ingest.files.ingest",
                 "ingest-syslog": "ingest.syslog.ingest_syslog",
