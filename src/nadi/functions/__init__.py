@@ -1,7 +1,7 @@
 """Functions that streams trigger: a handler in Python, or an HTTP service, gets each event of a stream.
 
 `definition` says what a function is. `supervisor` keeps as many workers as there are segments with unread data
-(`plan`, `tails`); each `worker` reads as a member of the function's reader group, calls the handler with batches
+(`plan`); each `worker` reads as a member of the function's reader group, calls the handler with batches
 (`handlers`), tries again and narrows, sets aside what can't be handled (`dead_letters`), and writes what was returned,
 with delivery="exactly-once" in transactions. `progress` is what others can see of it.
 

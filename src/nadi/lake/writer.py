@@ -1,7 +1,7 @@
 """A lake's writer: brings the table from its cut to a later one, a commit at a time.
 
     the newest snapshot's mark        where the table is; letters that its writer left are written
-    steps.next_cut                    where the next snapshot is
+    next_cut                          where the next snapshot is
     Rows → DataFiles                  data files, which nothing names yet
     commit_append                     the snapshot with files and mark, if the newest is still the one looked at
     write_letters                     events that are no rows
@@ -36,12 +36,12 @@ from msgspec.structs import replace
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.errors import InvalidStreamCutError, NadiError, TruncatedError, UnavailableError
-from nadi.lake import steps
 from nadi.lake.definition import FIXED, LakeDefinition
 from nadi.lake.letters import letters_of, write_letters
 from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
 from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows, check_places
+from nadi.lake.steps import behind_head, next_cut, ranges_between
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table import catalogs, shapes
 from nadi.lake.table.attempts import OvertakenError, commit_append, commit_replace, head_of, new_attempt, parent_of
@@ -198,7 +198,7 @@ class LakeWriter:
         self._settle(table, mark)
         start = self._start(mark)
         try:
-            end, size = self._thread.run(steps.next_cut(self._core, start, self.lake.commit_bytes))
+            end, size = self._thread.run(next_cut(self._core, start, self.lake.commit_bytes))
         except InvalidStreamCutError:
             self._thread.run(self._stored.check_stream(start))
             raise
@@ -305,9 +305,9 @@ class LakeWriter:
                 f"events behind the table's cut were truncated before they were in it ({error}): start the lake with "
                 "--skip-truncated to go on with what is left"
             ) from error
-        found = self._thread.run(steps.behind_head(self._core, start))
+        found = self._thread.run(behind_head(self._core, start))
         log.error("events of %s were truncated before they were in %s: %s", self.lake.full_name, self.lake.table, error)
-        return found, *self._thread.run(steps.next_cut(self._core, found, self.lake.commit_bytes))
+        return found, *self._thread.run(next_cut(self._core, found, self.lake.commit_bytes))
 
     # --- one commit --------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class LakeWriter:
                 reading=rows.reading,
                 segments=tuple(
                     (one.segment_id, one.low, one.high)
-                    for one in self._thread.run(steps.ranges_between(self._core, start, end))
+                    for one in self._thread.run(ranges_between(self._core, start, end))
                 ),
             )
             self._check_letters(new)

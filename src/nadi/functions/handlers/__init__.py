@@ -3,5 +3,5 @@ gets them as CloudEvents (`target`, `cloud_events`).
 
 Both take some events of one segment, in order, and say what came of them (`outcome`): they never raise because of an
 event. Nothing here knows of reader groups, retries or positions' records, and what the handler's process imports
-(`event`, `outcome`, `host`) knows nothing of the client, so that a process starts in a tenth of a second.
+(`event`, `outcome`, `calling`, `host`) knows nothing of the client, so that a process starts in a tenth of a second.
 """

@@ -64,18 +64,21 @@ Each leaf's message says what went wrong and what to do next; its attributes car
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from nadi.errors.base import NadiError as NadiError
-from nadi.errors.folders import CorruptLogError as CorruptLogError
-from nadi.errors.folders import DamagedStateError as DamagedStateError
-from nadi.errors.folders import DataFolderError as DataFolderError
-from nadi.errors.folders import DataFolderLockedError as DataFolderLockedError
-from nadi.errors.folders import DataFolderTakenError as DataFolderTakenError
-from nadi.errors.folders import DataFolderVersionError as DataFolderVersionError
 
-for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, NadiError)]:
-    _kind.__module__ = __name__  # where everybody finds it, and tracebacks and pickles say so
-del _kind
+class NadiError(Exception):
+    """Base of all errors that nadi raises on purpose. Pools of processes hand them on as they are."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # as usual they would be made anew of their words alone
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[NadiError], args: tuple[Any, ...], values: dict[str, Any]) -> NadiError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(values)
+    return error
 
 
 class InvalidArgumentError(NadiError, ValueError):
@@ -374,3 +377,56 @@ class ProtocolError(NadiError):
 
 class StoreError(NadiError):
     """The object store breaks its conditions, is another cluster's, or refuses what a server needs."""
+
+
+class DataFolderError(NadiError):
+    """The data folder can't be used as it is."""
+
+
+class DataFolderLockedError(DataFolderError):
+    def __init__(self, folder: str, owner: str) -> None:
+        super().__init__(f"{folder} is in use by another server ({owner}): stop it, or give another --data")
+        self.folder = folder
+
+
+class DataFolderTakenError(DataFolderError):
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"another server has opened the data folder {folder}, whose file `lock` was removed while this one was "
+            "running: it stops; what it acknowledged is kept. Never remove that file: its existence means nothing"
+        )
+        self.folder = folder
+
+
+class DataFolderVersionError(DataFolderError):
+    def __init__(self, folder: str, found: object, expected: int) -> None:
+        super().__init__(
+            f"the data folder {folder} has format {found}, but this nadi reads format {expected}: "
+            "use the nadi version that wrote it, or another folder with --data"
+        )
+        self.folder, self.found, self.expected = folder, found, expected
+
+
+class CorruptLogError(DataFolderError):
+    """Acknowledged data in the durable log is damaged, at `offset` of `file`; nothing was changed on disk."""
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(
+            f"the durable log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
+            "Restore that file from a copy and start again; or see with `nadi check` what is lost and what can be "
+            "recovered, then let `nadi repair` leave out what can't be read"
+        )
+        self.file, self.offset, self.what = file, offset, what
+
+
+class DamagedStateError(DataFolderError):
+    """What a container knows of its segments is damaged, and its snapshots and log don't have all; nothing changed."""
+
+    def __init__(self, folder: str, what: str, why_not: str = "") -> None:
+        super().__init__(
+            f"the state in {folder} can't be used: {what}"
+            + (f"; and it can't be rebuilt without loss: {why_not}" if why_not else "")
+            + ". Nothing was changed. See with `nadi check` what is damaged and what can be recovered, "
+            "then restore it from a copy, or let `nadi repair` recover what it can"
+        )
+        self.folder, self.what, self.why_not = folder, what, why_not
