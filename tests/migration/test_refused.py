@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _Held, _Shown
+from nadi.cli.admin.migrate import _ask_at, _Shown
 from nadi.client import StreamManager
 from nadi.errors import ConflictError, DataFolderError, NadiError, StoreError
 from nadi.migration.moving import Migration
@@ -94,7 +94,7 @@ async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path
         StreamManager(server.controller_uri) as manager,
     ):
         async with (
-            ServedFolder(data, _Held(server.rest_uri, None), limit_s) as source,
+            ServedFolder(data, _ask_at(server.rest_uri, None), limit_s) as source,
             NewCluster(url, {}, 1) as target,
         ):
             put = target.put

@@ -10,7 +10,6 @@ and its container's, the same each time, which lets an interrupted migration fin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -26,8 +25,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord
 _PAGE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(NamedTuple):
     """Of so many source containers among so many target containers."""
 
     sources: int
@@ -96,9 +94,6 @@ class States:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         for metadata in self._states.values():
             metadata.close()
 

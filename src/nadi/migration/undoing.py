@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.cluster.admin.cluster_view import SharedStore, opened, read_records
-from nadi.engines.identity import NAME, read_cluster
+from nadi.engines.identity import MIGRATION, NAME, read_cluster
 from nadi.engines.opening import open_engines, open_of_chunks
 from nadi.engines.outcomes import patiently
 from nadi.engines.urls import folder_of
@@ -88,7 +88,7 @@ async def _close_target(url: str, source: str, there: MovedAway, options: dict[s
         await turn.keep()
         await _shut(shared, url)
         new = Incoming(source, url, there.migration, shared.cluster.containers)
-        await marks.clear(shared.engine)
+        await patiently("delete the mark", lambda: shared.engine.delete([MIGRATION]), REAL)
         await marks.begin(shared.engine, there.to, new)
         await turn.keep()
         await patiently(f"delete {NAME}", lambda: shared.engine.delete([NAME]), REAL)  # no server can start
