@@ -17,8 +17,8 @@ import grpc
 from nadi.access.shares import Shares
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
+from nadi.cluster.map import Map
 from nadi.cluster.proxy.active import FORWARDED, Active, Addresses, ClusterKey
-from nadi.cluster.proxy.directory import Directory
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
@@ -34,14 +34,14 @@ class RequestProxy:
     """Of one server. `add_to` its gRPC server, put `rest` around its REST application, and say which controller is
     active whenever that changes.
 
-    directory: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
+    own: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
     access: as for a controller. channels: opens what calls are passed on over. may_answer: whether an active controller
     that is here may answer.
     """
 
     def __init__(
         self,
-        directory: Directory,
+        own: Map,
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
@@ -50,7 +50,7 @@ class RequestProxy:
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
         self._channels = channels
-        self._own = Answers(directory, access)
+        self._own = Answers(own, access)
         self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None
@@ -62,7 +62,7 @@ class RequestProxy:
         return add_answers(server, self._answer, self.peer_of)
 
     def rest(self, api: Api) -> RestProxy:
-        """What a RestServer of `api` is to put around its application, by its `around` or `around_shared`."""
+        """What a RestServer of `api` is to put around its application, by its `around`."""
         self._rest = RestProxy(api, self._active, self._key, self._security)
         self._rest.changed()
         return self._rest
@@ -146,7 +146,7 @@ class Forward:
         self._address, self._security, self._key, self._open = address, security, key, channels
         self._channels: list[_Channel] = []
         self._opening = asyncio.Lock()
-        self._under_way, self._idle = 0, asyncio.Event()
+        self._idle = asyncio.Event()
         self._idle.set()
 
     async def answer(self, call: Call) -> bytes | None:
@@ -154,7 +154,6 @@ class Forward:
         reached. UnavailableError: too many calls are on their way there."""
         channel = await self._free()
         channel.calls += 1
-        self._under_way += 1
         self._idle.clear()
         try:
             return await self._passed_on(call, channel.channel)
@@ -163,8 +162,7 @@ class Forward:
             raise Refusal(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
             channel.calls -= 1
-            self._under_way -= 1
-            if not self._under_way:
+            if not any(one.calls for one in self._channels):
                 self._idle.set()
 
     async def _passed_on(self, call: Call, channel: grpc.aio.Channel) -> bytes | None:
