@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from nadi.engines.failures import RefusedError
@@ -202,7 +202,7 @@ def told(what: str, problem: Problem) -> UnavailableError:
     return UnavailableError(f"NATS can't {what}: it is tried again{answer}")
 
 
-class _Client(Client):
+class _Client(NatsClient):
     """The library's, which goes on waiting for answers when its connection has ended, sends a password to a server
     without TLS, and may hang as it closes."""
 
