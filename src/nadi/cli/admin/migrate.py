@@ -60,7 +60,7 @@ def migrate(
         typer.Option("--dry-run", help="Only say what there is to move, and whether it can be; nothing is written."),
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let FROM be served again, if nobody has used what it was moved to.")
+        bool, typer.Option("--undo", help="Let FROM be served again, once what it was moved to is removed.")
     ] = False,
 ) -> None:
     """Move everything of a data folder, or of a cluster's store, to another place of either kind.
