@@ -87,7 +87,9 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
                     logged_bytes += length
                 else:
                     chunks, size_bytes = chunks + 1, size_bytes + length
-            return Plan(len(records), sum(1 for _ in states.names()), chunks, size_bytes, logged_bytes, servers)
+            return Plan(
+                len(records), sum(1 for _ in states.rows("segments")), chunks, size_bytes, logged_bytes, servers
+            )
 
         return await REAL.in_thread(counted)
 

@@ -115,17 +115,13 @@ class States:
             for key, value in singles(rows) if table == "extents" else rows:
                 yield number, key, value
 
-    def names(self) -> Iterator[tuple[int, int, str]]:
-        """Container, number and name of each segment."""
-        for number, key, value in self.rows("segments"):
-            yield number, ID.unpack(key)[0], decode_segment(value).name
-
     def pieces(self, division: Division, *, complete: bool) -> Iterator[Piece]:
         """All chunks that the states name.
 
         complete: nothing may be in the log any more; UnavailableError if something is.
         """
-        names = {(number, segment): name for number, segment, name in self.names()}
+        segments = self.rows("segments")
+        names = {(number, ID.unpack(key)[0]): decode_segment(value).name for number, key, value in segments}
         for number, key, value in self.rows("extents"):
             length, sequence, _, _, position = EXTENT.unpack_from(value)
             segment, offset = PAIR.unpack(key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -131,12 +130,6 @@ OpenChannel = Callable[[str, Security, float, list[tuple[str, Any]]], Awaitable[
 """Opens a channel as `open_channel` does, which is the real one."""
 
 
-@dataclass(slots=True, eq=False)
-class _Channel:
-    channel: grpc.aio.Channel
-    calls: int = 0
-
-
 class Forward:
     """Calls passed on to one server, over a connection for every hundred of them. Of a caller's metadata only the
     authorization is passed on, which is all that a controller reads. address: "host:port" of its gRPC door. security:
@@ -144,7 +137,7 @@ class Forward:
 
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
-        self._channels: list[_Channel] = []
+        self._channels: dict[grpc.aio.Channel, int] = {}  # with how many calls are under way there
         self._opening = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -153,16 +146,16 @@ class Forward:
         """The reply's bytes; None if replies were written. Refusal: the other server's status, or that it can't be
         reached. UnavailableError: too many calls are on their way there."""
         channel = await self._free()
-        channel.calls += 1
+        self._channels[channel] += 1
         self._idle.clear()
         try:
-            return await self._passed_on(call, channel.channel)
+            return await self._passed_on(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
             raise Refusal(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
-            channel.calls -= 1
-            if not any(one.calls for one in self._channels):
+            self._channels[channel] -= 1
+            if not any(self._channels.values()):
                 self._idle.set()
 
     async def _passed_on(self, call: Call, channel: grpc.aio.Channel) -> bytes | None:
@@ -181,21 +174,21 @@ class Forward:
             replies.cancel()
         return None
 
-    async def _free(self) -> _Channel:
+    async def _free(self) -> grpc.aio.Channel:
         async with self._opening:
-            for one in self._channels:
-                if one.calls < RPC_STREAMS_MAX:
-                    return one
+            for channel, calls in self._channels.items():
+                if calls < RPC_STREAMS_MAX:
+                    return channel
             if len(self._channels) == FORWARD_CHANNELS:
                 raise UnavailableError("as many calls as may be are on their way to the active controller: try again")
             channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
-            self._channels.append(_Channel(channel))
-            return self._channels[-1]
+            self._channels[channel] = 0
+            return channel
 
     async def close(self) -> None:
         """End its connections, once the calls under way have ended; there may be no more calls."""
         await self._idle.wait()
         async with self._opening:
-            for one in self._channels:
-                await one.channel.close()
+            for channel in self._channels:
+                await channel.close()
             self._channels.clear()
