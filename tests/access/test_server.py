@@ -39,7 +39,8 @@ from nadi.errors import (
 )
 from nadi.limits import CONNECTION_UNSENT_BYTES
 from nadi.segmentstore.server.connection import Connection
-from nadi.standalone import EmbeddedServer, Server, ServerSecurity
+from nadi.standalone import EmbeddedServer, ServerSecurity
+from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from tests.support.decoder import Decoder

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
+from nadi.engines.engine import Aged
 from nadi.engines.jetstream import engine as jetstream
 from nadi.engines.opening import open_log
 from nadi.runtime import REAL
@@ -64,9 +65,8 @@ def test_garbage_goes_and_all_else_stays(tmp_path: Path, monkeypatch: pytest.Mon
         assert "wasn't looked at" not in output
         assert asyncio.run(listed(log)) == before
 
-        stored_s = jetstream._stored_s
         with monkeypatch.context() as patched:
-            patched.setattr(jetstream, "_stored_s", lambda message: stored_s(message) - DAYS_S)
+            patched.setattr(jetstream, "Aged", lambda name, size_bytes, age_s: Aged(name, size_bytes, age_s + DAYS_S))
             code, output = run(*clean, "--log", log, "--dry-run")
             assert code == 0, output
             would = output

@@ -13,7 +13,7 @@ from nadi.cli.app import app
 from nadi.client import StreamManager
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.errors import InvalidArgumentError, InvalidNameError
-from nadi.standalone import Server
+from nadi.standalone.server import Server
 from nadi.testing import RestartableServer
 from tests.cli.test_streams import Shell
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 
@@ -15,8 +16,8 @@ from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
+from nadi.cluster.map import Address, Map
 from nadi.cluster.proxy.active import Addresses, ClusterKey
-from nadi.cluster.proxy.directory import Address, Directory
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
@@ -26,11 +27,11 @@ from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
-from nadi.runtime import REAL
 from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire.rpc import controller_pb2 as pb
 from tests.access.support import Certificate, user
 
 HOST = "127.0.0.1"
@@ -47,9 +48,20 @@ class Guards:
     tls: Certificate | None = None
 
 
-def directory(find: Callable[[str], Address | None], controllers: Callable[[], Sequence[Address]] = list) -> Directory:
-    """Whose servers are all there."""
-    return Directory(find, controllers, lambda: (HOST, 0), lambda *_: False, REAL)
+class Everybody(Map):
+    """Servers that are all there, by what the test says of them."""
+
+    def __init__(
+        self, where: Callable[[str], Address | None], controllers: Callable[[], Sequence[Address]] = list
+    ) -> None:
+        super().__init__(cast("Any", None), CONTAINERS)
+        self._where, self._controllers = where, controllers
+
+    def find(self, segment: str) -> Address | None:
+        return self._where(segment)
+
+    async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._controllers()])
 
 
 class ServerOfCluster:
@@ -72,7 +84,7 @@ class ServerOfCluster:
         self.security = Security(tls=guards.tls is not None, trust_store=authority)
         self.is_leased = True
         self.proxy = RequestProxy(
-            directory(cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers]),
+            Everybody(cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers]),
             key,
             self.security,
             self.access,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from nadi.cluster.proxy import directory as directories
-from nadi.cluster.proxy.directory import Address, Directory, takes_connections
+from nadi import limits
+from nadi.cluster.map import Address, Map, takes_connections
 from nadi.errors import UnavailableError
 from nadi.runtime import Runtime
 from nadi.wire.rpc import controller_pb2 as pb
@@ -29,23 +30,25 @@ class Clock(Runtime):
         return super().monotonic() + self.ahead_s
 
 
-class Servers:
+class Servers(Map):
     """owner: of all segments. up: which take connections. lives: which are heard of."""
 
     def __init__(self) -> None:
+        self.clock = Clock()
+        super().__init__(cast("Any", None), 1, self.clock, self._ring)
+        self.own = OWN
         self.owner: Address | None = OTHER
         self.up, self.lives = {OWN, OTHER, THIRD}, set[Address]()
         self.rings = self.at_once = 0
         self.answers_after_s = 0.0
         self.answers = asyncio.Event()
         self.answers.set()
-        self.clock = Clock()
-        self.directory = Directory(
-            lambda segment: self.owner, list, lambda: OWN, self._lives_since, self.clock, self._ring
-        )
 
-    def _lives_since(self, address: Address, since: float) -> bool:
-        return address in self.lives
+    def find(self, segment: str) -> Address | None:
+        return self.owner
+
+    def lives_since(self, store: Address, since: float) -> bool:
+        return store in self.lives
 
     async def _ring(self, address: Address) -> bool:
         self.rings += 1
@@ -56,7 +59,7 @@ class Servers:
         return address in self.up
 
     async def where(self) -> Address:
-        found = await self.directory.get_uri(SEGMENT)
+        found = await self.get_uri(SEGMENT)
         return found.endpoint, found.port
 
 
@@ -104,7 +107,7 @@ async def test_what_lies_here_is_told_without_asking_anybody() -> None:
 
 
 async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "CLUSTER_WHERE_S", 0.2)
+    monkeypatch.setattr(limits, "CLUSTER_WHERE_S", 0.2)
     servers = Servers()
     servers.owner = None
     with pytest.raises(UnavailableError, match=r"home/meters/0\.#epoch\.0 is between two servers: try again"):
@@ -130,7 +133,7 @@ async def test_callers_at_the_same_time_share_a_ring() -> None:
 
 
 async def test_a_port_that_listens_takes_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "CLUSTER_RING_S", 60.0)
+    monkeypatch.setattr(limits, "CLUSTER_RING_S", 60.0)
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
     assert await takes_connections(address)
@@ -145,7 +148,7 @@ async def test_what_cant_be_an_address_takes_no_connections() -> None:
 
 async def test_rings_leave_no_ports_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port is kept for a minute once its connection was closed in order; a system has some 28,000."""
-    monkeypatch.setattr(directories, "CLUSTER_RING_S", 60.0)
+    monkeypatch.setattr(limits, "CLUSTER_RING_S", 60.0)
 
     async def until_it_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionResetError):
@@ -168,7 +171,7 @@ async def test_rings_leave_no_ports_behind(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_of_a_store_that_says_nothing_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are refused after one ring, which they share."""
-    monkeypatch.setattr(directories, "CLUSTER_WHERE_AT_ONCE", 3)
+    monkeypatch.setattr(limits, "CLUSTER_WHERE_AT_ONCE", 3)
     servers = Servers()
     servers.up.remove(OTHER)
     servers.answers_after_s = 0.2
@@ -190,7 +193,7 @@ async def test_of_a_store_that_says_nothing_no_more_wait_than_may(monkeypatch: p
 
 async def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other calls need room, too."""
-    monkeypatch.setattr(directories, "CLUSTER_WHERE_AT_ONCE", 3)
+    monkeypatch.setattr(limits, "CLUSTER_WHERE_AT_ONCE", 3)
     servers = Servers()
     servers.owner = None
     waiting = [asyncio.create_task(servers.where()) for _ in range(3)]

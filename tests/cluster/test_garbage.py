@@ -132,8 +132,3 @@ def test_a_chunk_goes_only_if_the_state_had_seen_its_plan() -> None:
     assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame that the snapshot hasn't may refer to it
     assert not garbage.is_lost_chunk(record, {"b"}, "a", 0)
     assert not garbage.is_lost_chunk(ContainerRecord(), set(), "a", 1)
-
-
-def test_what_is_young_stays() -> None:
-    listed = [Listed("a", 1, 99), Listed("b", 1, 100)]
-    assert [one.name for one in garbage.old(listed, 100)] == ["a"]

@@ -9,10 +9,11 @@ from functools import wraps
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from nadi.cluster import membership_view as roster
+from nadi import limits
 from nadi.cluster.membership import Load
-from nadi.cluster.membership_view import GCS_PACE, Member, MembershipPace, decode, encode, entry_name
+from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode, encode
 from nadi.engines.lines import line_of, value_of
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT
@@ -273,7 +274,7 @@ async def test_a_beat_under_way_does_not_bring_the_entry_back(cluster: Cluster) 
     c.faults.before_s = 0.0
     await c.membership.leave()
     await asyncio.sleep(10.0)
-    assert entry_name("c") not in cluster.records.values
+    assert FOLDER + "c" not in cluster.records.values
 
 
 @in_virtual_time
@@ -389,7 +390,7 @@ async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster)
 
 @pytest.fixture
 def short_days(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "CLUSTER_FORGET_S", CLUSTER_FORGET_S)
+    monkeypatch.setattr(limits, "CLUSTER_FORGET_S", CLUSTER_FORGET_S)
 
 
 @pytest.mark.usefixtures("short_days")
@@ -401,7 +402,7 @@ async def test_dead_entries_are_deleted_after_a_day(cluster: Cluster) -> None:
     assert a.dead() == {"c"}
     await asyncio.sleep(90.0)
     assert a.sees() == {"a": True, "b": True}
-    assert entry_name("c") not in cluster.records.values
+    assert FOLDER + "c" not in cluster.records.values
     await pausing  # it wasn't dead, after all
     await until_async(lambda: a.alive() == {"a", "b", "c"}, 5.0)
 
@@ -411,7 +412,7 @@ async def test_of_many_dead_entries_the_oldest_are_deleted(cluster: Cluster) -> 
     (a,) = cluster.add("a")
     for number in range(CLUSTER_DEAD_KEPT + 20):
         name = f"dead-{number:03d}"
-        cluster.records.set(entry_name(name), encode(member(name)))
+        cluster.records.set(FOLDER + name, encode(member(name)))
     await asyncio.sleep(30.0)
     assert len(a.dead()) == CLUSTER_DEAD_KEPT
     assert len(cluster.records.values) == CLUSTER_DEAD_KEPT + 1
@@ -421,14 +422,14 @@ async def test_of_many_dead_entries_the_oldest_are_deleted(cluster: Cluster) -> 
 async def test_an_entry_that_cannot_be_understood_lives_but_gets_nothing(cluster: Cluster) -> None:
     (a,) = cluster.add("a")
     for number in range(100):
-        cluster.records.set(entry_name("odd"), b"odd %d" % number)
+        cluster.records.set(FOLDER + "odd", b"odd %d" % number)
         await asyncio.sleep(0.5)
         if number > 5:
             assert a.membership.members["odd"].member is None
             assert a.alive() == {"a", "odd"}
             assert a.membership.view({}, 1).order() == (("a",),)
     await until_async(lambda: a.dead() == {"odd"}, 5.0)
-    cluster.records.set(entry_name("odd"), b"again")
+    cluster.records.set(FOLDER + "odd", b"again")
     await until_async(lambda: a.alive() == {"a", "odd"}, 2.0)
 
 
@@ -439,11 +440,11 @@ async def test_a_late_beat_does_not_undo_what_a_newer_one_said(cluster: Cluster)
     await asyncio.sleep(7.0)
     assert a.membership.view({}, 1).servers["c"].is_draining
     c.kill()
-    cluster.records.set(entry_name("c"), encode(member("c").but(counter=1)))
+    cluster.records.set(FOLDER + "c", encode(replace(member("c"), counter=1)))
     await asyncio.sleep(2.5)
     assert a.membership.view({}, 1).servers["c"].is_draining
     await until_async(lambda: "c" in a.dead(), 5.0)
-    cluster.records.set(entry_name("c"), encode(member("c").but(counter=2)))
+    cluster.records.set(FOLDER + "c", encode(replace(member("c"), counter=2)))
     await asyncio.sleep(10.0)
     assert a.dead() == {"c"}, "it was under way when it died"
 
@@ -507,7 +508,7 @@ def member(name: str) -> Member:
 
 
 def test_entries() -> None:
-    one = member("x").but(counter=7, is_draining=True)
+    one = replace(member("x"), counter=7, is_draining=True)
     assert decode(encode(one)) == one
     value = value_of(encode(one)) or b""
     assert decode(line_of(value[:-1] + b',"of_a_later_version":[1]}')) == one

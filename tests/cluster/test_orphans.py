@@ -55,6 +55,10 @@ class Store:
         pass
 
 
+async def nothing(number: int) -> None:
+    pass
+
+
 class Server:
     def __init__(self, node: Node) -> None:
         self.node, self.store, self.opens = node, Store(), asyncio.Event()
@@ -70,6 +74,9 @@ class Server:
             lambda number, seen: cast("ClusterParts", Parts(number, seen, self)),
             CONTAINERS,
             node.clock,
+            on_taken=nothing,
+            on_leaving=nothing,
+            on_looked=lambda: None,
         )
         node.on_change = self.keeper.wake
         node.process.start(self._start())

@@ -18,7 +18,7 @@ from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler
 from nadi.wire.rpc.service import path
 
-from .servers import SECRET, directory
+from .servers import SECRET, Everybody
 
 pytestmark = pytest.mark.uvloop
 
@@ -40,7 +40,7 @@ async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Serve
     async with AsyncExitStack() as parts:
         active, passing = rpc_server(), rpc_server()
         add_answers(active, answer)
-        front = RequestProxy(directory(lambda segment: (HOST, 1)), KEY)
+        front = RequestProxy(Everybody(lambda segment: (HOST, 1)), KEY)
         front.add_to(passing)
         ports = []
         for server in (active, passing):
@@ -88,7 +88,7 @@ async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
         return b""
 
     async with asyncio.timeout(60), AsyncExitStack() as parts:
-        front = RequestProxy(directory(lambda segment: (HOST, 1)), KEY)
+        front = RequestProxy(Everybody(lambda segment: (HOST, 1)), KEY)
         server = rpc_server()
         add_answers(server, answer, front.peer_of)
         port = server.add_insecure_port(f"{HOST}:0")

@@ -12,7 +12,7 @@ import pytest
 
 from nadi.engines.failures import RefusedError
 from nadi.engines.hdfs import files
-from nadi.engines.hdfs.engine import HdfsRegistry, _known, open_hdfs
+from nadi.engines.hdfs.engine import HdfsRegistry, open_hdfs
 from nadi.engines.hdfs.files import Client, Files, told
 from nadi.engines.hdfs.where import where
 from nadi.engines.opening import open_engines
@@ -282,7 +282,7 @@ async def _late(registry: HdfsRegistry, name: str, version: str) -> str | None:
     async def looked(name: str) -> object:
         looks[0] += 1
         if looks[0] == 1:
-            return _known(version)
+            return version
         return await newest(name)
 
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -7,21 +7,24 @@ import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from nats import errors
 
 from nadi.engines import outcomes
 from nadi.engines.engine import OwnEngine
 from nadi.engines.identity import OwnLog, known_cluster, open_cluster
-from nadi.engines.jetstream.connection import Connection, Problem, Room, told
+from nadi.engines.jetstream.connection import Connection, Problem, told
 from nadi.engines.jetstream.engine import JetStreamEngine
 from nadi.engines.jetstream.where import where
 from nadi.engines.lines import value_of
 from nadi.engines.opening import open_engines, open_log
-from nadi.engines.proof import prove_log
+from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, StorageFullError, StoreError, UnavailableError
 from nadi.runtime import REAL
 from tests.access.support import certificate
@@ -107,6 +110,7 @@ def test_secrets_are_in_no_text() -> None:
 async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("connection", "engine"):
         monkeypatch.delitem(sys.modules, f"nadi.engines.jetstream.{module}", raising=False)
+        monkeypatch.delattr(f"nadi.engines.jetstream.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
         await open_log("nats://127.0.0.1/LOG", REAL, make=True)
@@ -122,7 +126,7 @@ async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypat
     monkeypatch.setenv("NATS_PASSWORD", "p")
     with nats_servers(tmp_path, more=guard) as servers:
         engine = await open_log(url_of(servers), REAL, make=True, user="me")
-        await prove_log(engine, REAL)
+        await prove(engine, None, REAL)
         await engine.close()
 
 
@@ -130,7 +134,7 @@ async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypat
 
 
 async def test_it_passes_the_proof_and_is_left_as_it_was(engine: OwnEngine) -> None:
-    await asyncio.gather(*(prove_log(engine, REAL) for _ in range(3)))
+    await asyncio.gather(*(prove(engine, None, REAL) for _ in range(3)))
     assert [page async for page in engine.listed("")] == []
 
 
@@ -364,45 +368,48 @@ async def test_names_never_share_a_subject(engine: OwnEngine) -> None:
     assert found == dict.fromkeys(("a.b/c", "a/b.c", "a.b.c", "a/b/c"), 5)
 
 
-async def test_room_after_a_break_is_for_one_at_a_time() -> None:
-    room, running, most = Room(), 0, 0
+class Answering:
+    """A connection whose server gives answers of a size, and may break."""
 
-    async def read() -> None:
-        nonlocal running, most
-        async with room.taken():
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0)
-            running -= 1
+    def __init__(self) -> None:
+        self.connection = Connection(where("nats://host/LOG", {}), 0)
+        self.connection._connected = self._connected  # type: ignore[method-assign]
+        self.is_connected, self.forbidden, self.last = True, "", "broke"
+        self.size_bytes = self.under_way = self.most = 0
 
-    async def reads() -> int:
-        nonlocal most
-        most = 0
-        await asyncio.gather(*(read() for _ in range(40)))
-        return most
+    async def _connected(self) -> Any:
+        return self
 
-    assert await reads() == 5
-    for _ in range(10):
-        room.came(1_000)
-    assert await reads() == 40
-    room.broke()
-    assert await reads() == 1
-    room.came(8 << 20)
-    assert await reads() == 2
+    async def ask(self, subject: str, payload: bytes) -> Any:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        if not self.is_connected:
+            raise errors.ConnectionClosedError
+        return SimpleNamespace(data=bytes(self.size_bytes))
+
+    async def reads(self, count: int, size_bytes: int) -> int:
+        """How many are under way at once."""
+        self.most, self.size_bytes = 0, size_bytes
+        reads = (self.connection.read("read", "subject", b"") for _ in range(count))
+        await asyncio.gather(*reads, return_exceptions=True)
+        return self.most
 
 
-@pytest.mark.parametrize(("size", "at_once"), [(300, 64), (5_592_641, 5)])
-async def test_answers_that_differ_by_a_few_bytes_wait_for_no_others(size: int, at_once: int) -> None:
-    """The digits of a number and of a time make them."""
-    room = Room()
-    for _ in range(30):
-        room.came(size)
-    async with AsyncExitStack() as under_way:
-        for _ in range(at_once - 1):
-            await under_way.enter_async_context(room.taken())
-        for more in (0, 1, 2, 1, 2, 0, 2):
-            async with asyncio.timeout(10), room.taken():
-                room.came(size + more)
+async def test_as_many_are_read_at_once_as_their_answers_have_room() -> None:
+    server = Answering()
+    assert await server.reads(5, 1_000) == 5
+    for _ in range(15):
+        await server.reads(1, 1_000)
+    assert await server.reads(64, 1_000) == 64
+    await server.reads(1, 8 << 20)
+    assert await server.reads(3, 8 << 20) == 3
+    server.is_connected = False
+    await server.reads(1, 0)
+    server.is_connected = True
+    assert await server.reads(2, 8 << 20) == 1
+    assert await server.reads(2, 8 << 20) == 2
 
 
 async def test_a_read_that_waits_for_room_ends_in_its_time(
@@ -417,27 +424,6 @@ async def test_a_read_that_waits_for_room_ends_in_its_time(
         found = await asyncio.gather(*reads, return_exceptions=True)
     assert {type(one) for one in found} == {UnavailableError}
     assert {str(one).partition(": ")[2] for one in found} == {"no answer in 1 s; it is tried again"}
-
-
-async def test_no_more_is_asked_for_until_what_is_larger_than_expected_has_come() -> None:
-    """The server may still count all of it, though most has come."""
-    room, begun, may_end = Room(), 0, [asyncio.Event() for _ in range(7)]
-
-    async def read(number: int) -> None:
-        nonlocal begun
-        async with room.taken():
-            begun += 1
-            await may_end[number].wait()
-            room.came(11 << 20)
-
-    reads = [asyncio.create_task(read(number)) for number in range(7)]
-    for number, others in enumerate((5, 5, 5, 5, 5, 7)):
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert begun == others
-        may_end[number].set()
-    may_end[6].set()
-    await asyncio.gather(*reads)
 
 
 async def test_many_large_ones_are_read_at_once(engine: OwnEngine) -> None:

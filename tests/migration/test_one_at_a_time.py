@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -74,11 +75,13 @@ async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyP
         return
     at_it, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def waits(*_: object) -> None:
+    async def waits(*given: object) -> None:
         at_it.set()
         await goes_on.wait()
+        await really(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(undoing, "_close_target", waits)
+    really = undoing._open_again
+    monkeypatch.setattr(undoing, "_open_again", waits)
     undo = asyncio.create_task(undoing.take_back_folder(data, {}))
     await at_it.wait()
     yield
@@ -94,6 +97,7 @@ async def test_of_a_folder(
     new = Store(f"file://{tmp_path}/store")
     if first == "undo":
         migrate(str(data), new.url, store=new)
+        shutil.rmtree(tmp_path / "store")
     given = ("--undo", str(data)) if second == "undo" else (str(data), new.url)
     async with under_way(first, data, new.url, monkeypatch):
         assert BUSY in await asyncio.to_thread(refused, *given, store=new)

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import nadi
-from nadi.cli.admin.migrate import _Held, _Shown
+from nadi.cli.admin.migrate import _ask_at, _Shown
 from nadi.client import StreamManager
 from nadi.cluster.admin import cluster_view as looking
 from nadi.cluster.membership_view import MembershipPace
@@ -104,7 +104,7 @@ async def test_what_was_written_just_now_is_copied_before_writers_are_held(tmp_p
         with manager.create_writer("home", "meters") as writer:
             for number in range(count):
                 writer.write_event(bytes(1_000), routing_key=str(number))
-        source = ServedFolder(data, _Held(server.rest_uri, None), 60)
+        source = ServedFolder(data, _ask_at(server.rest_uri, None), 60)
         async with source, NewCluster(f"file://{tmp_path}/store", {}, 2) as target:
             report = await Migration(source, target, _Shown()).run(only_ahead=True)
         assert report.stored_bytes >= count * 1_000

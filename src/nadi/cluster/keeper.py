@@ -16,24 +16,13 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
+from nadi import limits
 from nadi.cluster.admin.metrics import Moves
 from nadi.cluster.map import RecordWatch
 from nadi.cluster.membership import Load, Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.placement import Claim, Holding, Release, decisions
 from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
-from nadi.limits import (
-    CLUSTER_ANNOUNCE_S,
-    CLUSTER_ARRIVAL_S,
-    CLUSTER_BEAT_S,
-    CLUSTER_CLOSE_LOOK_S,
-    CLUSTER_FAILED_TAKES,
-    CLUSTER_HAND_OVER_S,
-    CLUSTER_ORPHAN_LOOK_S,
-    CLUSTER_RETAKE_S,
-    CLUSTER_STABLE_S,
-    CLUSTER_TAKES_AT_ONCE,
-)
 from nadi.observe.logs import about
 from nadi.runtime import Runtime
 from nadi.segmentstore.store import SegmentStore
@@ -42,10 +31,6 @@ from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 Moved = Callable[[int], Awaitable[None]]
-
-
-async def _nothing(number: int) -> None:
-    pass
 
 
 class Keeper:
@@ -63,9 +48,9 @@ class Keeper:
         parts_of: Callable[[int, Stored], ClusterParts],
         count: int,
         runtime: Runtime,
-        on_taken: Moved = _nothing,
-        on_leaving: Moved = _nothing,
-        on_looked: Callable[[], None] = lambda: None,
+        on_taken: Moved,
+        on_leaving: Moved,
+        on_looked: Callable[[], None],
     ) -> None:
         self.me = me
         self._store, self._membership, self._records, self._watch = store, membership, records, watch
@@ -74,7 +59,7 @@ class Keeper:
         self._parts: dict[int, ClusterParts] = {}
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: dict[asyncio.Future[None], None] = {}
-        self._takes = asyncio.Semaphore(CLUSTER_TAKES_AT_ONCE)
+        self._takes = asyncio.Semaphore(limits.CLUSTER_TAKES_AT_ONCE)
         self._closing = asyncio.Lock()  # each of many is closed for no longer than if it were alone
         self._failed: dict[int, int] = {}  # takes of a container, one after another
         self._wake = asyncio.Event()
@@ -115,7 +100,7 @@ class Keeper:
         """After `Membership.drain`: return once this server has no containers any more, or nobody else takes any, or it
         can't reach the store, for then it gives none away."""
         while self._membership.lease_is_valid() and (self._moving or (self._parts and self._membership.has_takers())):
-            await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
+            await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
 
     async def give_back(self) -> None:
         """On a clean stop, after `stop`: close all containers that are still here, and release them, so that others
@@ -142,7 +127,7 @@ class Keeper:
     def rebalance(self) -> None:
         """Hand over what other servers are to have without waiting for a time in which none comes or goes. Such a time
         has passed when this ends, or somebody has come or gone since."""
-        self._hasty_until = self._runtime.monotonic() + CLUSTER_STABLE_S
+        self._hasty_until = self._runtime.monotonic() + limits.CLUSTER_STABLE_S
         self.wake()
 
     def lost(self, number: int) -> None:
@@ -166,7 +151,8 @@ class Keeper:
             else:
                 self._complaints.settled("the containers' records can't be read")
             try:
-                async with asyncio.timeout(CLUSTER_ORPHAN_LOOK_S if self._has_orphans() else CLUSTER_BEAT_S):
+                pause_s = limits.CLUSTER_ORPHAN_LOOK_S if self._has_orphans() else limits.CLUSTER_BEAT_S
+                async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -174,7 +160,7 @@ class Keeper:
     def _has_orphans(self) -> bool:
         """Whether containers of a server that has just died are to be another's at any moment: clients ask where they
         are. Not forever, for it may be that nobody can open one."""
-        members, since = self._membership.members, self._runtime.monotonic() - CLUSTER_ARRIVAL_S
+        members, since = self._membership.members, self._runtime.monotonic() - limits.CLUSTER_ARRIVAL_S
         records = (seen.stored.record for seen in self._watch.seen.values())
         owners = {record.owner for record in records if not record.released} & members.keys()
         return any(not members[owner].is_alive and members[owner].since > since for owner in owners)
@@ -182,13 +168,18 @@ class Keeper:
     async def _step(self) -> None:
         term = self._membership.term
         await self._watch.look()
-        self._look_closely()
+        is_looking = self._closely is not None and not self._closely.done()
+        if not is_looking and any(seen.stored.record.target for seen in self._watch.seen.values()):
+            self._closely = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
         if term != self._affirmed or any(self._terms.get(number) != term for number in self._parts):
             await self._affirm(term)
         self._on_looked()
         records = {number: seen.stored.record for number, seen in self._watch.seen.items()}
         self._membership.name({name for record in records.values() for name in (record.owner, record.target) if name})
-        holdings = {number: self._holding(number) for number in self._watch.seen}
+        holdings = {
+            number: Holding(version, record.epoch, since, record.owner, record.target if record.released else "")
+            for number, ((record, version), since) in self._watch.seen.items()
+        }
         is_hasty = self._runtime.monotonic() < self._hasty_until
         view = replace(self._membership.view(holdings, self._count), is_hasty=is_hasty)
         for decision in decisions(view):
@@ -202,11 +193,6 @@ class Keeper:
             is_mine = record.owner == self.me and not record.released
             if is_mine and number not in self._parts and number not in self._moving:
                 self._move(number, self._take(number, self._watch.seen[number].stored))
-
-    def _holding(self, number: int) -> Holding:
-        stored, since = self._watch.seen[number]
-        record = stored.record
-        return Holding(stored.version, record.epoch, since, record.owner, record.target if record.released else "")
 
     def may_answer(self, number: int) -> bool:
         """Whether reads of the container may be answered: see `membership`."""
@@ -228,17 +214,14 @@ class Keeper:
             if self._terms.get(number) == term:
                 continue
             try:
-                await self._renew(number, parts.epoch)
+                began = self._membership.term
+                await self._records.renew(number, parts.epoch)
+                self._terms[number] = began
             except FencedError:
                 await self._store.drop(number)
                 self.lost(number)
         self._membership.affirm(term)
         self._affirmed = term
-
-    async def _renew(self, number: int, epoch: int) -> None:
-        term = self._membership.term
-        await self._records.renew(number, epoch)
-        self._terms[number] = term
 
     def _move(self, number: int, move: Coroutine[None, None, None]) -> None:
         if self._stopping:
@@ -293,7 +276,10 @@ class Keeper:
                 await parts.discard()
             self._failed.pop(number, None)
             self._parts[number] = parts
-            self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
+            if seen.record.released:
+                self.moves.received += 1
+            elif seen.record.owner:
+                self.moves.taken_over += 1
             took_s = self._runtime.monotonic() - began
             log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)
             self._watch.note(number, parts.claimed)
@@ -305,19 +291,19 @@ class Keeper:
         failures = self._failed[number] = self._failed.get(number, 0) + 1
         unforeseen = None if isinstance(error, NadiError | OSError) else error
         log.warning("container %d can't be opened here (try %d): %s", number, failures, error, exc_info=unforeseen)
-        await self._runtime.sleep(min(CLUSTER_CLOSE_LOOK_S * 2**failures, CLUSTER_RETAKE_S))
+        await self._runtime.sleep(min(limits.CLUSTER_CLOSE_LOOK_S * 2**failures, limits.CLUSTER_RETAKE_S))
         order = self._membership.view({}, self._count).order()[number]
         others = [server for server in order if server != self.me]
-        if failures % CLUSTER_FAILED_TAKES == 0 and others and parts.epoch > 0:
+        if failures % limits.CLUSTER_FAILED_TAKES == 0 and others and parts.epoch > 0:
             await self._records.release(number, parts.epoch, others[0])
 
     async def _hand_over(self, release: Release) -> None:
         number, parts = release.container, self._parts[release.container]
         began = self._runtime.monotonic()
-        async with asyncio.timeout(CLUSTER_HAND_OVER_S):
+        async with asyncio.timeout(limits.CLUSTER_HAND_OVER_S):
             await self._records.announce(number, parts.epoch, release.target)
             await self._watch.look_at(number)
-            await self._runtime.sleep(CLUSTER_ANNOUNCE_S)
+            await self._runtime.sleep(limits.CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
         async with self._closing:
             if self._parts.get(number) is not parts:  # another server has claimed it meanwhile
@@ -337,15 +323,10 @@ class Keeper:
         await self._records.release(number, parts.epoch, target)
         await self._watch.look_at(number)
 
-    def _look_closely(self) -> None:
-        """At the records of containers that are about to change hands."""
-        is_looking = self._closely is not None and not self._closely.done()
-        if not is_looking and any(seen.stored.record.target for seen in self._watch.seen.values()):
-            self._closely = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
-
     async def _follow_announced(self) -> None:
+        """Look closely at the records of containers that are about to change hands."""
         while True:
-            await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
+            await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
             announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
             if not announced:
                 return

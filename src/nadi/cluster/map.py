@@ -1,26 +1,37 @@
 """The addresses of containers and of the controller, as far as this server knows. All records of the controller are in
 container 0, so the server that has it can run the controller without a network.
+
+Clients ask at the very moment at which a server dies, and some keep the answer: Pravega's Java client for 20 seconds.
+Other servers notice a death three seconds later. So the store that has a segment is rung first, and named once it takes
+a connection, or goes on to beat: a client may reach what can't be reached from here. Otherwise the answer waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+from nadi import limits
 from nadi.cluster.membership import Membership
-from nadi.cluster.membership_view import Member, Peer
+from nadi.cluster.membership_view import Member
 from nadi.cluster.proxy.active import Addresses
+from nadi.controller.engine.tasks import Shared
 from nadi.engines.engine import Registry
 from nadi.errors import StoreError, UnavailableError
-from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORDS_AT_ONCE
-from nadi.runtime import Runtime
+from nadi.naming import segment_name
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
 from nadi.segmentstore.tier2.records import FOLDER, NONE, ContainerRecord, Records, Stored, answer_within
 from nadi.throttled_log import Complaints
+from nadi.wire.rpc import controller_pb2 as pb
 
 T = TypeVar("T")
+Address = tuple[str, int]
 log = logging.getLogger(__name__)
 
 
@@ -42,13 +53,14 @@ class RecordWatch:
 
     async def look(self) -> None:
         """Read what has changed; raise UnavailableError if the store can't answer."""
-        async with answer_within(CLUSTER_CALL_S):
+        async with answer_within(limits.CLUSTER_CALL_S):
             listed = await self._registry.list(FOLDER)
         now = self._runtime.monotonic()
         versions: dict[int, str | None] = dict.fromkeys(range(self._count))
         for name, found in listed.items():
-            if (number := _number_of(name)) is not None and number in versions:
-                versions[number] = found
+            which = name.removeprefix(FOLDER)
+            if which.isdecimal() and int(which) in versions:
+                versions[int(which)] = found
 
         async def look_at(number: int) -> None:
             with self._complaints.about(f"container {number}", StoreError):  # the others are none the worse for it
@@ -60,7 +72,7 @@ class RecordWatch:
                 self.seen[number] = Seen(NONE, now)
             elif seen is None or seen.stored.version != version:
                 changed.append(number)
-        await of_each(look_at, changed, CLUSTER_RECORDS_AT_ONCE)
+        await of_each(look_at, changed, limits.CLUSTER_RECORDS_AT_ONCE)
 
     async def look_at(self, number: int) -> Stored:
         """Read one record; raises as `look`."""
@@ -98,17 +110,69 @@ async def of_each(work: Callable[[int], Awaitable[T]], numbers: Iterable[int], a
     return await asyncio.gather(*map(one, numbers))
 
 
-def _number_of(name: str) -> int | None:
-    number = name.removeprefix(FOLDER)
-    return int(number) if number.isdecimal() else None
+_RESET = struct.pack("ii", 1, 0)  # on, 0 s
+
+
+async def takes_connections(address: Address) -> bool:
+    """Whether a server listens there; one that stands still does, too. The connection is reset: one that is closed in
+    order keeps its port for a minute, and a few hundred each second would leave none. Then nobody could be reached any
+    more."""
+    try:
+        async with asyncio.timeout(limits.CLUSTER_RING_S):
+            _, writer = await asyncio.open_connection(*address)
+    except (OSError, TimeoutError, ValueError):  # the last: it can't be an address
+        return False
+    if (connection := writer.get_extra_info("socket")) is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 class Map:
-    """count: of containers. membership: of this server, set once it joins; until then nobody is known."""
+    """count: of containers. membership, own: of this server, and the address of its store, set once it joins; until
+    then nobody is known. Of the controller's calls it answers those that each server answers by itself."""
 
-    def __init__(self, watch: RecordWatch, count: int) -> None:
+    def __init__(
+        self,
+        watch: RecordWatch,
+        count: int,
+        runtime: Runtime = REAL,
+        ring: Callable[[Address], Awaitable[bool]] = takes_connections,
+    ) -> None:
         self.membership: Membership | None = None
-        self._watch, self._count = watch, count
+        self.own: Address = ("", 0)
+        self._watch, self._count, self._runtime = watch, count, runtime
+        self._rings = Shared(runtime, ring, age_s=0.0, most=limits.CLUSTER_DEAD_KEPT)
+        self._waiting = 0
+
+    async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
+        stream = request.streamInfo
+        segment = segment_name(stream.scope, stream.stream, request.segmentId)
+        began, is_waiting = self._runtime.monotonic(), False
+        try:
+            while True:
+                address = self.find(segment)
+                if address is not None:
+                    is_there = address == self.own or await self._rings.get(address)
+                    is_there = is_there or self.lives_since(address, began)  # and can't be reached from here
+                    if is_there and self.find(segment) == address:
+                        return pb.NodeUri(endpoint=address[0], port=address[1])
+                is_late = self._runtime.monotonic() >= began + limits.CLUSTER_WHERE_S
+                if is_late or not (is_waiting or self._waiting < limits.CLUSTER_WHERE_AT_ONCE):
+                    said = "takes no connections" if address is not None else "is between two servers"
+                    raise UnavailableError(f"the store that has {segment} {said}: try again")
+                self._waiting += not is_waiting
+                is_waiting = True
+                await self._runtime.sleep(limits.CLUSTER_WHERE_LOOK_S)
+        finally:
+            self._waiting -= is_waiting
+
+    async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
+        members = self.membership.members if self.membership is not None else {}
+        doors = [_endpoint(peer.member.controller) for peer in members.values() if peer.is_alive and peer.member]
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in doors])
 
     def store_of(self, number: int) -> str:
         """The address of the store that has a container, "host:port"; "" if it isn't known."""
@@ -118,14 +182,14 @@ class Map:
     def store_of_segment(self, segment: str) -> str:
         return self.store_of(container_of(segment, self._count))
 
-    def find(self, segment: str) -> tuple[str, int] | None:
+    def find(self, segment: str) -> Address | None:
         """For clients; None while it is between two servers. UnavailableError if what is known may be old."""
         if self.membership is None or not self.membership.lease_is_valid():
             raise UnavailableError("this server can't reach the cluster's store: try again, or ask another server")
         address = self.store_of_segment(segment)
         return _endpoint(address) if address else None
 
-    def endpoint_of(self, segment: str) -> tuple[str, int]:
+    def endpoint_of(self, segment: str) -> Address:
         """For clients; UnavailableError if it isn't known, or if what is known may be old."""
         found = self.find(segment)
         if found is None:
@@ -133,7 +197,7 @@ class Map:
             raise UnavailableError(f"container {number} is between two servers: try again")
         return found
 
-    def lives_since(self, store: tuple[str, int], since: float) -> bool:
+    def lives_since(self, store: Address, since: float) -> bool:
         """Whether the server that had that store at that time of the monotonic clock was surely alive after it: it was
         seen to beat once more than by a look that came late."""
         if self.membership is None:
@@ -146,10 +210,6 @@ class Map:
     def stores(self) -> set[str]:
         return {self.store_of(number) for number in range(self._count)} - {""}
 
-    def controllers(self) -> list[tuple[str, int]]:
-        members = self.membership.members if self.membership is not None else {}
-        return [_endpoint(peer.member.controller) for peer in members.values() if peer.is_alive and peer.member]
-
     def controller(self, me: str) -> Addresses | None:
         """The server with the active controller; None if it isn't known, or it is this one."""
         owner = self._watch.owner(CONTROLLER_CONTAINER)
@@ -161,16 +221,13 @@ class Map:
         peer = members.get(server)
         if peer is None or not peer.is_alive or peer.member is None:
             return None
-        return None if any(_succeeds(one, peer) for one in members.values()) else peer.member
+        store = peer.member.store
+        for one in members.values():  # one that was started later in its place: it is dead, and nobody has noticed yet
+            if one.is_alive and one.since > peer.since and one.member is not None and one.member.store == store:
+                return None
+        return peer.member
 
 
-def _succeeds(one: Peer, other: Peer) -> bool:
-    """Whether it was started where the other was, which is dead then, though others haven't noticed yet."""
-    if one.member is None or other.member is None or one.id == other.id or one.since <= other.since:
-        return False
-    return one.is_alive and one.member.store == other.member.store
-
-
-def _endpoint(address: str) -> tuple[str, int]:
+def _endpoint(address: str) -> Address:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

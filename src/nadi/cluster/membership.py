@@ -33,7 +33,9 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import NamedTuple, TypeVar
 
-from nadi.cluster.membership_view import FOLDER, Member, MembershipPace, MembershipView, Peer, encode, entry_name
+from msgspec.structs import replace
+
+from nadi.cluster.membership_view import FOLDER, Member, MembershipPace, MembershipView, Peer, encode
 from nadi.cluster.placement import Holding, Server, View
 from nadi.engines.engine import Registry
 from nadi.errors import UnavailableError
@@ -83,7 +85,7 @@ class Membership:
 
     def drain(self) -> None:
         """Tell all, at once, that this server is to have no containers any more."""
-        self._me, self._since = self._me.but(is_draining=True), self._runtime.monotonic()
+        self._me, self._since = replace(self._me, is_draining=True), self._runtime.monotonic()
         self._spawn(self._beat(), self._beats)
         self._on_change()
 
@@ -98,7 +100,7 @@ class Membership:
             await asyncio.wait(self._beats, timeout=self._pace.dead_s)
         for _ in range(CLUSTER_LEAVE_TRIES):
             try:
-                await self._in_time(self._registry.delete(entry_name(self._me.id)))
+                await self._in_time(self._registry.delete(FOLDER + self._me.id))
             except Exception as error:
                 log.warning("server %s couldn't remove its entry from the registry: %s", self._me.id, error)
             else:
@@ -184,26 +186,26 @@ class Membership:
 
     async def _try_to_beat(self) -> bool:
         containers, bytes_per_s = self._load()
-        self._me = self._me.but(
-            counter=self._me.counter + 1, nonce=self._runtime.unique(), containers=containers, bytes_per_s=bytes_per_s
+        self._me = replace(
+            self._me,
+            counter=self._me.counter + 1,
+            nonce=self._runtime.unique(),
+            containers=containers,
+            bytes_per_s=bytes_per_s,
         )
         sent = self._runtime.boottime()
         has_entry = False
         with self._complaints.about("the registry doesn't say that it has this server's entry"):
-            await self._in_time(self._registry.put(entry_name(self._me.id), encode(self._me)), self._pace.dead_s)
+            await self._in_time(self._registry.put(FOLDER + self._me.id, encode(self._me)), self._pace.dead_s)
             has_entry = True
             if self._lease.extend(sent):
-                self._began_a_term()
+                if self.term == 1:
+                    self._since = self._runtime.monotonic()
+                else:
+                    what = "server %s was silent for too long: it reads again when it has renewed its records"
+                    log.warning(what, self._me.id)
+                self._on_change()
         return has_entry
-
-    def _began_a_term(self) -> None:
-        if self.term == 1:
-            self._since = self._runtime.monotonic()
-        else:
-            log.warning(
-                "server %s was silent for too long: it reads again when it has renewed its records", self._me.id
-            )
-        self._on_change()
 
     async def _look_for_ever(self) -> None:
         clock, due = self._runtime.monotonic, self._runtime.monotonic()
@@ -211,22 +213,22 @@ class Membership:
             changes = self._view.changes
             if clock() >= due:
                 due = max(due + self._pace.beat_s, clock())
-                await self._look()
+                if not await self._look():  # one lost call says nothing of the registry
+                    await self._runtime.sleep(self._pace.beat_s / 2)
+                    if not await self._look():
+                        self._view.failed()
             asked = clock()
             await self._ask_all(self._view.questions(asked))
-            await self._clean()
+            with self._complaints.about("the registry doesn't delete the entry of a dead server"):
+                for server in self._view.obsolete(clock())[:CLUSTER_CALLS_AT_ONCE]:
+                    await self._in_time(self._registry.delete(FOLDER + server))
+                    self._view.deleted(server)
+            self._view.forget()
             self._tell(changes)
             doubt = self._view.next_doubt()  # may have come meanwhile; an earlier one was asked about
             await self._runtime.sleep(max(0.0, min(due, doubt if doubt > asked else due) - clock()))
 
-    async def _look(self) -> None:
-        """One lost call says nothing of the registry: it has failed when the second one in a row has."""
-        if not await self._try_to_look():
-            await self._runtime.sleep(self._pace.beat_s / 2)
-            if not await self._try_to_look():
-                self._view.failed()
-
-    async def _try_to_look(self) -> bool:
+    async def _look(self) -> bool:
         began, is_listed = self._runtime.monotonic(), False
         with self._complaints.about("the registry doesn't say which servers there are"):
             found = await self._in_time(self._registry.list(FOLDER))
@@ -251,15 +253,8 @@ class Membership:
 
     async def _ask(self, server: str) -> None:
         asked = self._runtime.monotonic()
-        entry = await self._in_time(self._registry.get(entry_name(server)))
+        entry = await self._in_time(self._registry.get(FOLDER + server))
         self._view.found(server, entry, asked, self._runtime.monotonic())
-
-    async def _clean(self) -> None:
-        with self._complaints.about("the registry doesn't delete the entry of a dead server"):
-            for server in self._view.obsolete(self._runtime.monotonic())[:CLUSTER_CALLS_AT_ONCE]:
-                await self._in_time(self._registry.delete(entry_name(server)))
-                self._view.deleted(server)
-        self._view.forget()
 
     def _tell(self, changes: int) -> None:
         if self._view.changes != changes:

@@ -21,24 +21,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from nadi import limits
 from nadi.cluster.placement import Server
 from nadi.engines.engine import Entry
 from nadi.engines.lines import line_of, value_of
 from nadi.errors import InvalidArgumentError
-from nadi.limits import (
-    CLUSTER_BEAT_S,
-    CLUSTER_DEAD_KEPT,
-    CLUSTER_DEAD_S,
-    CLUSTER_FORGET_S,
-    CLUSTER_LEASE_S,
-    CLUSTER_VALUE_S,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +80,14 @@ class MembershipView:
         """Whose entries have to be read, most urgent first: of those who may be gone or dead, or alive again, who are
         new, and of all others once in a while."""
         unknown = [server for server in sorted(self._named) if server not in self._watched]
-        doubtful = [server for server, watched in self._watched.items() if self._is_doubtful(watched, now)]
-        old = [
-            server
-            for server, watched in self._watched.items()
-            if watched.is_alive and now >= watched.read + CLUSTER_VALUE_S and server not in doubtful
-        ]
-        return [*unknown, *doubtful, *sorted(old, key=lambda server: (self._watched[server].read, server))]
-
-    def _is_doubtful(self, watched: _Watched, now: float) -> bool:
-        if not watched.is_alive:
-            return watched.is_listed
-        return not watched.is_listed or now >= watched.heard + self._pace.dead_s
+        doubtful, old = [], []
+        for server, watched in self._watched.items():
+            is_late = not watched.is_listed or now >= watched.heard + self._pace.dead_s
+            if is_late if watched.is_alive else watched.is_listed:
+                doubtful.append(server)
+            elif watched.is_alive and now >= watched.read + limits.CLUSTER_VALUE_S:
+                old.append((watched.read, server))
+        return [*unknown, *doubtful, *(server for _, server in sorted(old))]
 
     def next_doubt(self) -> float:
         """When somebody will have been silent for long enough to be asked for, if nothing is heard until then."""
@@ -203,13 +191,10 @@ class MembershipView:
 
     def obsolete(self, now: float) -> list[str]:
         """Whose entries are to be deleted: of those dead for a day, and of the longest dead if there are many."""
-        dead = [
-            (watched.since, server)
-            for server, watched in self._watched.items()
-            if not watched.is_alive and watched.version is not None
-        ]
-        old = [server for since, server in dead if now >= since + CLUSTER_FORGET_S]
-        crowd = [server for _, server in heapq.nsmallest(len(dead) - CLUSTER_DEAD_KEPT, dead)]
+        known = [(server, watched) for server, watched in self._watched.items() if watched.version is not None]
+        dead = [(watched.since, server) for server, watched in known if not watched.is_alive]
+        old = [server for since, server in dead if now >= since + limits.CLUSTER_FORGET_S]
+        crowd = [server for _, server in heapq.nsmallest(len(dead) - limits.CLUSTER_DEAD_KEPT, dead)]
         return list(dict.fromkeys([*old, *crowd]))
 
     def deleted(self, server: str) -> None:
@@ -217,13 +202,9 @@ class MembershipView:
 
     def forget(self) -> None:
         """Those who have no entry any more, and whom no record names."""
-        for server in list(self._gone()):
-            del self._watched[server]
-
-    def _gone(self) -> Iterator[str]:
-        for server, watched in self._watched.items():
+        for server, watched in list(self._watched.items()):
             if watched.version is None and not watched.is_alive and server not in self._named:
-                yield server
+                del self._watched[server]
 
 
 FOLDER = "servers/"
@@ -251,18 +232,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     containers: int = 0
     bytes_per_s: float = 0.0
 
-    def but(self, **changes: Any) -> Member:
-        return msgspec.structs.replace(self, **changes)
-
-
-def entry_name(server: str) -> str:
-    """The entry of the server of that id.
-
-    >>> entry_name("ab12")
-    'servers/ab12'
-    """
-    return FOLDER + server
-
 
 def encode(member: Member) -> bytes:
     return line_of(msgspec.json.encode(member))
@@ -286,9 +255,9 @@ class MembershipPace:
     """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
     InvalidArgumentError if it can't."""
 
-    beat_s: float = CLUSTER_BEAT_S
-    lease_s: float = CLUSTER_LEASE_S
-    dead_s: float = CLUSTER_DEAD_S
+    beat_s: float = limits.CLUSTER_BEAT_S
+    lease_s: float = limits.CLUSTER_LEASE_S
+    dead_s: float = limits.CLUSTER_DEAD_S
 
     def __post_init__(self) -> None:
         if self.lease_s < 2 * self.beat_s:

@@ -27,7 +27,6 @@ from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member, MembershipPace
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.proxy.active import ClusterKey
-from nadi.cluster.proxy.directory import Directory
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
@@ -99,12 +98,8 @@ class ClusterNode:
 
     async def open(self, parts: Ending) -> None:
         """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
-
-        Raises:
-            StoreError: the store can't hold a cluster.
-            InvalidArgumentError: it has another number of containers, or another log.
-            UnavailableError: the store gives no answer for a long while.
-        """
+        StoreError: the store can't hold a cluster. InvalidArgumentError: it has another number of containers, or
+        another log. UnavailableError: the store gives no answer for a long while."""
         (engine, registry, chunks), settings, runtime = self._stores, self._settings, self._runtime
         await refuse_strangers(engine, runtime)  # before anything is written there
         await prove(engine, registry, runtime)
@@ -118,7 +113,7 @@ class ClusterNode:
         first = await patiently("read a record", partial(self._records.read, CONTROLLER_CONTAINER), runtime)
         check_stays(first.record)
         self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
-        self.map = Map(self._watch, self.cluster.containers)
+        self.map = Map(self._watch, self.cluster.containers, runtime)
         self.store = SegmentStore(
             self._cache,
             self.cluster.containers,
@@ -133,10 +128,14 @@ class ClusterNode:
         await self.store.start()
         gate, tokens = settings.gate, self._tokens
         access = None if gate is None or tokens is None else ControllerAccess(gate, tokens)
-        directory = Directory(
-            self.map.find, self.map.controllers, lambda: self.addresses.store, self.map.lives_since, runtime
+        self.proxy = RequestProxy(
+            self.map,
+            key,
+            settings.security,
+            access,
+            settings.channels,
+            may_answer=lambda: self.keeper.may_answer(CONTROLLER_CONTAINER),
         )
-        self.proxy = RequestProxy(directory, key, settings.security, access, settings.channels, self._may_control)
         parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 
     def join(self, addresses: Addresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
@@ -159,7 +158,7 @@ class ClusterNode:
             load=lambda: self.keeper.load(),
             on_change=lambda: self.keeper.wake(),
         )
-        self.map.membership = self.membership
+        self.map.membership, self.map.own = self.membership, addresses.store
         self.leadership = Leadership(self._make_controller, self.proxy.active, runtime)
         self.keeper = Keeper(
             self.id,
@@ -172,7 +171,7 @@ class ClusterNode:
             runtime,
             on_taken=self.leadership.taken,
             on_leaving=self.leadership.leaving,
-            on_looked=self._follow,
+            on_looked=lambda: self.proxy.follow(self.map.controller(self.id)),
         )
         self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
         self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
@@ -244,18 +243,9 @@ class ClusterNode:
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
     def _parts_of(self, number: int, seen: Stored) -> ClusterParts:
-        return ClusterParts(
-            number,
-            self._cache / f"container-{number}",
-            self.id,
-            seen,
-            self._log,
-            self._records,
-            self._stores.chunks,
-            self._runtime,
-            self._settings.interval_s,
-            lambda: self.keeper.may_answer(number),
-        )
+        where = number, self._cache / f"container-{number}", self.id, seen, self._log, self._records
+        may_answer = partial(self.keeper.may_answer, number)
+        return ClusterParts(*where, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = _joined(self.addresses.store)
@@ -278,12 +268,6 @@ class ClusterNode:
         """With which servers of this cluster may do anything with its segments; "" if that needs none."""
         return "" if self._tokens is None else self._tokens.master()
 
-    def _may_control(self) -> bool:
-        return self.keeper.may_answer(CONTROLLER_CONTAINER)
-
-    def _follow(self) -> None:
-        self.proxy.follow(self.map.controller(self.id))
-
 
 def _joined(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
@@ -305,24 +289,21 @@ class Leadership:
 
     async def taken(self, number: int) -> None:
         if number == CONTROLLER_CONTAINER:
-            async with self._lock:
-                await self._end()
-                self._task = asyncio.create_task(self._run(), name="controller")
+            await self.stop(goes_on=True)
 
     async def leaving(self, number: int) -> None:
         if number == CONTROLLER_CONTAINER:
-            async with self._lock:
-                await self._end()
+            await self.stop()
 
-    async def stop(self) -> None:
+    async def stop(self, *, goes_on: bool = False) -> None:
+        """goes_on: with another one."""
         async with self._lock:
-            await self._end()
-
-    async def _end(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            task, self._task = self._task, None
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+            if goes_on:
+                self._task = asyncio.create_task(self._run(), name="controller")
 
     async def _run(self) -> None:
         backoff = Backoff(first_s=0.1, longest_s=2.0, sleep=self._runtime.sleep)
@@ -330,29 +311,20 @@ class Leadership:
             controller, close = self._make()
             try:
                 await controller.start()
+                self.controller = controller
+                self._changed(controller)
+                log.info("this server has the active controller")
+                await asyncio.get_running_loop().create_future()  # until it is cancelled
             except NadiError as error:  # another container may be on its way to another server
                 log.warning("the controller can't start yet: %s", error)
-                await _ended(controller.stop(), close)
-                await backoff.pause()
-                continue
-            except BaseException:
-                await _ended(controller.stop(), close)
-                raise
-            self.controller = controller
-            self._changed(controller)
-            log.info("this server has the active controller")
-            try:
-                await asyncio.get_running_loop().create_future()  # until it is cancelled
             finally:
-                self.controller = None
-                self._changed(None)
-                await _ended(controller.stop(), close)
-
-
-async def _ended(stop: Awaitable[None], close: Callable[[], None]) -> None:
-    try:
-        await stop
-    except NadiError as error:
-        log.info("the controller's end: %s", error)
-    finally:
-        close()
+                if self.controller is not None:
+                    self.controller = None
+                    self._changed(None)
+                try:
+                    await controller.stop()
+                except NadiError as error:
+                    log.info("the controller's end: %s", error)
+                finally:
+                    close()
+            await backoff.pause()

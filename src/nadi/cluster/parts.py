@@ -94,15 +94,15 @@ class ClusterParts(ContainerParts):
             self.claimed = await self._records.read(self.number)
             if self.claimed.record.epoch != self.epoch:
                 raise FencedError(self.number, self.claimed.record.epoch)
-        elif self.claimed.version is None and await self._is_stored() and await self._is_missing():
-            what = "it is missing, and the store has data of the container"
-            raise DamagedStateError(name_of(self.number), what)
+        elif (
+            self.claimed.version is None
+            and await self._is_stored()
+            and (await self._records.read(self.number)).version is None  # else another has just claimed it
+        ):
+            raise DamagedStateError(name_of(self.number), "it is missing, and the store has data of the container")
         self.claimed = await self._records.claim(self.number, self._server, self.claimed)
         self.epoch = self.claimed.record.epoch
         return self.claimed.record
-
-    async def _is_missing(self) -> bool:
-        return (await self._records.read(self.number)).version is None  # else another has just claimed it
 
     async def _is_stored(self) -> bool:
         async for found in self._engine.listed(folder_of(self.number)):
@@ -111,15 +111,8 @@ class ClusterParts(ContainerParts):
         return await is_stored(self._chunks, self.number)
 
     async def _open_log(self, record: ContainerRecord) -> ChainLog:
-        self._log = ChainLog(
-            self._engine,
-            self.number,
-            record.epoch,
-            record.start.chain,
-            self._still_claimed,
-            self._runtime,
-            self._interval_s,
-        )
+        which = self._engine, self.number, record.epoch, record.start.chain
+        self._log = ChainLog(*which, self._still_claimed, self._runtime, self._interval_s)
         self._log.read_ahead()
         return self._log
 

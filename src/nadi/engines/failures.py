@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
@@ -52,11 +52,9 @@ class RefusedError(UnavailableError):
 def secrets_of(config: Mapping[str, str]) -> tuple[str, ...]:
     """The values that no text may have, longest first, from a store's configuration and the environment."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_OF_ENVIRONMENT)}
-    return tuple(sorted({*_private(config), *_private(environment)}, key=len, reverse=True))
-
-
-def _private(values: Mapping[str, str]) -> Iterator[str]:
-    return (value for name, value in values.items() if _PRIVATE.search(name) and len(value) >= _LEAST_SECRET)
+    known = [*config.items(), *environment.items()]
+    private = {value for name, value in known if _PRIVATE.search(name) and len(value) >= _LEAST_SECRET}
+    return tuple(sorted(private, key=len, reverse=True))
 
 
 def without_secrets(text: str, secrets: tuple[str, ...]) -> str:

@@ -66,8 +66,6 @@ class Folder:
 
     def _sweep(self, own: Path) -> None:
         """Once, after a first file. own: which says how late it is."""
-        if self._is_swept:
-            return
         self._is_swept = True
         old = own.stat().st_mtime - UNFINISHED_S
         for path in self._unfinished.iterdir():
@@ -76,23 +74,25 @@ class Folder:
                     path.unlink()
 
     @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            until = self._runtime.monotonic() + _LOCK_WAIT_S
-            while not _try_lock(lock):
-                if self._runtime.monotonic() >= until:
-                    raise UnavailableError(f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: is it stopped?")
-                self._runtime.rest(_LOCK_PAUSE_S)
-            yield
-        finally:
-            os.close(lock)  # which gives up the lock
-
-    def setting(self, name: str) -> contextlib.AbstractContextManager[None]:
+    def setting(self, name: str) -> Iterator[None]:
         """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
         up, as one that was stopped (SIGSTOP)."""
         self._make()
-        return self._locked(self._locks / str(crc32(name.encode()) % _LOCKS))
+        path = self._locks / str(crc32(name.encode()) % _LOCKS)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = self._runtime.monotonic() + _LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    self._runtime.rest(_LOCK_PAUSE_S)
+                if self._runtime.monotonic() >= until:
+                    raise UnavailableError(f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: is it stopped?")
+            yield
+        finally:
+            os.close(lock)  # which gives up the lock
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
@@ -110,7 +110,8 @@ class Folder:
                 os.fdatasync(file)
             finally:
                 os.close(file)
-            self._sweep(path)
+            if not self._is_swept:
+                self._sweep(path)
             yield path
         finally:
             path.unlink(missing_ok=True)
@@ -178,19 +179,9 @@ def _make(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
     """The engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
-
-    UnavailableError: it can't be made or written.
-    """
+    UnavailableError: it can't be made or written."""
     folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
@@ -211,16 +202,16 @@ class FileEngine(_Files):
         self._registry = registry
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        check_name(name)
-        return await self._in_thread(f"store {name}", self._create, name, parts)
+        def create() -> bool:
+            with self._folder.written(parts) as file:
+                try:
+                    self._folder.give_name(name, partial(os.link, file))
+                except FileExistsError:
+                    return False
+                return True
 
-    def _create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        with self._folder.written(parts) as file:
-            try:
-                self._folder.give_name(name, partial(os.link, file))
-            except FileExistsError:
-                return False
-            return True
+        check_name(name)
+        return await self._in_thread(f"store {name}", create)
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         check_name(name)
@@ -229,8 +220,8 @@ class FileEngine(_Files):
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         files = self._folder.walk(prefix)
-        while page := await self._in_thread(f"list {prefix}", _page, files):
-            yield {name: size for name, size in page if size is not None}
+        while (page := await self._in_thread(f"list {prefix}", _page, files)) is not None:
+            yield page
 
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -267,19 +258,19 @@ class FileRegistry(_Files):
             return version
 
     async def list(self, folder: str) -> dict[str, str]:
-        return await self._in_thread(f"list {folder}", self._versions, folder)
+        def versions() -> dict[str, str]:
+            found = ((name, _version(path)) for name, path in self._folder.walk(folder))
+            return {name: version for name, version in found if version is not None}
 
-    def _versions(self, folder: str) -> dict[str, str]:
-        found = ((name, _version(path)) for name, path in self._folder.walk(folder))
-        return {name: version for name, version in found if version is not None}
+        return await self._in_thread(f"list {folder}", versions)
 
     async def delete(self, name: str) -> None:
-        check_name(name)
-        await self._in_thread(f"delete {name}", self._delete, name)
+        def delete() -> None:
+            with self._folder.setting(name):
+                self._folder.remove([name])
 
-    def _delete(self, name: str) -> None:
-        with self._folder.setting(name):
-            self._folder.remove([name])
+        check_name(name)
+        await self._in_thread(f"delete {name}", delete)
 
 
 def _in_words(what: str, work: Callable[..., T], *arguments: object) -> T:
@@ -321,13 +312,10 @@ def _version_in(data: bytes) -> str:
     return data[:_VERSION_BYTES].decode(errors="replace")
 
 
-def _page(files: Iterator[tuple[str, Path]]) -> list[tuple[str, int | None]]:
-    """Names and sizes; None if it is gone by now."""
-    return [(name, _size(path)) for name, path in islice(files, _PAGE)]
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+def _page(files: Iterator[tuple[str, Path]]) -> dict[str, int] | None:
+    """The sizes of the next ones, of those that are still there; None after the last."""
+    sizes, page = {}, list(islice(files, _PAGE))
+    for name, path in page:
+        with contextlib.suppress(FileNotFoundError):
+            sizes[name] = path.stat().st_size
+    return sizes if page else None

@@ -63,10 +63,9 @@ class _Format(msgspec.Struct):
 async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> Cluster | None:
     """The cluster of this store, None if there is none yet. log_name: see `LogId`; "" is a log in the store.
     InvalidArgumentError: its log has another name. StoreError, UnavailableError: as `open_cluster`."""
-    found = await _got(engine, NAME, runtime)
-    if found is None:
+    cluster = await patiently(f"read {NAME}", lambda: read_cluster(engine), runtime)
+    if cluster is None:
         return None
-    cluster = decoded(found)
     has = cluster.log.name if cluster.log is not None else ""
     if has == FOLDER_LOG:
         raise StoreError("the store is that of a data folder: serve that, with --data, or give a URL of its own")
@@ -84,18 +83,16 @@ async def open_cluster(
 ) -> Cluster:
     """The cluster of this store, made if there is none.
 
-    containers: how many it has; None: whatever it has, and `DEFAULT_CONTAINERS` if it is made.
-
-    Raises:
-        InvalidArgumentError: it has another number of containers, or another log.
-        StoreError: something else is stored there, or written by another version, or the store refuses.
-        UnavailableError: it gives no answer for a long while.
-    """
+    containers: how many it has; None: whatever it has, and `DEFAULT_CONTAINERS` if it is made. InvalidArgumentError: it
+    has another number of containers, or another log. StoreError: something else is stored there, or written by another
+    version, or the store refuses. UnavailableError: it gives no answer for a long while."""
     check_count(containers)
     log_name = log.name if log is not None else ""
     cluster = await known_cluster(engine, log_name, runtime)
     if cluster is None:
-        await _make(engine, containers or DEFAULT_CONTAINERS, log, runtime)
+        await refuse_strangers(engine, runtime)
+        own = None if log is None else LogId(log.name, await _identified(log, runtime))
+        await named_cluster(engine, runtime.unique(), containers or DEFAULT_CONTAINERS, runtime, own)
         cluster = await known_cluster(engine, log_name, runtime)
         if cluster is None:
             raise StoreError(f"{NAME} was stored and isn't there: the store forgets what it has, use another")
@@ -105,7 +102,13 @@ async def open_cluster(
             f"was started with {containers:,}: start it with --containers {cluster.containers}, or without"
         )
     if log is not None:
-        await _check_log(cluster, log, runtime)
+        await check_its_log(cluster, log, runtime)
+        is_ours, owner = await stored_patiently(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
+        if not is_ours:
+            raise StoreError(
+                f"the log {log.name} is that of another cluster ({owner.decode()}): a cluster in another store needs "
+                "a stream of its own"
+            )
     return cluster
 
 
@@ -118,10 +121,9 @@ def check_count(containers: int | None) -> None:
 async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
     """The cluster of this store, for somebody who doesn't serve it. StoreError: there is none, or it was written by
     another version, or the store refuses. UnavailableError: it gives no answer for a long while."""
-    found = await _got(engine, NAME, runtime)
-    if found is None:
+    cluster = await patiently(f"read {NAME}", lambda: read_cluster(engine), runtime)
+    if cluster is None:
         raise StoreError(f"there is no {NAME} in this store, so no cluster: correct the URL")
-    cluster = decoded(found)
     if cluster.log is not None and cluster.log.name == FOLDER_LOG:
         raise StoreError("the store is that of a data folder, not of a cluster: correct the URL")
     return cluster
@@ -158,13 +160,6 @@ async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
         )
 
 
-async def _make(engine: LogEngine, containers: int, log: OwnLog | None, runtime: Runtime) -> None:
-    await refuse_strangers(engine, runtime)
-    own = None if log is None else LogId(log.name, await _identified(log, runtime))
-    new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms(), own)
-    await stored_patiently(engine, NAME, encoded(new), runtime)
-
-
 async def _identified(log: OwnLog, runtime: Runtime) -> str:
     """The id of a log, which gets one if it is empty."""
     found = await _got(log.engine, _LOG_ID, runtime)
@@ -176,17 +171,6 @@ async def _identified(log: OwnLog, runtime: Runtime) -> str:
             )
         _, found = await stored_patiently(log.engine, _LOG_ID, runtime.unique().encode(), runtime)
     return found.decode()
-
-
-async def _check_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:
-    """That the log is the one that the cluster has always had, and no other's."""
-    await check_its_log(cluster, log, runtime)
-    is_ours, owner = await stored_patiently(log.engine, _LOG_OF, cluster.cluster.encode(), runtime)
-    if not is_ours:
-        raise StoreError(
-            f"the log {log.name} is that of another cluster ({owner.decode()}): a cluster in another store needs a "
-            "stream of its own"
-        )
 
 
 async def check_its_log(cluster: Cluster, log: OwnLog, runtime: Runtime) -> None:

@@ -20,7 +20,7 @@ from nadi.engines.urls import RemoteStore
 from nadi.wire.fields import Buffer
 
 if TYPE_CHECKING:
-    from obstore import GetResult, ObjectMeta, PutMode, PutResult
+    from obstore import ObjectMeta, PutMode, PutResult
 
 T = TypeVar("T")
 TIMEOUT_S = 10  # of a request: a frame of 4 MiB has 400 KiB/s
@@ -53,9 +53,12 @@ class _Objects:
             problem = told(f"read {name}", error, self._secrets)
         raise problem
 
-    async def _get(self, name: str) -> GetResult | None:
+    async def _get(self, name: str) -> tuple[memoryview, ObjectMeta] | None:
         check_name(name)
-        return await self._found(name, obstore.get_async(self._store, name))
+        found = await self._found(name, obstore.get_async(self._store, name))
+        if found is None:
+            return None
+        return memoryview(await asked(f"read {name}", found.bytes_async(), self._secrets)), found.meta
 
     async def _meta(self, name: str) -> ObjectMeta | None:
         return await self._found(name, obstore.head_async(self._store, name))
@@ -80,15 +83,11 @@ class _Objects:
                 await asked(f"delete {batch[0]}", obstore.delete_async(self._store, batch), self._secrets)
             return
         for first in range(0, len(names), _DELETES_AT_ONCE):
-            results = await asyncio.gather(
-                *(self._delete_one(name) for name in names[first : first + _DELETES_AT_ONCE]), return_exceptions=True
-            )
-            for failed in results:
-                if failed is not None:
+            some = names[first : first + _DELETES_AT_ONCE]
+            deletions = (self._found(name, obstore.delete_async(self._store, name)) for name in some)
+            for failed in await asyncio.gather(*deletions, return_exceptions=True):
+                if isinstance(failed, BaseException):
                     raise failed
-
-    async def _delete_one(self, name: str) -> None:
-        await self._found(name, obstore.delete_async(self._store, name))
 
 
 class ObjectEngine(_Objects):
@@ -99,10 +98,14 @@ class ObjectEngine(_Objects):
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         if position == 0 and length is None:
             found = await self._get(name)
-            return None if found is None else await asked(f"read {name}", _bytes_of(found), self._secrets)
+            return found[0] if found is not None else None
         check_name(name)
         try:
-            return await self._range(name, position, length)
+            if length is None:
+                rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
+                return memoryview(await rest.bytes_async())
+            some = await obstore.get_range_async(self._store, name, start=position, length=max(length, 1))
+            return memoryview(some)[:length]
         except FOREIGN as error:
             is_absent = isinstance(error, FileNotFoundError)
             if is_absent and not is_no_bucket(error):
@@ -114,19 +117,11 @@ class ObjectEngine(_Objects):
             return memoryview(b"")
         raise problem
 
-    async def _range(self, name: str, position: int, length: int | None) -> memoryview:
-        if length is None:
-            rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
-            return memoryview(await rest.bytes_async())
-        some = await obstore.get_range_async(self._store, name, start=position, length=max(length, 1))
-        return memoryview(some)[:length]
-
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         async for page in self._pages(prefix):
             yield {meta["path"]: meta["size"] for meta in page}
 
-    async def delete(self, names: Sequence[str]) -> None:
-        await self._delete(names)
+    delete = _Objects._delete
 
     async def keeps_versions(self, name: str) -> bool:
         """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell. UnavailableError:
@@ -141,29 +136,20 @@ class ObjectEngine(_Objects):
 class ObjectRegistry(_Objects):
     async def get(self, name: str) -> Entry | None:
         found = await self._get(name)
-        if found is None:
-            return None
-        version = _version(name, found.meta["e_tag"])
-        return Entry(bytes(await asked(f"read {name}", _bytes_of(found), self._secrets)), version)
+        return Entry(bytes(found[0]), _version(name, found[1]["e_tag"])) if found is not None else None
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
-        mode: PutMode | None = "create"
-        if version is not None:
-            mode = await self._condition(name, version)
-        if mode is None:
-            return None
+        mode: PutMode = "create"
+        if version is not None and self._scheme != "gs":
+            mode = {"e_tag": f'"{version}"'}
+        elif version is not None:
+            check_name(name)
+            meta = await self._meta(name)
+            if meta is None or _version(name, meta["e_tag"]) != version:
+                return None
+            mode = {"e_tag": meta["e_tag"], "version": meta["version"]}
         stored = await self._put(name, value, mode)
         return None if stored is None else _version(name, stored["e_tag"])
-
-    async def _condition(self, name: str, version: str) -> PutMode | None:
-        """None: it has another version by now."""
-        if self._scheme != "gs":
-            return {"e_tag": f'"{version}"'}
-        check_name(name)
-        meta = await self._meta(name)
-        if meta is None or _version(name, meta["e_tag"]) != version:
-            return None
-        return {"e_tag": meta["e_tag"], "version": meta["version"]}
 
     async def put(self, name: str, value: bytes) -> str:
         stored = await self._put(name, value, "overwrite")
@@ -175,10 +161,6 @@ class ObjectRegistry(_Objects):
 
     async def delete(self, name: str) -> None:
         await self._delete([name])
-
-
-async def _bytes_of(found: GetResult) -> memoryview:
-    return memoryview(await found.bytes_async())
 
 
 def _version(name: str, e_tag: str | None) -> str:

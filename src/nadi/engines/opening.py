@@ -43,13 +43,8 @@ async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[Log
 async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> OwnEngine:
     """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there.
 
-    options: see `where`.
-
-    Raises:
-        InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed.
-        StoreError: NATS refuses, or the stream can't hold a log.
-        UnavailableError: it gives no answer for a long while.
-    """
+    options: see `where`. InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed. StoreError: NATS
+    refuses, or the stream can't hold a log. UnavailableError: it gives no answer for a long while."""
     place = where(url, os.environ, **options)
     try:
         from nadi.engines.jetstream.engine import open_jetstream

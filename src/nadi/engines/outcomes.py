@@ -21,45 +21,33 @@ PATIENCE_S = 30.0  # for one thing
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 3.0
 
 
-class Patience:
-    """For one thing that is tried again and again: `pause` raises the last error once it took `PATIENCE_S`."""
-
-    def __init__(self, what: str, runtime: Runtime) -> None:
-        self._what, self._runtime = what, runtime
-        self._until = runtime.monotonic() + PATIENCE_S
-        self._backoff = Backoff(
-            first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, sleep=runtime.sleep, chance=runtime.chance
-        )
-
-    async def pause(self, error: UnavailableError | None = None) -> None:
-        """Before the next try. error: of this one; None if its answers contradict each other. StoreError: the store
-        refuses, or contradicts itself to the end. UnavailableError: it gives no answer."""
-        if isinstance(error, RefusedError):
-            raise StoreError(str(error)) from None
-        if self._runtime.monotonic() >= self._until:
-            raise error or StoreError(
-                f"the store can't {self._what}: for {PATIENCE_S:.0f} s its answers have contradicted each "
-                "other, as those of a store that forgets what it stored, or compares it wrongly: use another store"
-            )
-        await self._backoff.pause()
-
-
 async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtime) -> T:
-    """What may be repeated, until there is an answer. Errors: see `Patience.pause`."""
-    patience = Patience(what, runtime)
+    """What may be repeated, until there is an answer. what: as in "the store can't list what it holds".
+
+    StoreError: the store refuses, or contradicts itself for `PATIENCE_S`. UnavailableError: it gives no answer for so
+    long.
+    """
+    until = runtime.monotonic() + PATIENCE_S
+    backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, sleep=runtime.sleep, chance=runtime.chance)
     while True:
-        problem: UnavailableError | None
         try:
             return await work()
+        except RefusedError as error:
+            raise StoreError(str(error)) from None
         except ContradictionError:
-            problem = None
-        except UnavailableError as error:
-            problem = error
-        await patience.pause(problem)
+            if runtime.monotonic() >= until:
+                raise StoreError(
+                    f"the store can't {what}: for {PATIENCE_S:.0f} s its answers have contradicted each other, as "
+                    "those of a store that forgets what it stored, or compares it wrongly: use another store"
+                ) from None
+        except UnavailableError:
+            if runtime.monotonic() >= until:
+                raise
+        await backoff.pause()
 
 
 async def stored_patiently(engine: LogEngine, name: str, body: bytes, runtime: Runtime) -> tuple[bool, bytes]:
-    """Whether `body`, which nobody else stores, is what the name has; and what it has. Errors: see `Patience.pause`."""
+    """Whether `body`, which nobody else stores, is what the name has; and what it has. Errors: as `patiently`."""
     there = await patiently(f"store {name}", lambda: stored(engine, name, [body]), runtime)
     return (True, body) if there is None else (False, bytes(there))
 
@@ -67,7 +55,7 @@ async def stored_patiently(engine: LogEngine, name: str, body: bytes, runtime: R
 async def was_set_patiently(
     registry: Registry, name: str, value: bytes, version: str | None, runtime: Runtime
 ) -> Entry | None:
-    """`was_set`, until there is an answer. Errors: see `Patience.pause`."""
+    """`was_set`, until there is an answer. Errors: as `patiently`."""
     return await patiently(f"set {name}", lambda: was_set(registry, name, value, version), runtime)
 
 

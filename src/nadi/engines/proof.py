@@ -11,7 +11,7 @@ import logging
 
 from nadi.engines.engine import Entry, LogEngine, Registry
 from nadi.engines.objects import ObjectEngine
-from nadi.engines.outcomes import Patience, patiently, stored_patiently, was_set_patiently
+from nadi.engines.outcomes import ContradictionError, patiently, stored_patiently, was_set_patiently
 from nadi.errors import NadiError, StoreError
 from nadi.runtime import Runtime
 
@@ -26,15 +26,11 @@ _STORE_ADVICE = (
 _LOG_ADVICE = "a cluster's log can't be in it: see that these servers are NATS servers, all of one cluster"
 
 
-async def prove_log(engine: LogEngine, runtime: Runtime) -> None:
-    """Prove the same of the store of a log alone, which has no values. Raises: as `prove`."""
-    await _Proof(engine, None, runtime).run()
-
-
-async def prove(engine: LogEngine, registry: Registry, runtime: Runtime) -> None:
+async def prove(engine: LogEngine, registry: Registry | None, runtime: Runtime) -> None:
     """Prove that the store keeps its conditions, finds what was stored, lists it in the end, and deletes it. Takes some
-    30 requests. In the log, at worst: that the store keeps old versions of what is deleted. StoreError: it doesn't, or
-    refuses; the text says what, and what to do. UnavailableError: it gives no answer for a long while."""
+    30 requests. registry: None is the store of a log alone, which has no values. In the log, at worst: that the store
+    keeps old versions of what is deleted. StoreError: it doesn't keep them, or refuses; the text says what, and what to
+    do. UnavailableError: it gives no answer for a long while."""
     await _Proof(engine, registry, runtime).run()
 
 
@@ -51,21 +47,23 @@ class _Proof:
 
     async def run(self) -> None:
         try:
-            await self._prove_reads()
             await self._prove_creates()
             if self._registry is not None:
                 await self._prove_sets(self._registry)
             await self._prove_listings()
             await self._warn_of_versions()
         except NadiError:
-            await self._forget()
+            try:
+                await self._delete()
+            except NadiError as error:
+                log.warning("what was stored to try %s is left in %s/: %s", self._called, self._folder, error)
             raise
         await self._prove_deletes()
 
     def _unlike(self) -> bytes:
         return self._runtime.unique().encode()
 
-    async def _prove_reads(self) -> None:
+    async def _prove_creates(self) -> None:
         body = self._unlike()
         await stored_patiently(self._engine, self._alone, body, self._runtime)
         if await self._get(self._alone) != body:
@@ -73,8 +71,6 @@ class _Proof:
         self._objects[self._alone] = body
         if await self._get(f"{self._folder}/none") is not None:
             raise self._broken("it has an object that nobody stored")
-
-    async def _prove_creates(self) -> None:
         for name in self._races:
             bodies = [self._unlike() for _ in range(_RACERS)]
             results = await asyncio.gather(
@@ -114,26 +110,24 @@ class _Proof:
         last = await set_to(self._unlike(), won[0].version)
         if last is None:
             raise self._broken("it refused to replace a value on the condition of the version that it has")
-        if await self._entry(registry) != last:
+        if await patiently(f"read {self._value}", lambda: registry.get(self._value), self._runtime) != last:
             raise self._broken("a value that was set isn't the one that is found")
 
     async def _prove_listings(self) -> None:
-        """A listing may be late, but not forever."""
-        patience = Patience(f"list {self._folder}", self._runtime)
         sizes = {name: len(body) for name, body in self._objects.items()}
-        while True:
-            listed = await patiently(f"list {self._folder}", self._listed, self._runtime)
-            if {name: listed.get(name) for name in sizes} == sizes and await self._lists_value():
-                return
-            await patience.pause()
 
-    async def _lists_value(self) -> bool:
-        registry = self._registry
-        if registry is None:
-            return True
-        entry = await self._entry(registry)
-        values = await patiently("list", lambda: registry.list(self._folder), self._runtime)
-        return entry is not None and values.get(self._value) == entry.version
+        async def prove() -> None:
+            listed: dict[str, int] = {}
+            async for page in self._engine.listed(self._folder):
+                listed |= page
+            if {name: listed.get(name) for name in sizes} != sizes:
+                raise ContradictionError("what is listed isn't what was stored")
+            if (registry := self._registry) is not None:
+                entry, values = await registry.get(self._value), await registry.list(self._folder)
+                if entry is None or values.get(self._value) != entry.version:
+                    raise ContradictionError("the value that is listed isn't what was set")
+
+        await patiently(f"list {self._folder}", prove, self._runtime)  # a listing may be late, but not forever
 
     async def _warn_of_versions(self) -> None:
         engine = self._engine
@@ -163,25 +157,9 @@ class _Proof:
         if self._registry is not None:
             await self._registry.delete(self._value)
 
-    async def _forget(self) -> None:
-        """After a proof that failed: what can't be removed is little."""
-        try:
-            await self._delete()
-        except NadiError as error:
-            log.warning("what was stored to try %s is left in %s/: %s", self._called, self._folder, error)
-
     async def _get(self, name: str) -> bytes | None:
         data = await patiently(f"read {name}", lambda: self._engine.get(name), self._runtime)
         return None if data is None else bytes(data)
-
-    async def _entry(self, registry: Registry) -> Entry | None:
-        return await patiently(f"read {self._value}", lambda: registry.get(self._value), self._runtime)
-
-    async def _listed(self) -> dict[str, int]:
-        sizes: dict[str, int] = {}
-        async for page in self._engine.listed(self._folder):
-            sizes |= page
-        return sizes
 
     def _broken(self, what: str) -> StoreError:
         return StoreError(f"{self._called} doesn't keep its conditions: {what}. So {self._advice}")

@@ -14,7 +14,6 @@ The mark in a store that a migration fills, and that is nobody's yet: written on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -97,7 +96,8 @@ class Turn:
     async def _set(self, *, ends: bool = False) -> None:
         if self._is_lost:
             raise self._taken(await self._there())
-        self._next = self._next or self._value(ends)
+        value = _Holder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends)
+        self._next = self._next or msgspec.json.encode(value)
         entry = await was_set_patiently(self._registry, TURN, self._next, self._version, self._runtime)
         self._next = b""
         if entry is None:
@@ -106,14 +106,12 @@ class Turn:
         self._version = entry.version
 
     async def _beat(self) -> None:
-        with contextlib.suppress(ConflictError):  # the next step is told
-            while True:
-                await self._runtime.sleep(MIGRATION_TURN_BEAT_S)
-                try:
-                    await self.keep()
-                except ConflictError:
-                    raise
-                except NadiError as error:
+        while not self._is_lost:  # otherwise the next step is told
+            await self._runtime.sleep(MIGRATION_TURN_BEAT_S)
+            try:
+                await self.keep()
+            except NadiError as error:
+                if not self._is_lost:
                     log.warning("the store doesn't say whose turn it is, and is asked again: %s", error)
 
     async def __aexit__(self, *_: object) -> None:
@@ -128,9 +126,6 @@ class Turn:
 
     async def _there(self) -> Entry | None:
         return await patiently(f"read {TURN}", lambda: self._registry.get(TURN), self._runtime)
-
-    def _value(self, ends: bool) -> bytes:
-        return msgspec.json.encode(_Holder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends))
 
     def _taken(self, there: Entry | None) -> ConflictError:
         holder = None if there is None else _holder(there)
@@ -166,10 +161,6 @@ async def begin(engine: LogEngine, url: str, new: Incoming) -> Incoming:
     """What fills the store: that one, if nothing did. StoreError: as `begun`."""
     _, raw = await stored_patiently(engine, MIGRATION, line_of(msgspec.json.encode(new)), REAL)
     return _decoded(raw, url)
-
-
-async def clear(engine: LogEngine) -> None:
-    await patiently("delete what isn't needed any more", lambda: engine.delete([MIGRATION]), REAL)
 
 
 def _decoded(raw: bytes, url: str) -> Incoming:

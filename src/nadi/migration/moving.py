@@ -10,10 +10,8 @@ Before 4 the source is served as ever if this ends, and the target can't be open
 left to do, by whoever starts this again. So there is no moment at which both could be written to.
 
 Each chunk is read, checked against its checksums, and stored under its new name with those that belong to it there.
-What an earlier run has copied is checked instead, and copied again if it isn't whole.
-
-The states of the target's containers, written from those of the source: each record goes to the container of its
-segment, under the segment's new number. Nothing is in a log any more.
+What an earlier run has copied is checked instead, and copied again if it isn't whole. Each record of the states goes to
+the container of its segment, under the segment's new number.
 """
 
 from __future__ import annotations
@@ -30,32 +28,16 @@ import lmdb
 import msgspec
 from msgspec.structs import replace
 
+from nadi import limits
 from nadi.errors import ConflictError, DamagedDataError, DamagedStateError, NotFoundError, StoreError, UnavailableError
-from nadi.limits import (
-    MIGRATION_COPIES_AT_ONCE,
-    MIGRATION_LEFT_BYTES,
-    MIGRATION_PASSES,
-    MIGRATION_ROWS,
-    MIGRATION_TRIES,
-)
 from nadi.migration.sources import Source
 from nadi.migration.states import Division, Piece, States
 from nadi.migration.targets import Target
 from nadi.runtime import REAL
 from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.snapshots import SnapshotError
+from nadi.segmentstore.state import stored
 from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
-from nadi.segmentstore.state.stored import (
-    EXTENT,
-    ID,
-    Change,
-    ContainerState,
-    bounded_key,
-    decode_segment,
-    state_change,
-    unpack_chunk,
-    unpack_entry,
-)
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, renamed
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
@@ -63,8 +45,6 @@ from nadi.segmentstore.tier2.records import ContainerRecord
 
 
 class Progress(Protocol):
-    """Who watches. what: in a word or two."""
-
     def begin(self, what: str, total_bytes: int) -> None: ...
 
     def done(self, size_bytes: int) -> None: ...
@@ -93,28 +73,23 @@ class Copier:
         self._names = set(self._former)
 
     async def copy(self, pieces: Iterable[Piece], what: str, *, complete: bool) -> int:
-        """Copy those that aren't yet; return how many bytes that were. complete: none may be missing.
-
-        Raises:
-            DamagedDataError: bytes of the source are damaged, or gone.
-            StoreError: what was stored is not what is read back.
-            UnavailableError, StorageFullError: source or target fail, or the target is full.
-        """
-        todo = await self._target.runtime.in_thread(self._missing, pieces)  # of millions, perhaps
+        """Copy those that aren't yet; return how many bytes that were. complete: none may be missing. DamagedDataError:
+        bytes of the source are damaged, or gone. StoreError: what was stored is not what is read back.
+        UnavailableError, StorageFullError: source or target fail, or the target is full."""
+        todo = await self._target.runtime.in_thread(  # of millions, perhaps
+            lambda: [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
+        )
         total = sum(piece.length for piece in todo)
         self._target.check_room(sum(piece.length for piece in todo if piece.new not in self._former))
         self._progress.begin(what, total)
         before, waiting = self.bytes, iter(todo)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(MIGRATION_COPIES_AT_ONCE):
+                for _ in range(limits.MIGRATION_COPIES_AT_ONCE):
                     group.create_task(self._copy_some(waiting, complete=complete))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return self.bytes - before
-
-    def _missing(self, pieces: Iterable[Piece]) -> list[Piece]:
-        return [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
 
     async def _copy_some(self, waiting: Iterator[Piece], *, complete: bool) -> None:
         for piece in waiting:
@@ -141,7 +116,14 @@ class Copier:
             offset = damaged[0] * BLOCK_BYTES
             what = f"chunk {piece.name} is damaged from byte {offset:,} on: see `nadi check`"
             raise DamagedDataError(piece.segment, offset, min(offset + BLOCK_BYTES, piece.length), what)
-        described = await self._described(piece, checksums)
+        described = await self._source.description(piece.name, piece.length)
+        if described is None:  # it is damaged
+            boundaries = boundaries_of([] if piece.continues else [0], piece.length)
+            held = piece.number, piece.segment, piece.offset, piece.length
+            described = ChunkDescription(piece.target, *held, checksums, boundaries)
+        else:
+            number = self._division.number(piece.source, described.segment_id)
+            described = replace(described, container=piece.target, segment_id=number, checksums=checksums)
         self._target.check_room(piece.length)
         await self._target.replace(piece.new, [data, described.encode(piece.new)])
         self._names.add(piece.new)
@@ -157,16 +139,6 @@ class Copier:
         except NotFoundError:
             return False
         return not damaged and found is not None and found.checksums == checksums
-
-    async def _described(self, piece: Piece, checksums: bytes) -> ChunkDescription:
-        """The description that it gets there."""
-        found = await self._source.description(piece.name, piece.length)
-        if found is None:  # it is damaged
-            boundaries = boundaries_of([] if piece.continues else [0], piece.length)
-            held = piece.number, piece.segment, piece.offset, piece.length
-            return ChunkDescription(piece.target, *held, checksums, boundaries)
-        number = self._division.number(piece.source, found.segment_id)
-        return replace(found, container=piece.target, segment_id=number, checksums=checksums)
 
     async def clean_up(self, kept: Iterable[str]) -> None:
         """Delete what was copied and isn't needed after all, as a server has replaced it: all but these, by their names
@@ -198,14 +170,10 @@ class Migration:
         self._report = Report()
 
     async def run(self, *, only_ahead: bool = False) -> Report:
-        """Do it, or go on with it. only_ahead: copy what is there by now, and leave the source as it is.
-
-        Raises:
-            ConflictError: servers run that must not, or writers went on before the end.
-            DamagedDataError, DamagedStateError: the source is damaged; it is as it was.
-            StoreError, DataFolderError: source or target can't be used; the message says why.
-            StorageFullError, UnavailableError: source or target fail, or the target is full: start it again.
-        """
+        """Do it, or go on with it. only_ahead: copy what is there by now, and leave the source as it is. ConflictError:
+        servers run that must not, or writers went on before the end. DamagedDataError, DamagedStateError: the source is
+        damaged; it is as it was. StoreError, DataFolderError: source or target can't be used; the message says why.
+        StorageFullError, UnavailableError: source or target fail, or the target is full: start it again."""
         began, source, target = REAL.monotonic(), self._source, self._target
         migration = await target.begin(source)
         left_by = await source.left_by()
@@ -242,20 +210,20 @@ class Migration:
 
     async def _copy_ahead(self, copier: Copier, division: Division) -> None:
         """Copy what the newest snapshots name, again and again, until a pass has found little."""
-        for _ in range(MIGRATION_PASSES):
+        for _ in range(limits.MIGRATION_PASSES):
             self._report.passes += 1
             await self._source.refresh()
             async with self._newest() as states:
                 what = "copying" if self._report.passes == 1 else f"copying what is new ({self._report.passes})"
                 copied = await copier.copy(states.pieces(division, complete=False), what, complete=False)
-            if copied <= MIGRATION_LEFT_BYTES:
+            if copied <= limits.MIGRATION_LEFT_BYTES:
                 return
 
     @asynccontextmanager
     async def _newest(self) -> AsyncIterator[States]:
         """The newest states that can be fetched; a server may replace a snapshot while it is read."""
         with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
-            for left in reversed(range(MIGRATION_TRIES)):
+            for left in reversed(range(limits.MIGRATION_TRIES)):
                 folder = Path(tempfile.mkdtemp(dir=scratch))
                 try:
                     states = await States.fetch(self._source.chunks, await self._source.records(), folder)
@@ -274,19 +242,17 @@ class Migration:
         settled = await source.settle()
         with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
             (Path(scratch) / "from").mkdir()
-            with await self._fetched(settled, Path(scratch) / "from") as states:
+            try:
+                fetched = await States.fetch(source.chunks, settled, Path(scratch) / "from")
+            except SnapshotError as error:  # nobody replaces it now
+                raise UnavailableError(f"a snapshot of the source can't be used: {error}") from error
+            with fetched as states:
                 await copier.copy(states.pieces(division, complete=True), "copying the rest", complete=True)
                 self._progress.begin("writing the states", 0)
                 kept = await self._put_states(states, copier, division, settled, Path(scratch))
         await source.leave(self._target.url, migration)
         self._report.paused_s = REAL.monotonic() - began if source.is_served else 0.0
         return kept
-
-    async def _fetched(self, records: Sequence[ContainerRecord], folder: Path) -> States:
-        try:
-            return await States.fetch(self._source.chunks, records, folder)
-        except SnapshotError as error:  # nobody replaces it now
-            raise UnavailableError(f"a snapshot of the source can't be used: {error}") from error
 
     async def _put_states(
         self, states: States, copier: Copier, division: Division, settled: Sequence[ContainerRecord], scratch: Path
@@ -304,7 +270,6 @@ class Migration:
         return divider.chunks
 
 
-Placed = Iterator[tuple[int, Change]]  # with the container
 _AS_THEY_ARE = ("attributes", "positions", "times")  # but for the number that their keys begin with
 _TABLES = ("names", "segments", "extents", "entries", *_AS_THEY_ARE)
 
@@ -320,12 +285,8 @@ class Divider:
     def write(self, folders: list[Path], sequence: int) -> None:
         """Write the states into these folders, one for each container, and check them; blocking.
 
-        sequence: the last frame that they reflect.
-
-        Raises:
-            DamagedStateError: a state of the source is damaged.
-            StorageFullError, UnavailableError, OSError: a state can't be written.
-        """
+        sequence: the last frame that they reflect. DamagedStateError: a state of the source is damaged.
+        StorageFullError, UnavailableError, OSError: a state can't be written."""
         targets = [Metadata(folder, number) for number, folder in enumerate(folders)]
         try:
             counts = self._written(targets, sequence)
@@ -337,57 +298,52 @@ class Divider:
 
     def _written(self, targets: list[Metadata], sequence: int) -> Counter[str]:
         counts: Counter[str] = Counter()
-        waiting: list[list[Change]] = [[] for _ in targets]
-        for part in (self._segments(), self._extents(), self._entries(), self._others()):
-            for container, change in part:
-                counts[change[0]] += 1
-                waiting[container].append(change)
-                if len(waiting[container]) >= MIGRATION_ROWS:
-                    _commit(targets[container], waiting[container])
-                    waiting[container] = []
+        waiting: list[list[stored.Change]] = [[] for _ in targets]
+        for container, change in self._placed():
+            counts[change[0]] += 1
+            waiting[container].append(change)
+            if len(waiting[container]) >= limits.MIGRATION_ROWS:
+                _commit(targets[container], waiting[container])
+                waiting[container] = []
         next_segment = self._states.next_segment(self._division)
         transients: list[list[int]] = [[] for _ in targets]
         for source, segment in self._states.transients():
             number = self._division.number(source, segment)
             transients[self._containers[source, segment]].append(number)
         for target, rows, gone in zip(targets, waiting, transients, strict=True):
-            own = ContainerState(sequence, next_segment, [], [], gone)
-            _commit(target, [*rows, state_change(own)])
+            own = stored.ContainerState(sequence, next_segment, [], [], gone)
+            _commit(target, [*rows, stored.state_change(own)])
         return counts
 
-    def _segments(self) -> Placed:
+    def _placed(self) -> Iterator[tuple[int, stored.Change]]:
+        """Each record, with its container."""
         for source, key, value in self._states.rows("segments"):
-            segment, name = ID.unpack(key)[0], decode_segment(value).name
+            segment, name = stored.ID.unpack(key)[0], stored.decode_segment(value).name
             container = container_of(name, self._division.targets)
             self._containers[source, segment] = container
-            number = ID.pack(self._division.number(source, segment))
+            number = stored.ID.pack(self._division.number(source, segment))
             yield container, ("segments", number, value)
-            yield container, ("names", bounded_key(name.encode()), number)
-
-    def _place(self, source: int, key: bytes) -> tuple[int, bytes]:
-        """The container, and the new start of a key."""
-        segment = ID.unpack_from(key)[0]
-        return self._containers[source, segment], ID.pack(self._division.number(source, segment))
-
-    def _extents(self) -> Placed:
+            yield container, ("names", stored.bounded_key(name.encode()), number)
         for source, key, value in self._states.rows("extents"):
             container, number = self._place(source, key)
-            name, _ = unpack_chunk(value)
+            name, _ = stored.unpack_chunk(value)
             new = self._division.chunk(container, source, name)
             self.chunks.add(new)
-            placed = value[: EXTENT.size] + new.encode() + b"\0" + self._copied[source, name]
-            yield container, ("extents", number + key[ID.size :], placed)
+            placed = value[: stored.EXTENT.size] + new.encode() + b"\0" + self._copied[source, name]
+            yield container, ("extents", number + key[stored.ID.size :], placed)
 
-    def _entries(self) -> Placed:
         for source, key, value in self._states.rows("entries"):
             container, number = self._place(source, key)
-            yield container, ("entries", bounded_key(number + unpack_entry(value)[0]), value)
-
-    def _others(self) -> Placed:
+            yield container, ("entries", stored.bounded_key(number + stored.unpack_entry(value)[0]), value)
         for table in _AS_THEY_ARE:
             for source, key, value in self._states.rows(table):
                 container, number = self._place(source, key)
-                yield container, (table, number + key[ID.size :], value)
+                yield container, (table, number + key[stored.ID.size :], value)
+
+    def _place(self, source: int, key: bytes) -> tuple[int, bytes]:
+        """The container, and the new start of a key."""
+        segment = stored.ID.unpack_from(key)[0]
+        return self._containers[source, segment], stored.ID.pack(self._division.number(source, segment))
 
     def _check(self, folders: list[Path], counts: Counter[str]) -> None:
         """That the states are sound, and have as many records together as the source, and as were written."""
@@ -401,12 +357,11 @@ class Divider:
                 raise DamagedStateError(str(folders[0]), what)
 
 
-def _commit(target: Metadata, changes: list[Change]) -> None:
+def _commit(target: Metadata, changes: list[stored.Change]) -> None:
     while True:
         try:
             target.commit(changes)
+            break
         except lmdb.MapFullError:
             target.grow()
-        else:
-            break
     target.take_changes()  # a snapshot will have all of it

@@ -42,17 +42,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 def check_apart(source: str, target: str) -> None:
     """Raise InvalidArgumentError if the two URLs are the same place, or one lies within the other."""
-    one, other = (_place(url) for url in (source, target))
+    places = []
+    for url in (source, target):
+        folder, (scheme, _, rest) = folder_of(url), url.partition("://")
+        places.append((scheme, folder.resolve() if folder is not None else Path(rest)))
+    one, other = places
     if one == other:
         raise InvalidArgumentError(f"{source} is to be moved to itself: give another place")
     if one[0] == other[0] and (one[1].is_relative_to(other[1]) or other[1].is_relative_to(one[1])):
         raise InvalidArgumentError(f"{source} and {target} lie within each other: give a place of its own")
-
-
-def _place(url: str) -> tuple[str, Path]:
-    folder = folder_of(url)
-    scheme, _, rest = url.partition("://")
-    return (scheme, folder.resolve() if folder is not None else Path(rest))
 
 
 async def plan_of_folder(folder: Path) -> Plan:
@@ -80,18 +78,20 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
         tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch,
         await States.fetch(chunks, records, Path(scratch)) as states,
     ):
-        return await REAL.in_thread(_counted, states, len(records), servers)
 
+        def counted() -> Plan:
+            chunks = size_bytes = logged_bytes = 0
+            for _, _, value in states.rows("extents"):
+                length, sequence = EXTENT.unpack_from(value)[:2]
+                if sequence:
+                    logged_bytes += length
+                else:
+                    chunks, size_bytes = chunks + 1, size_bytes + length
+            return Plan(
+                len(records), sum(1 for _ in states.rows("segments")), chunks, size_bytes, logged_bytes, servers
+            )
 
-def _counted(states: States, containers: int, servers: tuple[str, ...]) -> Plan:
-    count = size_bytes = logged_bytes = 0
-    for _, _, value in states.rows("extents"):
-        length, sequence = EXTENT.unpack_from(value)[:2]
-        if sequence:
-            logged_bytes += length
-        else:
-            count, size_bytes = count + 1, size_bytes + length
-    return Plan(containers, sum(1 for _ in states.names()), count, size_bytes, logged_bytes, servers)
+        return await REAL.in_thread(counted)
 
 
 async def look_at_store(url: str, options: dict[str, str], containers: int | None) -> bool:

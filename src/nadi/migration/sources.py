@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Self
 
 from nadi.cluster.admin.cluster_view import SharedStore, living, opened
 from nadi.cluster.parts import ClusterParts
 from nadi.engines.opening import open_of_chunks
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
-from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S
+from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S, MIGRATION_REFRESH_S
 from nadi.migration.migration_lock import Turn
 from nadi.observe.migration import HeldContainer, HoldReport
 from nadi.runtime import REAL
@@ -35,16 +35,9 @@ from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
 _LOOK_S = 0.1
 
 
-class Server(Protocol):
-    """A running server's REST; blocking. Raises ConflictError, UnavailableError, PermissionDeniedError."""
-
-    def refresh(self) -> None: ...
-
-    def hold(self, limit_s: float) -> HoldReport: ...
-
-    def go_on(self) -> None: ...
-
-    def leave(self, hold: str, to: str, migration: str) -> None: ...
+Ask = Callable[..., Any]
+"""Posts to a running server's REST, blocking: `ask("hold", HoldReport, {"limit_s": 1.0}, within_s=11.0)`. Raises
+ConflictError, UnavailableError, PermissionDeniedError."""
 
 
 class Source:
@@ -98,8 +91,6 @@ class Source:
 
 
 class _Folder(Source):
-    """What data folders have in common."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(url_of(folder))
         self.folder = folder
@@ -138,14 +129,13 @@ class StoppedFolder(_Folder):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
-        if await self.left_by():
-            return
-        tier2 = Tier2(self._said.url, self._said.options) if self._said.url else None
-        store = await REAL.in_thread(partial(SegmentStore, self.folder, tier2=tier2))
-        stack.push_async_callback(store.close)
-        await store.start()
-        self._hold = Hold(store)
-        stack.push_async_callback(self._hold.end)
+        if not await self.left_by():
+            tier2 = Tier2(self._said.url, self._said.options) if self._said.url else None
+            store = await REAL.in_thread(partial(SegmentStore, self.folder, tier2=tier2))
+            stack.push_async_callback(store.close)
+            await store.start()
+            self._hold = Hold(store)
+            stack.push_async_callback(self._hold.end)
 
     async def settle(self) -> list[ContainerRecord]:
         assert self._hold is not None, "it was not left before"
@@ -164,30 +154,41 @@ class ServedFolder(_Folder):
 
     is_served = True
 
-    def __init__(self, folder: Path, server: Server, limit_s: float) -> None:
+    def __init__(self, folder: Path, ask: Ask, limit_s: float) -> None:
         super().__init__(folder)
-        self._server, self._limit_s = server, limit_s
+        self._ask, self._limit_s = ask, limit_s
         self._held: HoldReport | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
-        stack.push_async_callback(self._go_on)
+
+        async def go_on() -> None:
+            if self._held is not None and not await self.left_by():
+                with contextlib.suppress(UnavailableError, ConflictError):  # they go on by themselves, at the limit
+                    await asyncio.to_thread(self._ask, "go-on", type(None))
+
+        stack.push_async_callback(go_on)
 
     async def refresh(self) -> None:
-        await asyncio.to_thread(self._server.refresh)
+        await asyncio.to_thread(self._ask, "refresh", type(None), within_s=MIGRATION_REFRESH_S)
 
     async def settle(self) -> list[ContainerRecord]:
-        report = self._held = await asyncio.to_thread(self._server.hold, self._limit_s)
-        if report.store != self.id:
+        limit_s = self._limit_s
+        held: HoldReport = await asyncio.to_thread(
+            self._ask, "hold", HoldReport, {"limit_s": limit_s}, within_s=limit_s + 10
+        )
+        self._held = held
+        if held.store != self.id:
             raise StoreError(f"the server at that REST address doesn't serve {self.folder}: give its own, with --rest")
-        return await self._settled(report.containers)
+        return await self._settled(held.containers)
 
     async def leave(self, to: str, migration: str) -> None:
         if self._held is None:  # an earlier run has begun to
             await super().leave(to, migration)
             return
         try:
-            await asyncio.to_thread(self._server.leave, self._held.hold, to, migration)
+            body = {"hold": self._held.hold, "to": to, "migration": migration}
+            await asyncio.to_thread(self._ask, "leave", type(None), body)
         except UnavailableError:  # it may have been done all the same
             until = REAL.monotonic() + MIGRATION_LATE_S
             while await self.left_by() != migration:
@@ -195,11 +196,6 @@ class ServedFolder(_Folder):
                     raise
                 await REAL.sleep(_LOOK_S)
         self._held = None
-
-    async def _go_on(self) -> None:
-        if self._held is not None and not await self.left_by():
-            with contextlib.suppress(UnavailableError, ConflictError):  # they go on by themselves, at the limit
-                await asyncio.to_thread(self._server.go_on)
 
 
 async def read_all(stored: Records, containers: int) -> list[ContainerRecord]:
@@ -260,26 +256,22 @@ class ClusterStore(Source):
                 f"servers of the cluster run: {', '.join(self._living)}. Stop them all, then start this again. What "
                 "was copied is kept"
             )
-        scratch = Path(tempfile.mkdtemp(prefix="nadi-migrate-"))
-        self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._store = SegmentStore(scratch, self.containers, chunks=self.chunks, parts=(), on_lost=self._lost)
+        scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="nadi-migrate-")))
+        # on_lost: another server has claimed it, and `leave` will be refused
+        self._store = SegmentStore(scratch, self.containers, chunks=self.chunks, parts=(), on_lost=lambda number: None)
         self._stack.push_async_callback(self._store.close)
         await self._store.start()
         for number in range(self.containers):
             seen = await self.stored.read(number)
             if seen.record.moved is not None:  # by an earlier run, which was killed then
                 continue
-            engine, chunks = self._shared.engine, self.chunks
-            folder = scratch / f"container-{number}"
-            parts = ClusterParts(number, folder, self._me, seen, engine, self.stored, chunks, REAL)
+            folder, engine = scratch / f"container-{number}", self._shared.engine
+            parts = ClusterParts(number, folder, self._me, seen, engine, self.stored, self.chunks, REAL)
             await self._store.take(parts)
             self._parts[number] = parts
         self._hold = Hold(self._store)
         await self._hold.begin(MIGRATION_PAUSE_MAX_S)
         return await self.records()
-
-    def _lost(self, number: int) -> None:
-        """Another server has claimed it: `leave` will be refused."""
 
     async def leave(self, to: str, migration: str) -> None:
         for number, record in enumerate(await self.records()):

@@ -10,7 +10,6 @@ and its container's, the same each time, which lets an interrupted migration fin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -26,8 +25,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord
 _PAGE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(NamedTuple):
     """Of so many source containers among so many target containers."""
 
     sources: int
@@ -96,9 +94,6 @@ class States:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         for metadata in self._states.values():
             metadata.close()
 
@@ -120,17 +115,13 @@ class States:
             for key, value in singles(rows) if table == "extents" else rows:
                 yield number, key, value
 
-    def names(self) -> Iterator[tuple[int, int, str]]:
-        """Container, number and name of each segment."""
-        for number, key, value in self.rows("segments"):
-            yield number, ID.unpack(key)[0], decode_segment(value).name
-
     def pieces(self, division: Division, *, complete: bool) -> Iterator[Piece]:
         """All chunks that the states name.
 
         complete: nothing may be in the log any more; UnavailableError if something is.
         """
-        names = {(number, segment): name for number, segment, name in self.names()}
+        segments = self.rows("segments")
+        names = {(number, ID.unpack(key)[0]): decode_segment(value).name for number, key, value in segments}
         for number, key, value in self.rows("extents"):
             length, sequence, _, _, position = EXTENT.unpack_from(value)
             segment, offset = PAIR.unpack(key)

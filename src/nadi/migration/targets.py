@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from msgspec.structs import replace
 
+from nadi.engines import identity
 from nadi.engines.failures import public
-from nadi.engines.identity import (
-    DEFAULT_CONTAINERS,
-    FOLDER_LOG,
-    Cluster,
-    LogId,
-    check_count,
-    named_cluster,
-    read_cluster,
-    refuse_strangers,
-)
 from nadi.engines.opening import open_of_chunks
 from nadi.engines.outcomes import patiently
 from nadi.engines.proof import prove
@@ -27,27 +18,11 @@ from nadi.engines.urls import check_shared
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
 from nadi.migration.migration_lock import Incoming, Turn
-from nadi.migration.sources import Source, read_all, store_url
+from nadi.migration.sources import Source, read_all, store_url, url_of
 from nadi.runtime import REAL
 from nadi.segmentstore import datafolder
-from nadi.segmentstore.datafolder import (
-    FORMAT,
-    INCOMING,
-    LOG,
-    LOG_ELSEWHERE,
-    TIER2,
-    FolderLock,
-    StoreFile,
-    Tier2,
-    check_outside,
-    container_folders,
-    find,
-    is_pristine,
-    make_containers,
-    normal,
-)
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import STATE_FILE
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import Manifest, Records, first_record
@@ -57,12 +32,12 @@ class Target:
     """Opened as a context. store_url: of the store that is filled. containers: None is what an earlier run began with,
     or the default."""
 
-    _log: LogId | None = None  # of the store
+    _log: identity.LogId | None = None  # of the store
     _is_alone = False  # it is in a data folder
-    _default = DEFAULT_CONTAINERS
+    _default = identity.DEFAULT_CONTAINERS
 
     def __init__(self, url: str, store_url: str, options: dict[str, str], containers: int | None) -> None:
-        check_count(containers)
+        identity.check_count(containers)
         self.url, self._store_url, self._options, self._asked = url, store_url, options, containers
         self.containers, self._id = 0, ""
 
@@ -70,10 +45,10 @@ class Target:
         async with AsyncExitStack() as stack:
             self._engine, registry = await open_of_chunks(self._store_url, REAL, **self._options)
             stack.push_async_callback(self._engine.close)
-            self._there: Cluster | None = await patiently("see whose it is", lambda: read_cluster(self._engine), REAL)
+            self._there = await patiently("see whose it is", partial(identity.read_cluster, self._engine), REAL)
             if self._there is None:
                 if await marks.begun(self._engine, self.url) is None:
-                    await refuse_strangers(self._engine, REAL)
+                    await identity.refuse_strangers(self._engine, REAL)
                 await prove(self._engine, registry, REAL)
             self._turn = await stack.enter_async_context(Turn(registry, self.url))
             self._records = Records(registry, REAL, is_alone=self._is_alone)
@@ -93,7 +68,9 @@ class Target:
         left_by = await source.left_by()
         if self._there is not None:
             if self._there.cluster != left_by:
-                raise StoreError(f"{self.url} {self._taken}: give another place")
+                is_folders = self._there.log is not None and self._there.log.name == identity.FOLDER_LOG
+                whose = "is a data folder's already" if is_folders else "is the store of a cluster already"
+                raise StoreError(f"{self.url} {whose}: give another place")
             self.containers, self._id = self._there.containers, left_by
             return left_by
         if left_by and await marks.begun(self._engine, self.url) is None:
@@ -110,17 +87,10 @@ class Target:
         self.containers, self._id = found.containers, found.migration
         return self._id
 
-    @property
-    def _taken(self) -> str:
-        assert self._there is not None
-        is_folders = self._there.log is not None and self._there.log.name == FOLDER_LOG
-        return "is a data folder's already" if is_folders else "is the store of a cluster already"
-
     async def put(self, number: int, state: Path, sequence: int, epoch: int) -> None:
         """Store the state of a container, which reflects everything up to that frame; its log begins after it, with
         owners of later epochs."""
-        copy = await REAL.in_thread(_compact, state, number)
-        base = await snapshots.put_base(self.chunks, number, sequence, copy)
+        base = await snapshots.put_base(self.chunks, number, sequence, state / STATE_FILE)
         record = first_record(epoch, Manifest(number, sequence, base, ()))
         await self._turn.keep()
         await patiently("set a record", lambda: self._records.put(number, record), REAL)
@@ -128,10 +98,10 @@ class Target:
     async def finish(self) -> None:
         """Let servers open it: one atomic step, after which all is done; nothing happens if it was done before."""
         await self._turn.keep()
-        cluster = await named_cluster(self._engine, self._id, self.containers, REAL, self._log)
+        cluster = await identity.named_cluster(self._engine, self._id, self.containers, REAL, self._log)
         if cluster.cluster != self._id:
             raise StoreError(f"{self.url} was made another's meanwhile: give another place")
-        await marks.clear(self._engine)
+        await patiently("delete the mark", lambda: self._engine.delete([identity.MIGRATION]), REAL)
 
 
 class NewCluster(Target):
@@ -145,24 +115,22 @@ class NewCluster(Target):
 class NewFolder(Target):
     """A folder that is empty, or isn't there. tier2: where its store is to be, if not in it."""
 
-    _log = LOG
+    _log = datafolder.LOG
     _default = datafolder.DEFAULT_CONTAINERS
 
-    def __init__(self, folder: Path, containers: int | None, tier2: Tier2 | None = None) -> None:
+    def __init__(self, folder: Path, containers: int | None, tier2: datafolder.Tier2 | None = None) -> None:
+        self.folder, self._said = folder, datafolder.StoreFile(datafolder.FORMAT, "", 0)
         if tier2 is not None:
-            check_outside(folder, tier2.url)
-        self.folder = folder
-        self._said = StoreFile(FORMAT, "", 0)
-        if tier2 is not None:
-            self._log = LOG_ELSEWHERE
-            self._said = replace(self._said, url=normal(tier2.url), options=public(tier2.options))
+            datafolder.check_outside(folder, tier2.url)
+            self._log = datafolder.LOG_ELSEWHERE
+            self._said = replace(self._said, url=datafolder.normal(tier2.url), options=public(tier2.options))
         self._is_alone = tier2 is None
-        url, options = folder.absolute().as_uri(), tier2.options if tier2 is not None else {}
-        super().__init__(url, store_url(folder, self._said), options, containers)
+        options = tier2.options if tier2 is not None else {}
+        super().__init__(url_of(folder), store_url(folder, self._said), options, containers)
 
     async def __aenter__(self) -> Self:
         check_empty(self.folder)
-        self._lock = FolderLock(self.folder)
+        self._lock = datafolder.FolderLock(self.folder)
         try:
             return await super().__aenter__()
         except BaseException:
@@ -174,46 +142,32 @@ class NewFolder(Target):
         self._lock.release()
 
     async def begin(self, source: Source) -> str:
-        said = find(self.folder).store
+        said = datafolder.find(self.folder).store
         if said is not None and said.cluster != await source.left_by():
             raise DataFolderError(f"{self.folder} is a data folder already: give an empty one")
         if said is None:
-            await REAL.in_thread(disk.replace_file, self.folder / INCOMING, source.url.encode())
+            await REAL.in_thread(disk.replace_file, self.folder / datafolder.INCOMING, source.url.encode())
         return await super().begin(source)
 
     async def finish(self) -> None:
-        said = replace(self._said, cluster=self._id, containers=self.containers)
-        if find(self.folder).store is None:
-            epochs = tuple(one.epoch for one in await read_all(self._records, self.containers))
-            await REAL.in_thread(make_containers, self.folder, self.containers)
-            await super().finish()  # before the folder says so: a claim begins with what it finds there
-            await REAL.in_thread(replace(said, epochs=epochs if said.url else ()).write, self.folder)
-        else:
-            await super().finish()
-        (self.folder / INCOMING).unlink(missing_ok=True)
+        is_new = datafolder.find(self.folder).store is None
+        epochs = tuple(one.epoch for one in await read_all(self._records, self.containers)) if self._said.url else ()
+        if is_new:
+            await REAL.in_thread(datafolder.make_containers, self.folder, self.containers)
+        await super().finish()  # before the folder says so: a claim begins with what it finds there
+        if is_new:
+            said = replace(self._said, cluster=self._id, containers=self.containers, epochs=epochs)
+            await REAL.in_thread(said.write, self.folder)
+        (self.folder / datafolder.INCOMING).unlink(missing_ok=True)
 
 
 def check_empty(folder: Path) -> None:
     """Raise DataFolderError if a new data folder can't be there; what a migration leaves in its store is looked at
     there."""
-    if not folder.exists() or find(folder).store is not None:
+    if not folder.exists() or datafolder.find(folder).store is not None:
         return
-    new = [path.name for path in container_folders(folder).values() if is_pristine(path)]  # by one that was killed
-    others = sorted({path.name for path in folder.iterdir()} - {"lock", TIER2, INCOMING, *new})
+    containers = datafolder.container_folders(folder).values()
+    new = [path.name for path in containers if datafolder.is_pristine(path)]  # by one that was killed
+    others = sorted({path.name for path in folder.iterdir()} - {"lock", datafolder.TIER2, datafolder.INCOMING, *new})
     if others:
         raise DataFolderError(f"{folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")
-
-
-def _compact(state: Path, number: int) -> Path:
-    """A copy of the state without free pages, beside its folder."""
-    copy = state.with_name(f"{state.name}.copy")
-    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        metadata = Metadata(state, number)
-        try:
-            metadata.copy(descriptor)
-        finally:
-            metadata.close()
-    finally:
-        os.close(descriptor)
-    return copy

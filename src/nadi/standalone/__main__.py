@@ -45,42 +45,33 @@ async def _serve(config: ServerConfig, served: list[str]) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    await serve(_server(config), ready, stop, partial(end_process_within, stop_s(config)))
+    server: Server | ClusterServer
+    if config.store:
+        from nadi.standalone.clustered import ClusterServer
 
-
-def _server(config: ServerConfig) -> Server | ClusterServer:
-    if not config.store:
+        server = ClusterServer(config)
+    else:
         from nadi.standalone.server import Server
 
-        return Server(config)
-    from nadi.standalone.clustered import ClusterServer
-
-    return ClusterServer(config)
-
-
-def _take_environment() -> None:
-    """Before anything that takes a limit over; InvalidArgumentError where a variable is wrong."""
-    try:
-        import nadi.limits  # noqa: F401 - it raises where NADI_LIMITS is wrong
-    except ValueError as error:
-        raise InvalidArgumentError(str(error)) from error
-    logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
-    traces.turn_on_export(os.environ.get(traces.ENVIRONMENT, "none"), traces.ENVIRONMENT)
+        server = Server(config)
+    await serve(server, ready, stop, partial(end_process_within, stop_s(config)))
 
 
 def main() -> int:
     config = msgspec.convert(json.loads(sys.argv[1]), ServerConfig)
     served: list[str] = []
     try:
-        _take_environment()
+        try:
+            import nadi.limits  # noqa: F401 - it raises where NADI_LIMITS is wrong; before anything takes a limit over
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
+        logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
+        traces.turn_on_export(os.environ.get(traces.ENVIRONMENT, "none"), traces.ENVIRONMENT)
         import uvloop
 
         uvloop.run(_serve(config, served))
-    except DataFolderTakenError as error:  # long after anybody waited for the start
-        logging.error("%s", error)
-        return 1
     except NadiError as error:
-        if served:  # likewise
+        if served or isinstance(error, DataFolderTakenError):  # long after anybody waited for the start
             logging.error("%s", error)
             return 1
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")

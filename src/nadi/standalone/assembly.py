@@ -12,13 +12,13 @@ import gc
 import importlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import nadi
 from nadi.access.gate import Gate
-from nadi.access.listener import Listener, raise_file_limit
+from nadi.access.listener import raise_file_limit
 from nadi.access.shares import Shares
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
@@ -87,7 +87,11 @@ class ServerAssembly:
     async def start(self) -> None:
         security = self._config.security
         security.check_address(self._config.host, self._config.advertised_host)
-        self._tls, self.gate = _tls_of(security), _gate_of(security)
+        self._tls: ServerTls | None = None
+        if security.tls_certificate is not None and security.tls_key is not None:
+            certificate = check_path("the TLS certificate", security.tls_certificate)
+            self._tls = ServerTls(certificate, check_path("the TLS key", security.tls_key))
+        self.gate = _gate_of(security)
         self._context = self._tls.ssl_context() if self._tls is not None else None
         async with Ending() as parts:
             if self.gate is not None:
@@ -134,7 +138,7 @@ class ServerAssembly:
         shared = config.shared.rest if config.shared is not None else None
         for port in [config.rest_port] if shared is None else [config.rest_port, shared]:
             is_shared = bool(self._rests)
-            put = {} if around is None else {"around": around.around_shared if is_shared else around.around}
+            put = {} if around is None else {"around": partial(around.around, is_shared=is_shared)}
             rest = RestServer(self._api, config.host, port, self._context, **put, shares_port=is_shared)
             self._rests.append(rest)
             with listening(config.host, port, "--rest-port"):
@@ -192,8 +196,12 @@ class ServerAssembly:
         """What this server reports of itself to Prometheus, as it is now."""
         yield _sample("nadi_build_info", 1, nadi.__version__)
         yield from samples(self.store, self._runtime)
-        yield from _connections("store", [self.store.listener] if self.store.listener else [])
-        yield from _connections("rest", [rest.listener for rest in self._rests])
+        doors = {"store": [self.store.listener] if self.store.listener else []}
+        doors["rest"] = [rest.listener for rest in self._rests]
+        for door, listeners in doors.items():
+            yield _sample("nadi_connections", sum(len(one.guests) for one in listeners), door)
+            yield _sample("nadi_connections_refused", sum(one.refused for one in listeners), door)
+            yield _sample("nadi_connections_ended", sum(one.ended for one in listeners), door)
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
         yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
         if self.gate is not None:
@@ -202,22 +210,8 @@ class ServerAssembly:
         yield from self._more_samples()
 
 
-def _connections(door: str, listeners: Sequence[Listener]) -> Iterator[Sample]:
-    yield _sample("nadi_connections", sum(len(one.guests) for one in listeners), door)
-    yield _sample("nadi_connections_refused", sum(one.refused for one in listeners), door)
-    yield _sample("nadi_connections_ended", sum(one.ended for one in listeners), door)
-
-
 def _sample(name: str, value: Value, *labels: str) -> Sample:
     return Sample(MEANINGS[name], value, labels)
-
-
-def _tls_of(security: ServerSecurity) -> ServerTls | None:
-    if security.tls_certificate is None or security.tls_key is None:
-        return None
-    return ServerTls(
-        check_path("the TLS certificate", security.tls_certificate), check_path("the TLS key", security.tls_key)
-    )
 
 
 def _gate_of(security: ServerSecurity) -> Gate | None:
@@ -262,21 +256,16 @@ class _OwnIntake:
         async with self._opening:
             if self._intake is None:
                 await asyncio.to_thread(importlib.import_module, "nadi.ingest.http.taking")
-                self._intake = self._made()
+                from nadi.client.control.security import Security
+                from nadi.ingest.http.taking import HttpIntake
+
+                given = self._security
+                trusted = given.tls_certificate if self._alone else given.tls_ca
+                trust_store = None if trusted is None else str(trusted)
+                tls = given.tls_certificate is not None
+                security = Security(tls=tls, trust_store=trust_store, validate_host_name=not self._alone)
+                self._intake = HttpIntake(self._uri, security, asks=given.asks)
             return self._intake
-
-    def _made(self) -> HttpIntake:
-        from nadi.client.control.security import Security
-        from nadi.ingest.http.taking import HttpIntake
-
-        given = self._security
-        trusted = given.tls_certificate if self._alone else given.tls_ca
-        security = Security(
-            tls=given.tls_certificate is not None,
-            trust_store=None if trusted is None else str(trusted),
-            validate_host_name=not self._alone,
-        )
-        return HttpIntake(self._uri, security, asks=given.asks)
 
 
 S = TypeVar("S", bound=ServerAssembly)

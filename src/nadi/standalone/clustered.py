@@ -18,7 +18,7 @@ from nadi.controller.scaling.profile import profile_of
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import OwnLog, known_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
-from nadi.engines.proof import prove_log
+from nadi.engines.proof import prove
 from nadi.errors import DataFolderError
 from nadi.limits import STOP_DOOR_S
 from nadi.observe.health import Component, parent
@@ -37,18 +37,15 @@ _COPIES = "copies"
 
 class ClusterServer(ServerAssembly):
     """`async with ClusterServer(ServerConfig(store="s3://bucket/prefix")) as server:` serves until the block ends.
-
-    Raises:
-        StoreError: the store can't hold a cluster.
-        DataFolderError: another server uses the cache, or it is a data folder.
-        InvalidArgumentError, UnavailableError: as for `Server`.
-    """
+    StoreError: the store can't hold a cluster. DataFolderError: another server uses the cache, or it is a data folder.
+    InvalidArgumentError, UnavailableError: as for `Server`."""
 
     def __init__(self, config: ServerConfig, runtime: Runtime = REAL) -> None:
         super().__init__(config, runtime)
         assert config.store is not None
         self.where = self._url = config.store
         self._scaling = profile_of(config.scaling)
+        self._authority = None if config.security.tls_ca is None else str(config.security.tls_ca)
 
     async def start(self) -> None:
         await super().start()
@@ -88,7 +85,12 @@ class ClusterServer(ServerAssembly):
         config = self._config
         engine, registry = await open_engines(self._url, self._runtime, **config.store_options)
         parts.step("the object store", engine.close, STOP_DOOR_S, after_all=True)
-        cache = await self._open_cache(parts)
+        if config.cache is None:
+            self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
+            parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
+        else:
+            lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(config.cache))
+            parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_DOOR_S, after_all=True)
         settings = NodeSettings(
             containers=config.containers,
             open_log=partial(self._open_log, config.log, engine, parts) if config.log else None,
@@ -101,19 +103,10 @@ class ClusterServer(ServerAssembly):
             version=nadi.__version__,
         )
         stores = Stores(engine, registry, ChunkStore.from_url(self._url, **config.store_options))
-        self.node = ClusterNode(stores, cache, settings, self._runtime)
+        self.node = ClusterNode(stores, self.cache, settings, self._runtime)
         await self.node.open(parts)
         self.id, self.cluster, self.store = self.node.id, self.node.cluster, self.node.store
         of_process(server=self.id)
-
-    async def _open_cache(self, parts: Ending) -> Path:
-        if self._config.cache is None:
-            self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
-            parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
-        else:
-            lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(self._config.cache))
-            parts.step("the cache", partial(self._runtime.in_thread, lock.release), STOP_DOOR_S, after_all=True)
-        return self.cache
 
     async def _open_log(self, url: str, store: LogEngine, parts: Ending) -> OwnLog:
         """Its stream is made for a new cluster alone: in place of one that was lost, servers that run would go on."""
@@ -122,13 +115,8 @@ class ClusterServer(ServerAssembly):
         known = await known_cluster(store, name, self._runtime)
         engine = await open_log(url, self._runtime, make=known is None, **options)
         parts.step("the log", engine.close, STOP_DOOR_S, after_all=True)
-        await prove_log(engine, self._runtime)
+        await prove(engine, None, self._runtime)
         return OwnLog(name, engine)
-
-    @property
-    def _authority(self) -> str | None:
-        authority = self._config.security.tls_ca
-        return None if authority is None else str(authority)
 
     def _health(self) -> Component:
         node = self.node
@@ -138,12 +126,8 @@ class ClusterServer(ServerAssembly):
 
 def emptied_cache(folder: Path) -> tuple[FolderLock, Path]:
     """Empty what a former server left there, for others may have had its containers since; return the lock on the
-    folder, and the folder in it for copies. Blocking.
-
-    Raises:
-        DataFolderLockedError: another server uses it.
-        DataFolderError: it has the data of a server without a cluster; nothing is changed.
-    """
+    folder, and the folder in it for copies. Blocking. DataFolderLockedError: another server uses it. DataFolderError:
+    it has the data of a server without a cluster; nothing is changed."""
     if find(folder).store is not None:
         raise DataFolderError(
             f"{folder} has the data of a server without a cluster: give the cache a folder of its own"

@@ -7,6 +7,7 @@ Ctrl-C in a terminal and interrupting a notebook reach only the caller, which ma
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -65,19 +66,6 @@ class Ready(msgspec.Struct):
     error_kind: str = ""
 
 
-def _ready(line: bytes) -> Ready:
-    try:
-        ready = msgspec.json.decode(line, type=Ready)
-    except msgspec.MsgspecError:
-        ready = Ready()
-    if not ready.error and not ready.controller_uri:
-        raise UnavailableError(
-            f"the server's process printed {line[:100]!r}, and not where it listens: see its messages above, and "
-            "whether a sitecustomize.py or a .pth file prints something wherever Python starts"
-        )
-    return ready
-
-
 class EmbeddedServer:
     """A running child server. Clients connect to `controller_uri`; `pid` is its process.
 
@@ -128,7 +116,14 @@ class EmbeddedServer:
                 break
             line += part
         if line:
-            return _ready(line[: line.find(b"\n") + 1] or line)
+            with contextlib.suppress(msgspec.MsgspecError):
+                ready = msgspec.json.decode(line.partition(b"\n")[0], type=Ready)
+                if ready.error or ready.controller_uri:
+                    return ready
+            raise UnavailableError(
+                f"the server's process printed {line[:100]!r}, and not where it listens: see its messages above, and "
+                "whether a sitecustomize.py or a .pth file prints something wherever Python starts"
+            )
         if not self._has_ended_in_time():
             return Ready(error="the server closed its output, didn't end, and was killed; see its messages above")
         return Ready(error=f"the server ended at once with code {self._process.returncode}; see its messages above")

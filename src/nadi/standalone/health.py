@@ -11,10 +11,8 @@ from nadi.controller.controller import Controller
 from nadi.errors import NadiError
 from nadi.observe.health import Component, Status, leaf, parent
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.claim import Claim
 
 _DAMAGE_SHOWN = 20  # places of each container
 
@@ -22,35 +20,31 @@ _DAMAGE_SHOWN = 20  # places of each container
 def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = "") -> Component:
     """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
     cluster's active controller is, if another server of it has that."""
-    containers = [_container(container) for container in store.containers]
-    is_elsewhere = store.chunks.claim is not None
-    pairs = zip(store.containers, store.storage_writers, strict=True)
-    writers = [_storage_writer(writer, container, is_elsewhere=is_elsewhere) for container, writer in pairs]
-    return parent(
-        "nadi",
-        (
-            _controller(controller, elsewhere),
-            parent(
-                "segment-store",
-                (
-                    parent("containers", containers),
-                    parent("storage-writers", writers),
-                    *([_tier2(store.chunks.claim)] if store.chunks.claim is not None else []),
-                    _peers(store),
-                    _scrub(store.scrub),
-                ),
-            ),
-            leaf("rpc", Status.UP if rpc_uri else Status.STARTING, {"uri": rpc_uri}),
-        ),
-    )
-
-
-def _controller(controller: Controller | None, elsewhere: str) -> Component:
-    if controller is None and elsewhere:
-        return leaf("controller", Status.UP, {"active": elsewhere})
-    if controller is None:
-        return leaf("controller", Status.STARTING)
-    return leaf("controller", Status.UP, {"unfinished": controller.unfinished})
+    scrub = leaf("scrub", Status.STARTING)
+    if store.scrub.started:  # what it found doesn't stop the server from working
+        passes = {"running": store.scrub.running, "last": store.scrub.last}
+        found = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
+        scrub = leaf("scrub", Status.FAILED if store.scrub.ended else Status.UP, found)
+    claim, pairs = store.chunks.claim, zip(store.containers, store.storage_writers, strict=True)
+    parts = [
+        parent("containers", [_container(container) for container in store.containers]),
+        parent("storage-writers", [_writer(writer, one, is_elsewhere=claim is not None) for one, writer in pairs]),
+        _peers(store),
+        scrub,
+    ]
+    if claim is not None:  # the chunks aren't in the data folder; a store that doesn't answer holds nobody up yet
+        details: dict[str, Any] = {"url": claim.url, "claimed": claim.is_confirmed}
+        if claim.lost is not None:
+            details = {"url": claim.url, "error": str(claim.lost)}
+        parts.insert(2, leaf("tier2", Status.UP if claim.lost is None else Status.FAILED, details))
+    if controller is not None:
+        active = leaf("controller", Status.UP, {"unfinished": controller.unfinished})
+    elif elsewhere:
+        active = leaf("controller", Status.UP, {"active": elsewhere})
+    else:
+        active = leaf("controller", Status.STARTING)
+    rpc = leaf("rpc", Status.UP if rpc_uri else Status.STARTING, {"uri": rpc_uri})
+    return parent("nadi", (active, parent("segment-store", parts), rpc))
 
 
 def _peers(store: SegmentStore) -> Component:
@@ -104,23 +98,7 @@ def _container(container: Container) -> Component:
     return leaf(name, Status.UP, details)
 
 
-def _tier2(claim: Claim) -> Component:
-    """Where the chunks are, if not in the data folder. One that doesn't answer holds nobody up yet."""
-    if claim.lost is not None:
-        return leaf("tier2", Status.FAILED, {"url": claim.url, "error": str(claim.lost)})
-    return leaf("tier2", Status.UP, {"url": claim.url, "claimed": claim.is_confirmed})
-
-
-def _scrub(scrub: Scrub) -> Component:
-    """What the last full scrub found; damage that it found doesn't stop the server from working."""
-    if not scrub.started:
-        return leaf("scrub", Status.STARTING)
-    passes = {"running": scrub.running, "last": scrub.last}
-    details = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
-    return leaf("scrub", Status.FAILED if scrub.ended else Status.UP, details)
-
-
-def _storage_writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) -> Component:
+def _writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) -> Component:
     """With tier 2 elsewhere, what it can't move holds nobody up before the log is at its bound; nor does a restart
     help then."""
     name = f"storage-writer-{writer.number}"

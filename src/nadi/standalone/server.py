@@ -17,7 +17,6 @@ from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller
 from nadi.controller.scaling.profile import profile_of
-from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
 from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S
@@ -40,13 +39,9 @@ if TYPE_CHECKING:
 
 
 class Server(ServerAssembly):
-    """`async with Server(ServerConfig(data=folder)) as server:` serves until the block ends.
-
-    Raises:
-        DataFolderError, StoreError: the folder, or tier 2, can't be used.
-        UnavailableError: a port is taken.
-        InvalidArgumentError: the configuration is wrong.
-    """
+    """`async with Server(ServerConfig(data=folder)) as server:` serves until the block ends. DataFolderError,
+    StoreError: the folder, or tier 2, can't be used. UnavailableError: a port is taken. InvalidArgumentError: the
+    configuration is wrong."""
 
     def __init__(self, config: ServerConfig) -> None:
         super().__init__(config)
@@ -74,9 +69,20 @@ class Server(ServerAssembly):
             scaling=self._scaling,
         )
         parts.step("the controller", self.controller.stop, STOP_DOOR_S)
-        await self._start_controller(exchange)
+        try:
+            await self.controller.start()
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"no room in the data folder {self.folder} ({error}): free space on its disk, then start again"
+            ) from error
         access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
-        await self._listen_rpc(parts, config.port, partial(self._add_controller, access))
+
+        def add(rpc: grpc.aio.Server) -> Shares:
+            self.controller.rpc_endpoint = self._rpc_address
+            self.controller.rest_port = urlsplit(self.rest_uri).port or 0
+            return add_controller(rpc, self.controller, access)
+
+        await self._listen_rpc(parts, config.port, add)
         for rest in self._rests:  # before the controller, which answers what is under way
             parts.step("the REST door", rest.stop, STOP_DOOR_S)
         index = OwnIndex(self._door("" if tokens is None else tokens.master()))
@@ -87,19 +93,6 @@ class Server(ServerAssembly):
         self._answering = self.controller
         if self._api is not None:
             self._api.controller, self._api.left = self.controller, leaving
-
-    async def _start_controller(self, exchange: Exchange) -> None:
-        try:
-            await self.controller.start()
-        except StorageFullError as error:
-            raise StorageFullError(
-                f"no room in the data folder {self.folder} ({error}): free space on its disk, then start again"
-            ) from error
-
-    def _add_controller(self, access: ControllerAccess | None, rpc: grpc.aio.Server) -> Shares:
-        self.controller.rpc_endpoint = self._rpc_address
-        self.controller.rest_port = urlsplit(self.rest_uri).port or 0
-        return add_controller(rpc, self.controller, access)
 
     def _door(self, token: str = "") -> Door:
         """Whatever clients are told, it is in this process."""

@@ -79,25 +79,19 @@ class Workers:
         while not until.wait(_LOOK_S):
             for number, server in enumerate(self._servers):
                 if server is not None and server.has_ended:
-                    self._ended(number, server)
+                    log.error("worker %d (process %d) has ended, and is started again", number, server.pid)
+                    server.stop()  # lets go of its pipes
+                    self._servers[number] = None
+                    if time.monotonic() - self._began[number] > _LIVES_S:
+                        self._pauses[number].reset()
+                    self._due[number] = time.monotonic() + self._pauses[number].take()
                     died(number)
                 if self._servers[number] is None and time.monotonic() >= self._due[number]:
-                    self._start_again(number)
-
-    def _ended(self, number: int, server: EmbeddedServer) -> None:
-        log.error("worker %d (process %d) has ended, and is started again", number, server.pid)
-        server.stop()  # lets go of its pipes
-        self._servers[number] = None
-        if time.monotonic() - self._began[number] > _LIVES_S:
-            self._pauses[number].reset()
-        self._due[number] = time.monotonic() + self._pauses[number].take()
-
-    def _start_again(self, number: int) -> None:
-        try:
-            self._start(number)
-        except (NadiError, OSError) as error:
-            log.error("worker %d can't be started: %s", number, error)
-            self._due[number] = time.monotonic() + self._pauses[number].take()
+                    try:
+                        self._start(number)
+                    except (NadiError, OSError) as error:
+                        log.error("worker %d can't be started: %s", number, error)
+                        self._due[number] = time.monotonic() + self._pauses[number].take()
 
     def _start(self, number: int) -> EmbeddedServer:
         given = self._config

@@ -16,9 +16,8 @@ from nadi.errors import DataFolderLockedError, InvalidArgumentError
 if TYPE_CHECKING:
     from nadi.migration.moving import Report
     from nadi.migration.planning import Plan
-    from nadi.migration.sources import Server, Source
+    from nadi.migration.sources import Ask, Source
     from nadi.migration.targets import Target
-    from nadi.observe.migration import HoldReport
 
 _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
@@ -61,7 +60,7 @@ def migrate(
         typer.Option("--dry-run", help="Only say what there is to move, and whether it can be; nothing is written."),
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let FROM be served again, if nobody has used what it was moved to.")
+        bool, typer.Option("--undo", help="Let FROM be served again, once what it was moved to is removed.")
     ] = False,
 ) -> None:
     """Move everything of a data folder, or of a cluster's store, to another place of either kind.
@@ -96,7 +95,7 @@ def migrate(
             _check_absent({"--ahead": ahead, "--verify": verify}, "isn't for --dry-run")
             say(asyncio.run(_planned(from_, to, options, containers, there)))
             return
-        source = _source(from_, options, _Held(rest, trust_store), _limit_s(pause_limit))
+        source = _source(from_, options, _ask_at(rest, trust_store), _limit_s(pause_limit))
         target = _target(to, options, containers, there)
         _tell(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
 
@@ -125,7 +124,7 @@ def _check_absent(given: dict[str, Any], why: str) -> None:
             raise InvalidArgumentError(f"{name} {why}: leave it out")
 
 
-def _source(place: str, options: dict[str, str], server: Server, limit_s: float) -> Source:
+def _source(place: str, options: dict[str, str], ask: Ask, limit_s: float) -> Source:
     from nadi.migration.sources import ClusterStore, ServedFolder, StoppedFolder
     from nadi.segmentstore.datafolder import FolderLock
 
@@ -134,7 +133,7 @@ def _source(place: str, options: dict[str, str], server: Server, limit_s: float)
     try:
         FolderLock(Path(place), changes=False).release()
     except DataFolderLockedError:
-        return ServedFolder(Path(place), server, limit_s)
+        return ServedFolder(Path(place), ask, limit_s)
     return StoppedFolder(Path(place))
 
 
@@ -208,34 +207,16 @@ def _tell(report: Report, where: str, tier2: str | None) -> None:
     say(f"start a server with `nadi up {'--store' if _is_url(where) else '--data'} {where}{more}`")
 
 
-class _Held:
+def _ask_at(rest: str, trust_store: str | None) -> Ask:
     """The REST of the server that has the folder."""
 
-    def __init__(self, rest: str, trust_store: str | None) -> None:
-        self._rest, self._trust_store = rest.rstrip("/"), trust_store
-
-    def refresh(self) -> None:
-        from nadi.limits import MIGRATION_REFRESH_S
-
-        self._asked("refresh", type(None), within_s=MIGRATION_REFRESH_S)
-
-    def hold(self, limit_s: float) -> HoldReport:
-        from nadi.observe.migration import HoldReport
-
-        report: HoldReport = self._asked("hold", HoldReport, {"limit_s": limit_s}, within_s=limit_s + 10)
-        return report
-
-    def go_on(self) -> None:
-        self._asked("go-on", type(None))
-
-    def leave(self, hold: str, to: str, migration: str) -> None:
-        self._asked("leave", type(None), {"hold": hold, "to": to, "migration": migration})
-
-    def _asked(self, what: str, kind: type[Any], body: object = None, *, within_s: float = 10.0) -> Any:
+    def ask(what: str, kind: type[Any], body: object = None, *, within_s: float = 10.0) -> Any:
         from nadi.cli.cluster.asking import RestClient
 
-        url = f"{self._rest}/v1/migration/{what}"
-        return RestClient(self._rest, self._trust_store).asked("POST", url, kind, body, within_s=within_s)
+        client = RestClient(rest, trust_store)
+        return client.asked("POST", f"{client.first}/v1/migration/{what}", kind, body, within_s=within_s)
+
+    return ask
 
 
 class _Shown:

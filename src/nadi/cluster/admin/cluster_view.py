@@ -46,12 +46,8 @@ class SharedStore:
 
 @asynccontextmanager
 async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
-    """Open the store of the cluster at that URL.
-
-    Raises:
-        StoreError: the store has no cluster, or refuses.
-        InvalidArgumentError, UnavailableError: as `open_engines`.
-    """
+    """Open the store of the cluster at that URL. StoreError: the store has no cluster, or refuses.
+    InvalidArgumentError, UnavailableError: as `open_engines`."""
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
         raise StoreError(f"there is no folder {folder}: correct the URL")
@@ -66,13 +62,9 @@ async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> 
 
 @asynccontextmanager
 async def opened_log(shared: SharedStore, url: str, options: dict[str, str]) -> AsyncIterator[OwnEngine]:
-    """The cluster's log, which isn't in its store, at that URL.
-
-    Raises:
-        InvalidArgumentError: its log has another name, or is in the store.
-        StoreError: it isn't the one that the cluster has always had.
-        UnavailableError: it gives no answer for a long while.
-    """
+    """The cluster's log, which isn't in its store, at that URL. InvalidArgumentError: its log has another name, or is
+    in the store. StoreError: it isn't the one that the cluster has always had. UnavailableError: it gives no answer for
+    a long while."""
     name, known = log_name(url, **options), shared.cluster.log
     if known is None or known.name != name:
         raise InvalidArgumentError(
@@ -92,9 +84,15 @@ async def look(store: SharedStore) -> ClusterReport:
     members = await _members(store)
     numbers = range(store.cluster.containers)
     records = dict(zip(numbers, await read_records(store), strict=True))
-    log_bytes: list[int] = []
-    if store.cluster.log is None:
-        log_bytes = await of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
+
+    async def bytes_of(number: int) -> int:
+        """The sizes of the frames of a log; its seals aren't counted."""
+        total = 0
+        async for page in store.engine.listed(layout.folder_of(number)):
+            total += sum(size for size in page.values() if size > layout.HEADER_BYTES)
+        return total
+
+    log_bytes = await of_each(bytes_of, numbers, CLUSTER_LOGS_AT_ONCE) if store.cluster.log is None else []
     ages = await of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
     known = {number: age for number, age in enumerate(ages) if age is not None}
     return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
@@ -109,8 +107,7 @@ async def read_records(store: SharedStore) -> list[ContainerRecord]:
     records = Records(store.registry, store.runtime)
 
     async def read(number: int) -> ContainerRecord:
-        stored = await patiently("read the records", lambda: records.read(number), store.runtime)
-        return stored.record
+        return (await patiently("read the records", lambda: records.read(number), store.runtime)).record
 
     return await of_each(read, range(store.cluster.containers), CLUSTER_RECORDS_AT_ONCE)
 
@@ -119,14 +116,17 @@ async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
     """What each entry says, and whether it changed while it was watched: for so many looks, as servers may stand still
     with the machine, and beat once it goes on."""
     runtime = store.runtime
-    first = await _versions(store)
+
+    async def versions() -> dict[str, str]:
+        return await patiently("list its servers", lambda: store.registry.list(FOLDER), runtime)
+
+    first = last = await versions()
     alive: set[str] = set()
-    last = first
     for _ in range(math.ceil(store.pace.dead_s / _LOOK_S)):
         if len(alive) == len(last):
             break
         await runtime.sleep(_LOOK_S)
-        last = await _versions(store)
+        last = await versions()
         alive = {name for name, version in last.items() if first.get(name) != version}
     found: dict[str, tuple[Member, bool]] = {}
     for name in last:
@@ -137,26 +137,13 @@ async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
     return found
 
 
-async def _versions(store: SharedStore) -> dict[str, str]:
-    return await patiently("list its servers", lambda: store.registry.list(FOLDER), store.runtime)
-
-
-async def _log_bytes(store: SharedStore, number: int) -> int:
-    """The sizes of the frames of a log; its seals aren't counted."""
-    total = 0
-    async for page in store.engine.listed(layout.folder_of(number)):
-        total += sum(size for size in page.values() if size > layout.HEADER_BYTES)
-    return total
-
-
 async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerRecord) -> float | None:
     """Since its newest object was stored, by the store's clock and this machine's."""
-    names = record.snapshot.names if record.snapshot is not None else set()
-    newest_ms = -math.inf
-    if names:
-        async for page in store.chunks.pages(snapshots.folder_of(number)):
-            newest_ms = max([newest_ms, *(one.modified_ms for one in page if one.name in names)])
-    return max(0.0, (store.runtime.now_ms() - newest_ms) / 1000) if newest_ms > 0 else None
+    if record.snapshot is None:
+        return None
+    names, pages = record.snapshot.names, store.chunks.pages(snapshots.folder_of(number))
+    stored_ms = [one.modified_ms async for page in pages for one in page if one.name in names]
+    return max(0.0, (store.runtime.now_ms() - max(stored_ms)) / 1000) if stored_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,28 +201,15 @@ def _container(number: int, seen: Seen) -> ContainerReport:
         size_bytes = 2 * sum(part.size_bytes for part in record.snapshot.parts)
         deltas, age_s = len(record.snapshot.deltas), seen.snapshot_ages_s.get(number)
         snapshot = SnapshotReport(record.snapshot.sequence, size_bytes, deltas, age_s)
-    return ContainerReport(
-        number,
-        _state(record, seen),
-        record.owner,
-        record.epoch,
-        record.target,
-        start.epoch,
-        start.number,
-        start.sequence,
-        seen.log_bytes.get(number),
-        snapshot,
-    )
-
-
-def _state(record: ContainerRecord, seen: Seen) -> Literal["open", "moving", "released", "orphaned", "new"]:
+    state: Literal["open", "moving", "released", "orphaned", "new"] = "moving" if record.target else "open"
     if not record.owner:
-        return "new"
-    if record.released:
-        return "released"
-    if not seen.is_alive(record.owner):
-        return "orphaned"
-    return "moving" if record.target else "open"
+        state = "new"
+    elif record.released:
+        state = "released"
+    elif not seen.is_alive(record.owner):
+        state = "orphaned"
+    log = start.epoch, start.number, start.sequence, seen.log_bytes.get(number)
+    return ContainerReport(number, state, record.owner, record.epoch, record.target, *log, snapshot)
 
 
 class Operator:

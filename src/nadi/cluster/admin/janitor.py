@@ -39,7 +39,6 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.restoring import restored
-from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier2 import records
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -91,45 +90,34 @@ class Janitor:
         self._records = Records(registry, runtime)
 
     async def clean(self) -> Cleaned:
-        """Remove garbage from the whole store.
-
-        Raises:
-            UnavailableError: the store can't answer. What was removed until then was garbage.
-            StoreError: a record is damaged.
-        """
+        """Remove garbage from the whole store. UnavailableError: the store can't answer. What was removed until then
+        was garbage. StoreError: a record is damaged."""
         cleaned, log = Cleaned(), self._log
         now_ms = 0
         for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
                 now_ms = max([now_ms, *(one.modified_ms for one in page)])
-        before_ms = now_ms - round(self._older_s * 1000)
+        self._before_ms = now_ms - round(self._older_s * 1000)
         # entries of dead servers; a slow one that is alive sets its entry again
-        async for page in self._pages(membership_view.FOLDER):
-            cleaned.servers += await self._remove(page, _names(old(page, before_ms)), cleaned)
-        async for page in self._pages(PROOF):
-            cleaned.proofs += await self._remove(page, _names(old(page, before_ms)), cleaned)
+        async for page in self._old(membership_view.FOLDER):
+            cleaned.servers += await self._remove(page, [one.name for one in page], cleaned)
+        async for page in self._old(PROOF):
+            cleaned.proofs += await self._remove(page, [one.name for one in page], cleaned)
         if log is not None:
             async for page in self._aged(log, PROOF):
-                cleaned.proofs += await self._remove(page, _names(page), cleaned, log)
+                cleaned.proofs += await self._remove(page, [one.name for one in page], cleaned, log)
         for container in range(self._count):
-            await self._of_log(container, before_ms, cleaned)
-            async for page in self._pages(snapshots.folder_of(container)):
-                aged = old(page, before_ms)
-                record = await self._record(container) if aged else ContainerRecord()
-                names = snapshot_objects(container, record, aged)
+            folder = folder_of(container)
+            async for page in self._old(folder) if log is None else self._aged(log, folder):
+                names = frames(container, await self._record(container), page)
+                cleaned.frames += await self._remove(page, names, cleaned, log)
+            async for page in self._old(snapshots.folder_of(container)):
+                names = snapshot_objects(container, await self._record(container), page)
                 cleaned.snapshot_objects += await self._remove(page, names, cleaned)
-            await self._of_chunks(container, before_ms, cleaned)
+            await self._of_chunks(container, cleaned)
         return cleaned
 
-    async def _of_log(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
-        log = self._log
-        pages = self._pages(folder_of(container)) if log is None else self._aged(log, folder_of(container))
-        async for page in pages:
-            aged = page if log is not None else old(page, before_ms)
-            record = await self._record(container) if aged else ContainerRecord()
-            cleaned.frames += await self._remove(page, frames(container, record, aged), cleaned, log)
-
-    async def _of_chunks(self, container: int, before_ms: int, cleaned: Cleaned) -> None:
+    async def _of_chunks(self, container: int, cleaned: Cleaned) -> None:
         record = await self._record(container)
         if record.snapshot is None:
             return
@@ -138,9 +126,9 @@ class Janitor:
         except snapshots.SnapshotError as error:  # replaced meanwhile, or damaged: whoever takes it over says so
             log.info("container %d: its chunks aren't cleaned this time: %s", container, error)
             return
-        async for page in self._pages(f"container-{container}"):
+        async for page in self._old(f"container-{container}"):
             names = []
-            for one in old(page, before_ms):
+            for one in page:
                 if one.name in known:
                     continue
                 if is_lost_chunk(record, known, one.name, await self._planned_by(container, one)):
@@ -156,7 +144,12 @@ class Janitor:
         folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-"))
         try:
             metadata, _ = await restored(self._chunks, container, record.snapshot, folder)
-            return await in_thread(_chunks_of, metadata)
+            try:
+                state = metadata.state()
+                chunks = await in_thread(lambda: {chunk for _, _, _, chunk in metadata.chunks()})
+                return {*chunks, *state.planned, *state.garbage}
+            finally:
+                metadata.close()
         finally:
             await in_thread(shutil.rmtree, folder, True)
 
@@ -179,13 +172,19 @@ class Janitor:
             yield page
             await self._runtime.sleep(self._pause_s)
 
+    async def _old(self, folder: str) -> AsyncIterator[list[Listed]]:
+        async for page in self._pages(folder):
+            if aged := [one for one in page if one.modified_ms < self._before_ms]:
+                yield aged
+
     async def _aged(self, log: OwnEngine, folder: str) -> AsyncIterator[list[Listed]]:
         """Of a log that isn't in the store, what is old enough."""
         async with aclosing(log.aged(folder)) as pages:  # type: ignore[type-var]
             async for page in pages:
                 if not self._goes_on():
                     return
-                yield [Listed(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]
+                if aged := [Listed(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]:
+                    yield aged
                 await self._runtime.sleep(self._pause_s)
 
     async def _remove(
@@ -198,18 +197,6 @@ class Janitor:
                 await engine.delete(names[first : first + JANITOR_DELETED_AT_ONCE])
         cleaned.removed_bytes += sum(sizes[name] for name in names)
         return len(names)
-
-
-def _names(listed: Iterable[Listed]) -> list[str]:
-    return [one.name for one in listed]
-
-
-def _chunks_of(metadata: Metadata) -> set[str]:
-    try:
-        state = metadata.state()
-        return {*(chunk for _, _, _, chunk in metadata.chunks()), *state.planned, *state.garbage}
-    finally:
-        metadata.close()
 
 
 async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], bool]) -> None:
@@ -275,7 +262,3 @@ def is_lost_chunk(record: ContainerRecord, known: Collection[str], name: str, pl
     """Whether nobody will ever refer to a chunk. known: all that the state of the record's snapshot knows. planned_by:
     the sequence of the frame that planned it, 0 if that isn't known."""
     return record.snapshot is not None and name not in known and 0 < planned_by <= record.snapshot.sequence
-
-
-def old(listed: Iterable[Listed], before_ms: int) -> list[Listed]:
-    return [one for one in listed if one.modified_ms < before_ms]

@@ -21,30 +21,17 @@ MEANINGS = by_name(
         Meaning("nadi_cluster_containers", "Containers that this server has."),
         Meaning("nadi_cluster_all_containers", "Containers that the cluster has, whoever has them."),
         Meaning("nadi_cluster_servers", "Servers that this one sees, by whether they are alive.", ("state",)),
-        Meaning(
-            "nadi_cluster_lease_valid", "1 while this server may answer reads, else 0: it doesn't reach the store."
-        ),
+        Meaning("nadi_cluster_lease_valid", "1 while this server may answer reads; 0: it doesn't reach the store."),
         Meaning("nadi_cluster_lease_term", "How often the lease has begun: once, and again after each silence."),
         Meaning("nadi_cluster_controller", "1 if the active controller is here, else 0."),
         Meaning("nadi_cluster_takeovers", "Containers taken over from servers that were dead.", (), "counter"),
         Meaning("nadi_cluster_containers_received", "Containers that other servers have handed over.", (), "counter"),
         Meaning("nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"),
-        Meaning(
-            "nadi_cluster_fenced", "Claims, or containers, that another server was faster to claim.", (), "counter"
-        ),
-        Meaning(
-            "nadi_cluster_log_put_seconds", "How long puts of the log's objects took that were stored.", (), "histogram"
-        ),
+        Meaning("nadi_cluster_fenced", "Containers that another server was faster to claim.", (), "counter"),
+        Meaning("nadi_cluster_log_put_seconds", "How long puts of the log's objects took.", (), "histogram"),
         Meaning("nadi_cluster_log_put_bytes", "Bytes of the log's objects that were stored.", (), "counter"),
-        Meaning(
-            "nadi_cluster_log_retries", "Puts of the log's objects that had to be tried again, or read.", (), "counter"
-        ),
-        Meaning(
-            "nadi_cluster_log_errors",
-            "Calls for the log's objects that the store answered with an error.",
-            (),
-            "counter",
-        ),
+        Meaning("nadi_cluster_log_retries", "Puts of the log's objects that were tried again, or read.", (), "counter"),
+        Meaning("nadi_cluster_log_errors", "Calls for the log's objects that failed.", (), "counter"),
     )
 )
 
@@ -103,44 +90,33 @@ def samples(
 ) -> Iterator[Sample]:
     """As they are now. containers: that this server has. controls: whether the active controller is here."""
     servers = Counter("alive" if peer.is_alive else "dead" for peer in membership.members.values())
-    yield _sample("nadi_cluster_containers", containers)
-    yield _sample("nadi_cluster_all_containers", all_containers)
     for state in ("alive", "dead"):
-        yield _sample("nadi_cluster_servers", servers[state], state)
-    yield _sample("nadi_cluster_lease_valid", int(membership.lease_is_valid()))
-    yield _sample("nadi_cluster_lease_term", membership.term)
-    yield _sample("nadi_cluster_controller", int(controls))
-    yield _sample("nadi_cluster_takeovers", moves.taken_over)
-    yield _sample("nadi_cluster_containers_received", moves.received)
-    yield _sample("nadi_cluster_containers_handed_over", moves.handed_over)
-    yield _sample("nadi_cluster_fenced", moves.fenced)
-    yield _sample("nadi_cluster_log_put_seconds", engine.took.read())
-    yield _sample("nadi_cluster_log_put_bytes", engine.put_bytes)
-    yield _sample("nadi_cluster_log_retries", engine.retries)
-    yield _sample("nadi_cluster_log_errors", engine.errors)
-
-
-def _sample(name: str, value: Value, *labels: str) -> Sample:
-    return Sample(MEANINGS[name], value, labels)
+        yield Sample(MEANINGS["nadi_cluster_servers"], servers[state], (state,))
+    values: dict[str, Value] = {
+        "containers": containers,
+        "all_containers": all_containers,
+        "lease_valid": int(membership.lease_is_valid()),
+        "lease_term": membership.term,
+        "controller": int(controls),
+        "takeovers": moves.taken_over,
+        "containers_received": moves.received,
+        "containers_handed_over": moves.handed_over,
+        "fenced": moves.fenced,
+        "log_put_seconds": engine.took.read(),
+        "log_put_bytes": engine.put_bytes,
+        "log_retries": engine.retries,
+        "log_errors": engine.errors,
+    }
+    for name, value in values.items():
+        yield Sample(MEANINGS[f"nadi_cluster_{name}"], value, ())
 
 
 @dataclass(slots=True)
 class Moves:
     """Since the server began. taken_over: from servers that were dead. received, handed_over: by agreement, from and to
-    others. begun: containers that nobody ever had. fenced: claims, or containers, that another server was faster to
-    claim."""
+    others. fenced: claims, or containers, that another server was faster to claim."""
 
     taken_over: int = 0
     received: int = 0
     handed_over: int = 0
-    begun: int = 0
     fenced: int = 0
-
-    def took(self, *, by_hand_over: bool, owner: str) -> None:
-        """A container is here. owner: whose it was, "" if nobody's."""
-        if by_hand_over:
-            self.received += 1
-        elif owner:
-            self.taken_over += 1
-        else:
-            self.begun += 1

@@ -1,5 +1,3 @@
-"""The doors through which any server answers for all: calls and requests passed on to the active controller, and that
-one's way to segments in other stores.
-
-It never sees records, nor who is to have what.
+"""The doors through which any server answers for all, and the active controller's way to segments in other stores. It
+never sees records, nor who is to have what.
 """

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from nadi.access.tokens import TokenKey
 from nadi.controller.controller import Controller
-from nadi.errors import InvalidArgumentError, UnavailableError
+from nadi.errors import UnavailableError
 
 T = TypeVar("T")
 
@@ -81,22 +81,15 @@ class Active:
             raise UnavailableError("another server has the active controller now, or will: try again") from error
 
 
-LEAST_SECRET_BYTES = 32
 FORWARDED = "nadi-forwarded"  # the header of calls and requests that were passed on; its value is a proof
 _HASH = "sha512"
 
 
 class ClusterKey:
     """What the servers of a cluster sign: delegation tokens, which any store must accept whichever server issued them,
-    and proofs that a call was passed on by one of them. secret: at least 32 random bytes, kept in the cluster's store.
-    """
+    and proofs that a call was passed on by one of them. secret: see `identity.signing_key`."""
 
     def __init__(self, secret: bytes) -> None:
-        if len(secret) < LEAST_SECRET_BYTES:
-            raise InvalidArgumentError(
-                f"the cluster's signing key has {len(secret)} bytes and needs {LEAST_SECRET_BYTES} or more: it isn't "
-                "what was stored when the cluster was made"
-            )
         self._secret = secret
         self._forwarding = self._derived(b"nadi calls passed on")
 

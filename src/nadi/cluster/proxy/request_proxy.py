@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -17,8 +16,8 @@ import grpc
 from nadi.access.shares import Shares
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
+from nadi.cluster.map import Map
 from nadi.cluster.proxy.active import FORWARDED, Active, Addresses, ClusterKey
-from nadi.cluster.proxy.directory import Directory
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
@@ -34,14 +33,14 @@ class RequestProxy:
     """Of one server. `add_to` its gRPC server, put `rest` around its REST application, and say which controller is
     active whenever that changes.
 
-    directory: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
+    own: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
     access: as for a controller. channels: opens what calls are passed on over. may_answer: whether an active controller
     that is here may answer.
     """
 
     def __init__(
         self,
-        directory: Directory,
+        own: Map,
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
@@ -50,7 +49,7 @@ class RequestProxy:
     ) -> None:
         self._key, self._security, self._access = key, security or Security(), access
         self._channels = channels
-        self._own = Answers(directory, access)
+        self._own = Answers(own, access)
         self._active = Active(may_answer)
         self._local: Answers | None = None
         self._forward: Forward | None = None
@@ -62,7 +61,7 @@ class RequestProxy:
         return add_answers(server, self._answer, self.peer_of)
 
     def rest(self, api: Api) -> RestProxy:
-        """What a RestServer of `api` is to put around its application, by its `around` or `around_shared`."""
+        """What a RestServer of `api` is to put around its application, by its `around`."""
         self._rest = RestProxy(api, self._active, self._key, self._security)
         self._rest.changed()
         return self._rest
@@ -131,12 +130,6 @@ OpenChannel = Callable[[str, Security, float, list[tuple[str, Any]]], Awaitable[
 """Opens a channel as `open_channel` does, which is the real one."""
 
 
-@dataclass(slots=True, eq=False)
-class _Channel:
-    channel: grpc.aio.Channel
-    calls: int = 0
-
-
 class Forward:
     """Calls passed on to one server, over a connection for every hundred of them. Of a caller's metadata only the
     authorization is passed on, which is all that a controller reads. address: "host:port" of its gRPC door. security:
@@ -144,27 +137,25 @@ class Forward:
 
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
-        self._channels: list[_Channel] = []
+        self._channels: dict[grpc.aio.Channel, int] = {}  # with how many calls are under way there
         self._opening = asyncio.Lock()
-        self._under_way, self._idle = 0, asyncio.Event()
+        self._idle = asyncio.Event()
         self._idle.set()
 
     async def answer(self, call: Call) -> bytes | None:
         """The reply's bytes; None if replies were written. Refusal: the other server's status, or that it can't be
         reached. UnavailableError: too many calls are on their way there."""
         channel = await self._free()
-        channel.calls += 1
-        self._under_way += 1
+        self._channels[channel] += 1
         self._idle.clear()
         try:
-            return await self._passed_on(call, channel.channel)
+            return await self._passed_on(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
             raise Refusal(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
-            channel.calls -= 1
-            self._under_way -= 1
-            if not self._under_way:
+            self._channels[channel] -= 1
+            if not any(self._channels.values()):
                 self._idle.set()
 
     async def _passed_on(self, call: Call, channel: grpc.aio.Channel) -> bytes | None:
@@ -183,21 +174,21 @@ class Forward:
             replies.cancel()
         return None
 
-    async def _free(self) -> _Channel:
+    async def _free(self) -> grpc.aio.Channel:
         async with self._opening:
-            for one in self._channels:
-                if one.calls < RPC_STREAMS_MAX:
-                    return one
+            for channel, calls in self._channels.items():
+                if calls < RPC_STREAMS_MAX:
+                    return channel
             if len(self._channels) == FORWARD_CHANNELS:
                 raise UnavailableError("as many calls as may be are on their way to the active controller: try again")
             channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
-            self._channels.append(_Channel(channel))
-            return self._channels[-1]
+            self._channels[channel] = 0
+            return channel
 
     async def close(self) -> None:
         """End its connections, once the calls under way have ended; there may be no more calls."""
         await self._idle.wait()
         async with self._opening:
-            for one in self._channels:
-                await one.channel.close()
+            for channel in self._channels:
+                await channel.close()
             self._channels.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import h11
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nadi import limits
 from nadi.access.shares import Places
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
@@ -23,13 +24,6 @@ from nadi.controller.rest.endpoint import DATA, PAGE_FILES, TOLD_BY_BROWSERS, Ap
 from nadi.controller.rest.intake import takes_data, whole_body
 from nadi.controller.rest.own import CLUSTER_PATH
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import (
-    FORWARD_REST_AT_ONCE,
-    FORWARD_REST_SILENCE_S,
-    KIB,
-    PEER_CONNECT_S,
-    RPC_ROOM_TIMEOUT_S,
-)
 
 _HEADER = FORWARDED.encode()
 _METRICS = "/metrics"
@@ -42,43 +36,35 @@ class RestProxy:
 
     def __init__(self, api: Api, active: Active, key: ClusterKey, security: Security) -> None:
         self._api, self._active, self._key = api, active, key
-        self._passage = Passage(security.ssl_context(), key)
+        self._tls, self._places = security.ssl_context(), Places(limits.FORWARD_REST_AT_ONCE)
 
     def changed(self) -> None:
         self._api.controller = self._active.here
         self._api.stands_by = self._active.here is None and self._active.there is not None
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """The application that answers or passes on; `app` answers here."""
-        return self._around(app, _is_own)
+    def around(self, app: ASGIApp, *, is_shared: bool = False) -> ASGIApp:
+        """The application that answers or passes on; `app` answers here. is_shared: at a port that servers share, where
+        whoever asks again may meet another one: metrics of each in turn would make no sense, so they are always those
+        of the server that has the active controller."""
 
-    def around_shared(self, app: ASGIApp) -> ASGIApp:
-        """The same at a port that servers share, where whoever asks again may meet another one: metrics of each in turn
-        would make no sense, so they are always those of the server that has the active controller."""
-        return self._around(app, lambda path: path != _METRICS and _is_own(path))
-
-    def _around(self, app: ASGIApp, is_own: Callable[[str], bool]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             told = next((value for name, value in scope["headers"] if name == _HEADER), None)
-            if told is not None:
-                scope = self._of_its_peer(scope, told.decode("latin-1"))
-            if is_own(scope["path"]):
+            if told is not None:  # as if it came from whom it was passed on for
+                scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _HEADER]}
+                host, _, port = (self._key.proven(told.decode("latin-1")) or "").rpartition(":")
+                if port.isdecimal():
+                    scope["client"] = (host, int(port))
+            path = scope["path"]
+            is_own = path in _OWN_PATHS or path.startswith(_OWN_FOLDERS) or takes_data(path)
+            if is_own and not (is_shared and path == _METRICS):
                 await app(scope, receive, send)
             else:
                 await self._by_the_active(app, scope, receive, send, was_forwarded=told is not None)
 
         return serve
-
-    def _of_its_peer(self, scope: Scope, proof: str) -> Scope:
-        """The request as if it came from whom it was passed on for."""
-        headers = [(name, value) for name, value in scope["headers"] if name != _HEADER]
-        host, _, port = (self._key.proven(proof) or "").rpartition(":")
-        if not port.isdecimal():
-            return {**scope, "headers": headers}
-        return {**scope, "headers": headers, "client": (host, int(port))}
 
     async def _by_the_active(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, was_forwarded: bool
@@ -101,7 +87,7 @@ class RestProxy:
                 elif self._active.there is None:
                     raise UnavailableError("no server is known to have the active controller now: try again")
                 else:
-                    await self._passage.request(self._active.there.rest, scope, receive, sending)
+                    await self._pass_on(self._active.there.rest, scope, receive, sending)
         except HTTPException as error:
             answer = await refused(Request(scope), error)
         except (InvalidArgumentError, UnavailableError) as error:
@@ -111,64 +97,47 @@ class RestProxy:
         if not begun:  # otherwise the connection ends with half of an answer, which is no whole one to anybody
             await answer(scope, receive, send)
 
-
-def _is_own(path: str) -> bool:
-    return path in _OWN_PATHS or path.startswith(_OWN_FOLDERS) or takes_data(path)
-
-
-Headers = list[tuple[bytes, bytes]]
-_PORTION_BYTES = 64 * KIB
-# RFC 9110, 7.6.1, and what is told anew of each connection or message
-_HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
-    b"upgrade expect host date".split()
-)
-
-
-class Passage:
-    """Requests passed on to other servers, each over a connection of its own: there are few. Headers that are about a
-    connection rather than a request stay behind. tls: for connections to others."""
-
-    def __init__(self, tls: ssl.SSLContext | None, key: ClusterKey) -> None:
-        self._tls, self._key = tls, key
-        self._places = Places(FORWARD_REST_AT_ONCE)
-
-    async def request(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to "host:port", and send its answer. UnavailableError: the server can't be reached, or its
-        answer ended before its end. As `whole_body`."""
+    async def _pass_on(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to "host:port", over a connection of its own: there are few; and send its answer.
+        UnavailableError: the server can't be reached, or its answer ended before its end. As `whole_body`."""
         if not address:
             raise UnavailableError("the server that has the active controller has no REST port: start it with one")
         body = bytes(await whole_body(Request(scope, receive)))
-        request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
-        async with self._places.of(client[0], limit_s=RPC_ROOM_TIMEOUT_S):
+        client = scope.get("client") or ("", 0)
+        headers = _passed_on(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
+        headers += [
+            (b"host", address.encode()),
+            (b"connection", b"close"),
+            (_HEADER, self._key.proof(f"{client[0]}:{client[1]}").encode("latin-1")),
+        ]
+        if body or scope["method"] in ("POST", "PUT"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
+        request = h11.Request(method=scope["method"], target=target, headers=headers)
+        async with self._places.of(client[0], limit_s=limits.RPC_ROOM_TIMEOUT_S):
             try:
                 async with _connected(address, self._tls) as (reader, writer):
                     parser = h11.Connection(h11.CLIENT)
                     for event in (request, h11.Data(body), h11.EndOfMessage()):
                         writer.write(parser.send(event) or b"")
-                    async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                    async with asyncio.timeout(limits.FORWARD_REST_SILENCE_S):
                         await writer.drain()
                     await _answer(parser, reader, send)
             except (OSError, TimeoutError, h11.ProtocolError) as error:
-                silent = f"it said nothing for {FORWARD_REST_SILENCE_S:.0f} s"
+                silent = f"it said nothing for {limits.FORWARD_REST_SILENCE_S:.0f} s"
                 reason = silent if type(error) is TimeoutError and not str(error) else str(error)
                 raise UnavailableError(
                     f"the server at {address}, which has the active controller, gave no answer ({reason}): try again"
                 ) from error
 
-    def _request(self, address: str, scope: Scope, body: bytes) -> h11.Request:
-        host, port = scope.get("client") or ("", 0)
-        headers = _passed_on(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
-        headers += [
-            (b"host", address.encode()),
-            (b"connection", b"close"),
-            (FORWARDED.encode(), self._key.proof(f"{host}:{port}").encode("latin-1")),
-        ]
-        if body or scope["method"] in ("POST", "PUT"):
-            headers.append((b"content-length", str(len(body)).encode()))
-        query = scope["query_string"]
-        target = scope["raw_path"] + (b"?" + query if query else b"")
-        return h11.Request(method=scope["method"], target=target, headers=headers)
+
+Headers = list[tuple[bytes, bytes]]
+_PORTION_BYTES = 64 * limits.KIB
+# RFC 9110, 7.6.1, and what is told anew of each connection or message
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host date".split()
+)
 
 
 @asynccontextmanager
@@ -177,10 +146,10 @@ async def _connected(
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     endpoint = endpoint_of(address)
     try:
-        async with asyncio.timeout(PEER_CONNECT_S):
+        async with asyncio.timeout(limits.PEER_CONNECT_S):
             reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls, limit=_PORTION_BYTES)
     except TimeoutError as error:
-        raise ConnectionError(f"no connection within {PEER_CONNECT_S:.0f} s") from error
+        raise ConnectionError(f"no connection within {limits.PEER_CONNECT_S:.0f} s") from error
     try:
         yield reader, writer
     finally:
@@ -191,7 +160,7 @@ async def _answer(parser: h11.Connection, reader: asyncio.StreamReader, send: Se
     while True:
         match parser.next_event():
             case h11.NEED_DATA:
-                async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                async with asyncio.timeout(limits.FORWARD_REST_SILENCE_S):
                     parser.receive_data(await reader.read(_PORTION_BYTES))
             case h11.Response(status_code=status, headers=headers):
                 told = _passed_on(headers)

@@ -22,13 +22,7 @@ from msgspec.structs import replace
 from nadi.access.commands import acts_of
 from nadi.client.segments.connection import Connections, Endpoint, SegmentStoreConnection
 from nadi.errors import InvalidArgumentError, NotOwnerError, ProtocolError
-from nadi.limits import (
-    APPEND_SESSIONS_KEPT,
-    LOAD_PAGE_SEGMENTS,
-    PEER_ANSWER_S,
-    PEER_CONNECT_S,
-    PEER_SILENCE_S,
-)
+from nadi.limits import APPEND_SESSIONS_KEPT, LOAD_PAGE_SEGMENTS, PEER_ANSWER_S, PEER_CONNECT_S, PEER_SILENCE_S
 from nadi.model.load import SegmentLoad
 from nadi.segmentstore.hosted import is_record
 from nadi.segmentstore.store import SegmentStore
@@ -74,7 +68,9 @@ class SegmentRouter:
         done. UnavailableError: its store can't be reached or didn't answer; the command may have been carried out."""
         match command:
             case wire.ConditionalAppend():
-                return await self._append(command)
+                if (known := self._writers.get(command.writer_id)) is None:
+                    raise ProtocolError("an append without SetupAppend")
+                return await self._where_it_is(known.setup.segment, partial(self._append_at, known, command))
             case wire.GetSegmentLoads():
                 return await self._loads(command)
             case wire.SetupAppend():
@@ -150,12 +146,6 @@ class SegmentRouter:
         reply = await self._ask_over(at, writer.setup)
         writer.at = at if isinstance(reply, wire.AppendSetup) else None
         return reply
-
-    async def _append(self, command: wire.ConditionalAppend) -> Command:
-        writer = self._writers.get(command.writer_id)
-        if writer is None:
-            raise ProtocolError("an append without SetupAppend")
-        return await self._where_it_is(writer.setup.segment, partial(self._append_at, writer, command))
 
     async def _append_at(self, writer: _Writer, command: wire.ConditionalAppend, address: str | None) -> Command:
         if writer.at is not await self._at(address):

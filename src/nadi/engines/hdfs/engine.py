@@ -17,11 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from nadi.engines.engine import Entry, check_name
-from nadi.engines.hdfs.files import File, Files
+from nadi.engines.hdfs.files import Files
 from nadi.engines.hdfs.where import where
 from nadi.errors import UnavailableError
 from nadi.limits import HDFS_SET_TRIES
@@ -68,15 +67,8 @@ def open_hdfs(url: str, runtime: Runtime, **options: str) -> tuple[HdfsEngine, H
     return HdfsEngine(files), HdfsRegistry(files, runtime)
 
 
-_VERSION = re.compile(r"(?:(?P<name>.*)/)?\.value-(?P<chance>[0-9a-f]{8})-(?P<number>[0-9]{10})")
-
-
-class Version(NamedTuple):
-    chance: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.chance}-{self.number:010d}"
+_VALUE = re.compile(r"(?:(?P<name>.*)/)?\.value-(?P<version>[0-9a-f]{8}-[0-9]{10})")
+_FIRST = "0000000001"
 
 
 def value_of(name: str) -> str | None:
@@ -85,7 +77,7 @@ def value_of(name: str) -> str | None:
     >>> value_of("proof/x/.value-3f9c21aa-0000000001")
     'proof/x'
     """
-    found = _VERSION.fullmatch(name)
+    found = _VALUE.fullmatch(name)
     return found["name"] if found is not None else None
 
 
@@ -100,7 +92,7 @@ class HdfsRegistry:
             if version is None:
                 return None
             try:
-                return Entry(await self._files.read(f"{name}/{_file(version)}"), str(version))
+                return Entry(await self._files.read(f"{name}/.value-{version}"), version)
             except FileNotFoundError:  # another has set it since, and removed this one
                 continue
         raise UnavailableError(f"HDFS can't read {name}: others set it all the time; it is tried again")
@@ -108,23 +100,22 @@ class HdfsRegistry:
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
         if version is None:
-            first = Version(self._runtime.unique()[:8], 1)
-            return str(first) if await self._files.put_folder(name, _file(first), [value]) else None
-        known = _known(version)
-        if await self._newest(name) != known:
+            first = f"{self._runtime.unique()[:8]}-{_FIRST}"
+            return first if await self._files.put(name, [value], file=f".value-{first}") else None
+        if await self._newest(name) != version:
             return None
-        new = Version(known.chance, known.number + 1)
-        if not await self._files.put(f"{name}/{_file(new)}", [value], makes_folder=False):
+        chance, _, number = version.partition("-")
+        new = f"{chance}-{int(number) + 1:010d}"
+        if not await self._files.put(f"{name}/.value-{new}", [value], makes_folder=False):
             return None
         if await self._newest(name) != new:  # it came late: another has gone on, or deleted the value
             return None
         await self._clean(name, new)
-        return str(new)
+        return new
 
     async def put(self, name: str, value: bytes) -> str:
         for _ in range(HDFS_SET_TRIES):
-            newest = await self._newest(name)
-            new = await self.compare_and_set(name, value, None if newest is None else str(newest))
+            new = await self.compare_and_set(name, value, await self._newest(name))
             if new is not None:
                 return new
         raise UnavailableError(f"HDFS can't set {name}: others set it all the time; it is tried again")
@@ -133,49 +124,34 @@ class HdfsRegistry:
         found: dict[str, list[str]] = {}
         async for page in self._files.pages(folder):
             for file in page:
-                if (name := value_of(file.name)) is not None:
-                    found.setdefault(name, []).append(file.name)
-        newest = {name: _newest(files) for name, files in found.items()}
-        return {name: str(version) for name, version in newest.items() if version is not None}
+                if (match := _VALUE.fullmatch(file.name)) is not None:
+                    found.setdefault(match["name"], []).append(match["version"])
+        newest = {name: _newest(versions) for name, versions in found.items()}
+        return {name: version for name, version in newest.items() if version is not None}
 
     async def delete(self, name: str) -> None:
         check_name(name)
         await self._files.delete(name, whole=True)
 
-    async def _newest(self, name: str) -> Version | None:
-        files: list[File] = [file async for page in self._files.pages(name) for file in page]
-        return _newest(file.name for file in files if value_of(file.name) == name)
+    async def _newest(self, name: str) -> str | None:
+        matches = [_VALUE.fullmatch(file.name) async for page in self._files.pages(name) for file in page]
+        return _newest([match["version"] for match in matches if match is not None and match["name"] == name])
 
-    async def _clean(self, name: str, newest: Version) -> None:
+    async def _clean(self, name: str, newest: str) -> None:
         """Remove what no version needs; what can't be removed now, the next set removes."""
+        chance, _, number = newest.partition("-")
         try:
             async for page in self._files.pages(name):
                 for file in page:
-                    if (version := _of(file.name)) is not None and not _is_needed(version, newest):
-                        await self._files.delete(file.name)
+                    if (match := _VALUE.fullmatch(file.name)) is not None:
+                        other, _, older = match["version"].partition("-")
+                        if other != chance or _FIRST < older < number:
+                            await self._files.delete(file.name)
         except UnavailableError as error:
             log.debug("versions of %s before the last are left: %s", name, error)
 
 
-def _file(version: Version) -> str:
-    return f".value-{version}"
-
-
-def _is_needed(version: Version, newest: Version) -> bool:
-    return version.chance == newest.chance and (version.number == 1 or version.number >= newest.number)
-
-
-def _known(version: str) -> Version:
-    chance, _, number = version.partition("-")
-    return Version(chance, int(number))
-
-
-def _of(name: str) -> Version | None:
-    found = _VERSION.fullmatch(name)
-    return Version(found["chance"], int(found["number"])) if found is not None else None
-
-
-def _newest(names: Iterable[str]) -> Version | None:
-    versions = [version for name in names if (version := _of(name)) is not None]
-    chance = next((version.chance for version in versions if version.number == 1), None)
-    return max((version for version in versions if version.chance == chance), default=None)
+def _newest(versions: Sequence[str]) -> str | None:
+    """The last one of the value that has a first one."""
+    chance = next((version[:8] for version in versions if version.endswith(_FIRST)), None)
+    return max((version for version in versions if version[:8] == chance), default=None)

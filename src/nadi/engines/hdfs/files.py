@@ -7,10 +7,9 @@ written, is charged for little more than the file. What a killed writer left in 
 once it is old by the name node's clock.
 
 The client is the asyncio one of `hdfs-native`, as what hangs can be cancelled: a sync may, whose data node has died
-while a block began. It runs in a loop of its own, so that what it checks and copies doesn't hold up a
-server's, and callers without a loop can use it. It has a missing or existing file as Python's own errors, what the
-network does as OSError, and all else as a RuntimeError whose text is a variant of its own, such as
-`RPCError("<Java class>", "<message, stack>")`.
+while a block began. It runs in a loop of its own, so that what it checks and copies doesn't hold up a server's, and
+callers without a loop can use it. Its errors are Python's own for files, OSError for the network, and for all else a
+RuntimeError whose text is a variant of its own, such as `RPCError("<Java class>", "<message, stack>")`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -36,6 +35,7 @@ from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
 T = TypeVar("T")
+Client: TypeAlias = Any  # the one that `connect` makes
 log = logging.getLogger(__name__)
 UNFINISHED = ".unfinished"
 _WRITTEN_BYTES = 256 << 10  # at a time: the client copies them while it has the interpreter
@@ -52,12 +52,6 @@ class File(NamedTuple):
     modified_ms: int
 
 
-class _Target(NamedTuple):
-    path: str
-    over: bool
-    makes_folder: bool
-
-
 class Files:
     """Any number of calls may be in flight, from any thread. Names don't begin with a dot. Errors are `failures.told`'s
     of what HDFS says; and FileNotFoundError where it says so."""
@@ -68,32 +62,33 @@ class Files:
         self._permits = asyncio.Semaphore(HDFS_CALLS_AT_ONCE)
         self._is_swept = False
 
-    async def put(self, name: str, parts: Sequence[Buffer], *, over: bool = False, makes_folder: bool = True) -> bool:
-        """Store `parts`, end to end; they are durable when this returns. over: whatever has the name. makes_folder:
-        that it is to be in, if it isn't there. False: something has the name; or there is no such folder.
-        StorageFullError, UnavailableError: it may be there all the same, or come to be there."""
+    async def put(
+        self, name: str, parts: Sequence[Buffer], *, file: str = "", over: bool = False, makes_folder: bool = True
+    ) -> bool:
+        """Store `parts`, end to end; they are durable when this returns. file: in it, and the name is that of a new
+        folder. over: whatever has the name. makes_folder: that it is to be in, if it isn't there. False: something has
+        the name; or there is no such folder. StorageFullError, UnavailableError: it may be there all the same, or come
+        to be there."""
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
 
         async def put(client: Client) -> bool:
-            draft = self._draft()
-            return await self._publish(client, draft, draft, parts, _Target(self._path(name), over, makes_folder))
+            draft = self._path(f"{UNFINISHED}/{self._runtime.unique()}")
+            try:
+                await self._write(client, f"{draft}/{file}" if file else draft, parts, size_bytes)
+                if not self._is_swept:
+                    await self._sweep(client, draft)
+                await self._rename(client, draft, self._path(name), over=over, makes_folder=makes_folder)
+            except BaseException as error:
+                await self._drop(client, draft, error)
+                if isinstance(error, FileExistsError) or (isinstance(error, FileNotFoundError) and not makes_folder):
+                    return False
+                raise
+            return True
 
-        return await self._put(name, put, _size(parts))
-
-    async def put_folder(self, name: str, file: str, parts: Sequence[Buffer]) -> bool:
-        """Make a folder with one file in it, unless something has its name. Returns, raises: as `put`."""
-
-        async def put(client: Client) -> bool:
-            draft = self._draft()
-            return await self._publish(client, draft, f"{draft}/{file}", parts, _Target(self._path(name), False, True))
-
-        return await self._put(name, put, _size(parts))
-
-    async def _put(self, name: str, put: Callable[[Client], Awaitable[bool]], size_bytes: int) -> bool:
         try:
             return await self.run(f"store {name}", put, HDFS_PUT_S + size_bytes / HDFS_PUT_BYTES_A_S)
         except FileNotFoundError as error:  # of what was written before it was renamed
-            problem = told(f"store {name}", error)
-        raise problem
+            raise told(f"store {name}", error) from None
 
     async def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         """Its bytes from there on, fewer if it is shorter. FileNotFoundError: nothing has the name. UnavailableError:
@@ -102,15 +97,11 @@ class Files:
 
     def is_there(self, name: str) -> bool:
         """Whether a file or a folder has the name; blocking. UnavailableError: that isn't known."""
-
-        async def look(client: Client) -> bool:
-            try:
-                await client.get_file_info(self._path(name))
-            except FileNotFoundError:
-                return False
-            return True
-
-        return self.run_here(f"read {name}", look)
+        try:
+            self.run_here(f"read {name}", lambda client: client.get_file_info(self._path(name)))
+        except FileNotFoundError:
+            return False
+        return True
 
     def listed(self, folder: str) -> list[File]:
         """All files in a folder, and below it; blocking. UnavailableError: the name node can't say."""
@@ -124,17 +115,10 @@ class Files:
 
     async def rename(self, name: str, new: str) -> None:
         """UnavailableError: it may have been done; or nothing has the name, or something has the new one."""
-
-        async def rename(client: Client) -> None:
-            await self._rename(client, self._path(name), _Target(self._path(new), False, True))
-
         try:
-            await self.run(f"rename {name}", rename)
+            await self.run(f"rename {name}", lambda client: self._rename(client, self._path(name), self._path(new)))
         except (FileNotFoundError, FileExistsError) as error:
-            problem = told(f"rename {name}", error)
-        else:
-            return
-        raise problem
+            raise told(f"rename {name}", error) from None
 
     async def delete(self, name: str, *, whole: bool = False) -> None:
         """Delete a file if it is there; whole: or a folder, with all that is in it, in one step. UnavailableError: it
@@ -161,60 +145,38 @@ class Files:
             async with asyncio.timeout(timeout_s), self._permits:
                 return await work(client)
         except BaseException as error:
-            problem = self._problem(what, error, client)
-            if problem is None:
+            if is_no_file(error):
+                raise UnavailableError(f"HDFS can't {what}: a folder has that name") from None
+            if isinstance(error, (FileNotFoundError, FileExistsError)) or not is_foreign(error):
                 raise
-        raise problem
-
-    def _problem(self, what: str, error: BaseException, client: Client) -> UnavailableError | None:
-        """None: it is the caller's."""
-        if is_no_file(error):
-            return UnavailableError(f"HDFS can't {what}: a folder has that name")
-        if isinstance(error, (FileNotFoundError, FileExistsError)) or not is_foreign(error):
-            return None
-        if isinstance(error, TimeoutError) and self._client is client:
-            self._client = None  # its connection may be to a machine that is gone, and nothing on it would tell
-        return told(what, error)
+            if isinstance(error, TimeoutError) and self._client is client:
+                self._client = None  # its connection may be to a machine that is gone, and nothing on it would tell
+            raise told(what, error) from None
 
     def _path(self, name: str) -> str:
         return f"{self._where.root}/{name}" if name else self._where.root
 
-    def _draft(self) -> str:
-        return self._path(f"{UNFINISHED}/{self._runtime.unique()}")
-
-    async def _publish(self, client: Client, draft: str, file: str, parts: Sequence[Buffer], target: _Target) -> bool:
-        """Write `file`, which is the draft or in it, and give the draft its name."""
-        try:
-            await self._write(client, file, parts)
-            await self._sweep(client, draft)
-            await self._rename(client, draft, target)
-        except BaseException as error:
-            await self._drop(client, draft, error)
-            if isinstance(error, FileExistsError) or (isinstance(error, FileNotFoundError) and not target.makes_folder):
-                return False
-            raise
-        return True
-
-    async def _write(self, client: Client, path: str, parts: Sequence[Buffer]) -> None:
-        size = _size(parts)
-        blocks_bytes = max(1, -(-size // _LEAST_BLOCK)) * _LEAST_BLOCK
+    async def _write(self, client: Client, path: str, parts: Sequence[Buffer], size_bytes: int) -> None:
+        blocks_bytes = max(1, -(-size_bytes // _LEAST_BLOCK)) * _LEAST_BLOCK
         writer = await client.create_file(path, max(blocks_bytes, self._where.block_bytes), self._where.replication)
         for part in parts:
             rest = memoryview(part).cast("B")
             for first in range(0, len(rest), _WRITTEN_BYTES):
                 await writer.write(rest[first : first + _WRITTEN_BYTES])
-        if size:
+        if size_bytes:
             await writer.hsync()
         await writer.close()
 
-    async def _rename(self, client: Client, path: str, target: _Target) -> None:
+    async def _rename(
+        self, client: Client, path: str, new: str, *, over: bool = False, makes_folder: bool = True
+    ) -> None:
         try:
-            await client.rename(path, target.path, target.over)
+            await client.rename(path, new, over)
         except FileNotFoundError:  # of the folder, or of the file itself
-            if not target.makes_folder:
+            if not makes_folder:
                 raise
-            await client.make_folder(target.path.rpartition("/")[0])
-            await client.rename(path, target.path, target.over)
+            await client.make_folder(new.rpartition("/")[0])
+            await client.rename(path, new, over)
 
     async def _drop(self, client: Client, path: str, error: BaseException) -> None:
         """What isn't removed now, as nobody answers, `_sweep` removes."""
@@ -230,8 +192,6 @@ class Files:
 
     async def _sweep(self, client: Client, own: str) -> None:
         """Once, after a first file. own: which says how late it is."""
-        if self._is_swept:
-            return
         self._is_swept = True
         found = [one async for one in client.list_status(self._path(UNFINISHED))]
         now_ms = max((one.modification_time for one in found if one.path == own), default=0)
@@ -255,10 +215,6 @@ class Files:
         start = len(self._where.root) + 1
         files = [File(one.path[start:], one.length, one.modification_time) for one in found if not one.isdir]
         return [file for file in files if not file.name.startswith(".") and self._path(file.name) != path]
-
-
-def _size(parts: Sequence[Buffer]) -> int:
-    return sum(memoryview(part).nbytes for part in parts)
 
 
 FOREIGN = (OSError, RuntimeError, NotImplementedError)  # and panics, see `is_foreign`
@@ -286,21 +242,18 @@ def is_away(error: BaseException) -> bool:
 
 def told(what: str, error: BaseException) -> UnavailableError:
     """The error to raise for one of the library's. what: as in "HDFS can't store container-0/x"."""
-    kind, java, said = _parts(error)
+    text = _STACK.sub("", str(error))
+    variant = _VARIANT.fullmatch(text) if isinstance(error, RuntimeError) else None
+    kind, java, said = "", "", text  # the variant's name, the Java class without its package, and the message
+    if variant is not None:
+        kind, java = variant[1], (variant[2] or "").rpartition(".")[2]
+        said = (variant[3] or "").removesuffix('")')
     found = _kind(error, kind, java, said)
-    message = _in_a_line(said)
+    message = " ".join(said.replace("\\n", " ").replace('\\"', '"').split())
+    message = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
     if found is not None:
         return found[0](f"HDFS can't {what}: {found[1]}{f' ({message})' if message else ''}")
     return UnavailableError(f"HDFS can't {what}: {message or type(error).__name__}; it is tried again")
-
-
-def _parts(error: BaseException) -> tuple[str, str, str]:
-    """The variant's name, the Java class without its package, and the message."""
-    text = _STACK.sub("", str(error))
-    variant = _VARIANT.fullmatch(text) if isinstance(error, RuntimeError) else None
-    if variant is None:
-        return "", "", text
-    return variant[1], (variant[2] or "").rpartition(".")[2], (variant[3] or "").removesuffix('")')
 
 
 def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[UnavailableError], str] | None:
@@ -331,11 +284,6 @@ def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[U
     if is_away(error):
         return UnavailableError, "it can't be reached, or the connection broke; it is tried again"
     return None
-
-
-def _in_a_line(text: str) -> str:
-    text = " ".join(text.replace("\\n", " ").replace('\\"', '"').split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
 _END_S = 1.0
@@ -380,26 +328,6 @@ _FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the group of the folder that th
 _NO_SERVICE = "No NameNode hosts found"
 
 
-class Client(Protocol):
-    """Paths are absolute; what it returns, and what it raises, is `hdfs-native`'s."""
-
-    async def get_file_info(self, path: str) -> Any: ...
-
-    def list_status(self, path: str, recursive: bool = False) -> AsyncIterator[Any]: ...
-
-    async def read(self, path: str) -> Any: ...
-
-    async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
-        """A new file; the folders that lead to it are made."""
-
-    async def make_folder(self, path: str) -> None:
-        """With those that lead to it."""
-
-    async def rename(self, src: str, dst: str, overwrite: bool = False) -> None: ...
-
-    async def delete(self, path: str, recursive: bool = False) -> bool: ...
-
-
 def connect(where: Where) -> Client:
     """A client; nothing is asked of HDFS yet. InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's
     configuration can't be used."""
@@ -410,6 +338,7 @@ def connect(where: Where) -> Client:
 
     class Native(hdfs_native.AsyncClient):  # type: ignore[misc, unused-ignore]  # of an extra
         async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
+            """With the folders that lead to it."""
             options = hdfs_native.WriteOptions(
                 block_size=block_bytes, replication=replication, permission=_FILE, overwrite=False, create_parent=True
             )
@@ -420,7 +349,7 @@ def connect(where: Where) -> Client:
 
     try:
         tries = {"dfs.client.failover.max.attempts": str(_others(where.nodes))}
-        client: Client = Native(where.nodes, {**_PATIENCE, **tries, **where.settings})
+        return Native(where.nodes, {**_PATIENCE, **tries, **where.settings})
     except (RuntimeError, OSError, ElementTree.ParseError) as error:
         if _NO_SERVICE in str(error):
             raise InvalidArgumentError(
@@ -428,7 +357,6 @@ def connect(where: Where) -> Client:
             ) from None
         said = re.sub(r"\s+", " ", str(error))[:300]
         raise InvalidArgumentError(f"Hadoop's configuration in HADOOP_CONF_DIR can't be used: {said}") from None
-    return client
 
 
 def _others(nodes: str) -> int:

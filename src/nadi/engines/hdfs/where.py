@@ -38,10 +38,7 @@ class Where:
 
 
 def where(url: str, **options: str) -> Where:
-    """What URL and options say.
-
-    Raises:
-        InvalidArgumentError: it isn't such a URL, or such an option.
+    """What URL and options say. InvalidArgumentError: it isn't such a URL, or such an option.
 
     >>> where("hdfs://name-node:8020/data/nadi", **{"dfs.replication": "2"}).root
     '/data/nadi'

@@ -15,25 +15,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from nats.aio.msg import Msg
 
 from nadi.engines.engine import Aged, check_name
 from nadi.engines.failures import RefusedError
-from nadi.engines.jetstream.connection import (
-    CONSUMER_GONE,
-    EXISTS,
-    NO_STREAM,
-    NOT_CLUSTERED,
-    NOT_THERE,
-    TAKEN,
-    Connection,
-    Problem,
-    decoded,
-    good,
-    told,
-)
+from nadi.engines.jetstream import connection as js
 from nadi.engines.jetstream.where import Where
 from nadi.engines.outcomes import patiently
 from nadi.errors import StoreError, UnavailableError
@@ -41,12 +29,8 @@ from nadi.limits import CHAIN_OBJECT_MOST_BYTES
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
-if TYPE_CHECKING:
-    from nadi.engines.jetstream.connection import Answer
-
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _CREATE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 _HEADERS_BYTES = 128  # of a message, at most, which count towards its size
 _DELETES_AT_ONCE = 32
@@ -82,26 +66,22 @@ class _Consumer(msgspec.Struct):
 
 async def open_jetstream(where: Where, runtime: Runtime, *, make: bool) -> JetStreamEngine:
     """The engine of that stream. make: make it if it isn't there; not for a cluster that has something in it.
-
-    Raises:
-        InvalidArgumentError: `nats-py` isn't installed.
-        StoreError: NATS refuses, or the stream can't hold a log; the text says what to do.
-        UnavailableError: it gives no answer for a long while.
-    """
+    InvalidArgumentError: `nats-py` isn't installed. StoreError: NATS refuses, or the stream can't hold a log; the text
+    says what to do. UnavailableError: it gives no answer for a long while."""
     largest_bytes = CHAIN_OBJECT_MOST_BYTES + _HEADERS_BYTES
-    connection = Connection(where, largest_bytes)
+    connection = js.Connection(where, largest_bytes)
     try:
         await patiently("open the log", lambda: open_stream(where, connection, largest_bytes, make=make), runtime)
     except BaseException:
         await connection.close()
         raise
-    return JetStreamEngine(where.stream, connection, Connection(where, 0), runtime)
+    return JetStreamEngine(where.stream, connection, js.Connection(where, 0), runtime)
 
 
 class JetStreamEngine:
     """reading: a connection of its own for what is read, which may be large, and delay acknowledgements."""
 
-    def __init__(self, stream: str, connection: Connection, reading: Connection, runtime: Runtime) -> None:
+    def __init__(self, stream: str, connection: js.Connection, reading: js.Connection, runtime: Runtime) -> None:
         self._stream, self._connection, self._runtime = stream, connection, runtime
         self._reading = reading
         self._newest = 0  # sequence number in the stream that was acknowledged
@@ -113,11 +93,11 @@ class JetStreamEngine:
             raise RefusedError(self._has_lost)
         before = self._newest
         answer = await self._connection.ask(what, subject, b"".join(parts), _CREATE)
-        stored = decoded(what, answer.data, _Stored)
-        if isinstance(stored, Problem):
-            if stored.err_code == EXISTS:
+        stored = js.decoded(what, answer.data, _Stored)
+        if isinstance(stored, js.Problem):
+            if stored.err_code == js.EXISTS:
                 return False
-            raise told(what, stored)
+            raise js.told(what, stored)
         if stored.stream != self._stream or stored.seq <= before:
             self._has_lost = (
                 f"the stream {self._stream} has forgotten messages that it acknowledged: it gave {name} number "
@@ -133,12 +113,12 @@ class JetStreamEngine:
         request = msgspec.json.encode({"last_by_subj": subject})
         answer = await self._reading.read(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
         if len(answer.data) < _IN_THREAD_BYTES:
-            found = decoded(what, answer.data, _Got)
+            found = js.decoded(what, answer.data, _Got)
         else:
-            found = await self._runtime.in_thread(decoded, what, answer.data, _Got)
-        if isinstance(found, Problem) and found.err_code == NOT_THERE:
+            found = await self._runtime.in_thread(js.decoded, what, answer.data, _Got)
+        if isinstance(found, js.Problem) and found.err_code == js.NOT_THERE:
             return None
-        data = memoryview(good(what, found).message.data)
+        data = memoryview(js.good(what, found).message.data)
         return data[position : None if length is None else position + length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
@@ -149,10 +129,13 @@ class JetStreamEngine:
     async def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
         async with aclosing(self._pages(prefix)) as pages:
             async for page, now in pages:
-                now_s = now.timestamp()
-                yield [Aged(self._name(one.subject), _size_bytes(one), now_s - _stored_s(one)) for one in page]
+                ages = [now - one.metadata.timestamp for one in page]
+                yield [
+                    Aged(self._name(one.subject), _size_bytes(one), age.total_seconds())
+                    for one, age in zip(page, ages, strict=True)
+                ]
 
-    async def _pages(self, prefix: str) -> AsyncGenerator[tuple[list[Answer], datetime], None]:
+    async def _pages(self, prefix: str) -> AsyncGenerator[tuple[list[Msg], datetime], None]:
         """Messages, and the time at which the listing began. By a consumer of headers, made for this."""
         folder, what = prefix.strip("/"), f"list {prefix}"
         config = {
@@ -166,7 +149,9 @@ class JetStreamEngine:
             "mem_storage": True,
         }
         request = {"stream_name": self._stream, "config": config}
-        consumer = good(what, await self._call(what, "CONSUMER.CREATE", request, _Consumer))
+        consumer = js.good(
+            what, await self._connection.call(what, f"CONSUMER.CREATE.{self._stream}", request, _Consumer)
+        )
         try:
             left = consumer.num_pending
             while left > 0:
@@ -176,41 +161,31 @@ class JetStreamEngine:
                 left -= len(page)
                 yield page, consumer.ts
         finally:
-            await self._forget(what, consumer.name)
+            found = await self._connection.call(what, f"CONSUMER.DELETE.{self._stream}.{consumer.name}", {}, _Done)
+            if isinstance(found, js.Problem) and found.err_code != js.CONSUMER_GONE:
+                raise js.told(what, found)
 
-    async def _page(self, what: str, consumer: str) -> list[Answer]:
+    async def _page(self, what: str, consumer: str) -> list[Msg]:
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
         request = msgspec.json.encode({"batch": _PAGE, "no_wait": True})
-        answers = await self._connection.ask_many(
-            what,
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}",
-            request,
-            lambda answers: len(answers) == _PAGE or bool(answers[-1].status),
-        )
-        last = answers[-1]
-        if last.status not in ("", "404", "408"):
-            raise UnavailableError(f"NATS can't {what}: {last.status} {last.headers.get('Description', '')}")
-        return [one for one in answers if not one.status]
-
-    async def _forget(self, what: str, consumer: str) -> None:
-        found = await self._connection.call(what, f"CONSUMER.DELETE.{self._stream}.{consumer}", {}, _Done)
-        if isinstance(found, Problem) and found.err_code != CONSUMER_GONE:
-            raise told(what, found)
+        messages = await self._connection.pull(what, subject, request, _PAGE)
+        status = js.status_of(messages[-1])
+        if status not in ("", "404", "408"):
+            raise UnavailableError(f"NATS can't {what}: {status} {(messages[-1].headers or {}).get('Description', '')}")
+        return messages[:-1] if status else messages
 
     async def delete(self, names: Sequence[str]) -> None:
-        subjects = [self._subject(name) for name in names]
+        subjects = {name: self._subject(name) for name in names}
+
+        async def delete(name: str) -> None:
+            request, what = {"filter": subjects[name]}, f"delete {name}"
+            js.good(what, await self._connection.call(what, f"STREAM.PURGE.{self._stream}", request, _Done))
+
         for first in range(0, len(names), _DELETES_AT_ONCE):
-            results = await asyncio.gather(
-                *map(self._delete, names[first:], subjects[first : first + _DELETES_AT_ONCE]), return_exceptions=True
-            )
-            for failed in results:
+            batch = names[first : first + _DELETES_AT_ONCE]
+            for failed in await asyncio.gather(*map(delete, batch), return_exceptions=True):
                 if failed is not None:
                     raise failed
-
-    async def _delete(self, name: str, subject: str) -> None:
-        good(f"delete {name}", await self._call(f"delete {name}", "STREAM.PURGE", {"filter": subject}, _Done))
-
-    async def _call(self, what: str, subject: str, request: object, answer: type[T]) -> T | Problem:
-        return await self._connection.call(what, f"{subject}.{self._stream}", request, answer)
 
     def _subject(self, name: str) -> str:
         """Names have no underscores, so no two have one subject."""
@@ -225,15 +200,8 @@ class JetStreamEngine:
         await self._reading.close()
 
 
-def _size_bytes(message: Answer) -> int:
-    return int(message.headers["Nats-Msg-Size"])
-
-
-def _stored_s(message: Answer) -> float:
-    """When it was stored, since 1970: `$JS.ACK.` stream, consumer, three numbers, nanoseconds and one number more, in
-    later forms with two words before the stream and perhaps one at the end (JetStream's ADR-15)."""
-    words = message.reply.split(".")
-    return int(words[7 if len(words) == 9 else 9]) / 1e9
+def _size_bytes(message: Msg) -> int:
+    return int((message.headers or {})["Nats-Msg-Size"])
 
 
 REPLICAS = 3
@@ -265,19 +233,32 @@ class Made(msgspec.Struct):
     config: Config
 
 
-async def open_stream(where: Where, connection: Connection, largest_bytes: int, *, make: bool) -> None:
+async def open_stream(where: Where, connection: js.Connection, largest_bytes: int, *, make: bool) -> None:
     """See that the stream is there and keeps what it has; make: make it if it isn't. StoreError: it isn't there, or is
     none that a log can be in. UnavailableError: NATS can't answer, or refuses."""
     what, name = f"look at the stream {where.stream}", where.stream
     found = await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
-    if isinstance(found, Problem) and found.err_code == NO_STREAM:
+    if isinstance(found, js.Problem) and found.err_code == js.NO_STREAM:
         if not make:
             raise StoreError(
                 f"the cluster's log was in the stream {name}, and these NATS servers have none of that name: start "
                 "this server with the log that the cluster has, or restore the stream"
             )
-        found = await _made(where, connection)
-    config = good(what, found).config
+        what = f"make the stream {name}"
+        new = {
+            "name": name,
+            "subjects": [f"{name}.>"],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "new",  # never what is there
+            "num_replicas": where.replicas or REPLICAS,
+        }
+        found = await connection.call(what, f"STREAM.CREATE.{name}", new, Made)
+        if isinstance(found, js.Problem) and found.err_code == js.NOT_CLUSTERED and where.replicas is None:
+            found = await connection.call(what, f"STREAM.CREATE.{name}", {**new, "num_replicas": 1}, Made)
+        if isinstance(found, js.Problem) and found.err_code == js.TAKEN:  # another has just made it
+            found = await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
+    config = js.good(what, found).config
     wrong = list(_wrong(config, where, largest_bytes))
     if wrong:
         raise StoreError(
@@ -288,28 +269,6 @@ async def open_stream(where: Where, connection: Connection, largest_bytes: int, 
         log.warning(
             "the cluster's log, the NATS stream %s, has one copy: what was acknowledged is lost with its disk", name
         )
-
-
-async def _made(where: Where, connection: Connection) -> Made | Problem:
-    """Whoever is first makes it; JetStream tells the others that it is there, if it is the same."""
-    what, name = f"make the stream {where.stream}", where.stream
-    config = {
-        "name": name,
-        "subjects": [f"{name}.>"],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",  # never what is there
-        "num_replicas": where.replicas or REPLICAS,
-    }
-    found = await connection.call(what, f"STREAM.CREATE.{name}", config, Made)
-    if isinstance(found, Problem) and found.err_code == NOT_CLUSTERED and where.replicas is None:
-        config["num_replicas"] = 1
-        found = await connection.call(what, f"STREAM.CREATE.{name}", config, Made)
-    if isinstance(found, Problem):
-        if found.err_code == TAKEN:  # another has just made it
-            return await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
-        raise told(what, found)
-    return found
 
 
 def _wrong(config: Config, where: Where, largest_bytes: int) -> list[str]:

@@ -83,11 +83,14 @@ def where(url: str, environment: Mapping[str, str], **options: str) -> Where:
         secret = " Secrets are set in NATS_PASSWORD or NATS_TOKEN." if unknown & {"password", "token"} else ""
         known = ", ".join(("replicas", "user", *_FILES))
         raise InvalidArgumentError(f"a log in NATS has no option {min(unknown)!r}: it has {known}.{secret}")
+    given = options.get("replicas")
+    if given is not None and (not given.isdecimal() or not 1 <= int(given) <= _MOST_REPLICAS):
+        raise InvalidArgumentError(f"replicas={given}: a stream has 1 to {_MOST_REPLICAS}")
     files = {name: options.get(name) or environment.get(variable, "") for name, variable in _FILES.items()}
     found = Where(
         tuple(_server(parts.scheme, server, url) for server in parts.netloc.split(",")),
         stream,
-        _replicas(options.get("replicas")),
+        None if given is None else int(given),
         options.get("user") or environment.get("NATS_USER", ""),
         environment.get("NATS_PASSWORD", ""),
         environment.get("NATS_TOKEN", ""),
@@ -107,11 +110,3 @@ def _server(scheme: str, server: str, url: str) -> str:
         return f"{scheme}://{server}" if parts.port is not None else f"{scheme}://{server.rstrip(':')}:{_PORT}"
     except ValueError:
         raise InvalidArgumentError(f"{url}: {_FORM}") from None
-
-
-def _replicas(given: str | None) -> int | None:
-    if given is None:
-        return None
-    if not given.isdecimal() or not 1 <= int(given) <= _MOST_REPLICAS:
-        raise InvalidArgumentError(f"replicas={given}: a stream has 1 to {_MOST_REPLICAS}")
-    return int(given)
