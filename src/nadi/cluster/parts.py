@@ -115,7 +115,7 @@ class ClusterParts(ContainerParts):
             self._engine,
             self.number,
             record.epoch,
-            record.start.chain,
+            record.start,
             self._still_claimed,
             self._runtime,
             self._interval_s,

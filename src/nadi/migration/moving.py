@@ -56,9 +56,8 @@ from nadi.segmentstore.state.stored import (
     unpack_chunk,
     unpack_entry,
 )
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, renamed
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, ChunkDescription, boundaries_of, renamed
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.segmentstore.tier2.records import ContainerRecord
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -207,13 +206,9 @@ def check_empty(folder: Path) -> None:
 def _compact(state: Path, number: int) -> Path:
     """A copy of the state without free pages, beside its folder."""
     copy = state.with_name(f"{state.name}.copy")
-    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    metadata = Metadata(state, number)
     try:
-        metadata = Metadata(state, number)
-        try:
-            metadata.copy(descriptor)
-        finally:
-            metadata.close()
+        metadata.copy(copy)
     finally:
-        os.close(descriptor)
+        metadata.close()
     return copy

@@ -52,8 +52,7 @@ class Extent(msgspec.Struct, eq=False, gc=False):
     aside: it is damaged, so the storage writer leaves it where it is.
 
     There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector, which
-    finds nothing there as an extent refers to nothing that refers to it.
-    """
+    finds nothing there as an extent refers to nothing that refers to it."""
 
     offset: int
     length: int
