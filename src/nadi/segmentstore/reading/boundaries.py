@@ -130,7 +130,10 @@ class SizesOfEvents:
             raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
         async with self._places:
             search = _Search(self._scheduler, read, command)
-            await search.run()
+            try:
+                await search.walk()
+            except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
+                search.checked = search.reached
             sizes = np.concatenate(search.found) if search.found else np.empty(0, np.int64)
             return wire.EventSizesListed(
                 command.request_id, command.segment, packed_sizes(sizes), search.reached, search.checked
@@ -146,13 +149,7 @@ class _Search:
         self.reached, self.checked = command.start, command.checked
         self.found: list[Numbers] = []
 
-    async def run(self) -> None:
-        try:
-            await self._walk()
-        except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
-            self.checked = self.reached
-
-    async def _walk(self) -> None:
+    async def walk(self) -> None:
         limit = min(self._end, self.checked + limits.EVENT_SIZES_SCANNED_BYTES)
         event_end = self.reached
         if self.checked > self.reached:  # the first event was begun

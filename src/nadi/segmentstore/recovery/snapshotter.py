@@ -324,9 +324,10 @@ class Snapshotter:
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
                 is_due = self._whole_due or sequence != self._taken_sequence
-                is_quick = not (self._whole_due or self._deltas_are_enough())
-                is_quick |= (self._folder / "state" / STATE_FILE).stat().st_size <= limits.SNAPSHOT_STOP_BYTES
-                if is_due and not self.error and self._fenced_by is None and is_quick:
+                is_whole = self._whole_due or self._deltas_are_enough()
+                state, most_bytes = self._folder / "state" / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
+                may_go = is_due and not self.error and self._fenced_by is None
+                if may_go and (not is_whole or state.stat().st_size <= most_bytes):
                     await self.take(metadata, sequence, log_bytes)
                     if self._sending is not None:
                         await asyncio.wait([self._sending])

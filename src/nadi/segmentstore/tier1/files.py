@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from crc32c import crc32c
 
@@ -69,12 +69,6 @@ class Pace:
             self._average_s = limits.LOG_QUICK_WRITE_S / 2
 
 
-class _Append(NamedTuple):
-    parts: Sequence[bytes]
-    loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[Appended]
-
-
 class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
@@ -117,7 +111,7 @@ class FileLog:
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
         self._writer = FrameWriter(log_id, self._fence, self._supply, self._on_new_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
-        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], asyncio.Future[Appended]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
         self._current: LogFile | None = None  # the last of _files, once it is written to
         self._before_bytes = 0  # in those before it
@@ -223,10 +217,9 @@ class FileLog:
         size = sum(map(len, parts))
         if self._pace.is_quick(size) and self._writer.has_room(size, len(parts)):
             return self._write_here(parts)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Appended] = loop.create_future()
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._appending = True
-        self._queue.put(_Append(parts, loop, done))
+        self._queue.put((parts, done))
         return await done
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
@@ -310,14 +303,15 @@ class FileLog:
 
     def _run(self) -> None:
         while (request := self._queue.get()) is not None:
+            parts, done = request
             outcome: Appended | Exception
             try:
-                outcome = self._writer.write(request.parts, self._next_sequence)
+                outcome = self._writer.write(parts, self._next_sequence)
                 self._next_sequence += 1
             except Exception as error:  # passed on to the caller
                 self._failure = outcome = self._explained(error)
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
-                request.loop.call_soon_threadsafe(self._answer, request.done, outcome)
+                done.get_loop().call_soon_threadsafe(self._answer, done, outcome)
 
     def _answer(self, done: asyncio.Future[Appended], outcome: Appended | Exception) -> None:
         self._appending = False
