@@ -86,13 +86,10 @@ class ChainStart(NamedTuple):
 
 
 class ChainLog:
-    """One claimant's log of one container.
-
-    epoch: of its claim. still_claimed: raises FencedError if another has claimed the container since. interval_s: at
-    least this long from one frame's start to the next, unless a whole frame is waiting: fewer, larger objects.
-
-    After a frame that took long there is a short pause: what its acknowledgements bring about, as the next event of a
-    writer that waits for each, gets into the next frame. Else that would just have begun, and they'd wait for two."""
+    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another has
+    claimed the container since. interval_s: at least this long from one frame's start to the next, unless a whole frame
+    is waiting: fewer, larger objects. After a frame that took long there is a short pause, so that what its
+    acknowledgements bring about gets into the next one."""
 
     def __init__(
         self,

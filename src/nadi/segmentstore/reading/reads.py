@@ -2,8 +2,7 @@
 
 A read returns what lies contiguously in memory, or one piece fetched from where it is stored; a small read gets all
 that it asked for, as official readers of index streams take a record from one reply. Concurrent reads of one block
-share its fetch, and connections take turns, however many fetches each has asked for. Everything fetched is checked
-against the checksums of its extent before anybody gets it, and only intact bytes go to the cache.
+share its fetch, and connections take turns. Everything fetched is checked before anybody gets it.
 """
 
 from __future__ import annotations

@@ -239,12 +239,10 @@ def _store(append: Append, frame: FrameBuilder) -> int:
 
 
 class Writers:
-    """The writers of one connection: their sessions, and what they append, gathered for each container.
-
-    Appends are taken one by one as they are decoded; `hand_over` puts what came in one go into the containers' queues,
-    before anything else of the connection is handled that may depend on it. Nothing is awaited for an append, and no
-    task or future is made for one.
-    resume: called when more may be taken. `sessions` are by writer; `waiting` counts appends in containers' queues."""
+    """The writers of one connection: their sessions, and what they append, gathered for each container. `hand_over`
+    puts what came in one go into the containers' queues, before anything else of the connection is handled that may
+    depend on it. Nothing is awaited for an append. resume: called when more may be taken. `sessions` are by writer;
+    `waiting` counts appends in containers' queues."""
 
     def __init__(
         self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]

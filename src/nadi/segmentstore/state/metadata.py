@@ -1,10 +1,9 @@
 """The state of one container while it is open: an LMDB file, written after the log, and never synced, for it doesn't
 outlive the process.
 
-What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes into one transaction
-together with that number. Each value has a checksum, which is verified whenever it is read (`stored`): a disk may
-damage what memory had no room for. What a checkpoint wrote is also noted, record by record, for the snapshots
-(`changes`).
+What a checkpoint wrote reflects the log up to `sequence`, because all of it goes into one transaction together with
+that number; it is also noted for the snapshots (`changes`). Each value has a checksum, which is verified whenever it is
+read (`stored`): a disk may damage what memory had no room for.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 then answers; a small one, while the disk is quick (`Pace`), it writes by itself. Files are full of zeros or of released
 frames before they are used, so that a write changes no metadata.
 
-Frames are never written after those of a former owner: the first append after `open` starts a new file, and so does a
-frame that doesn't fit the rest of one. A frame larger than a file makes its file larger. After a failed write the log
-takes no more: what is on disk is uncertain until it is reopened.
+The first append after `open` starts a new file, and so does a frame that doesn't fit the rest of one; a frame that is
+larger than its file enlarges it. After a failed write the log takes no more: what is on disk is uncertain until it is
+reopened.
 """
 
 from __future__ import annotations

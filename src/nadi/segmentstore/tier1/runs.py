@@ -1,11 +1,9 @@
 """Files beside the log that take large runs of a segment's bytes, so that these are written once: a file that is full
 becomes a chunk of tier 2 by a second name (`docs/decisions/0020`).
 
-A large run is durable in such a file before the frame that mentions it is written to the log. So a frame that is there
-has all its bytes, a torn one is torn as ever, and what a crash leaves in a file beyond that is mentioned nowhere.
-
-Files are prepared in advance by a thread, with all their blocks allocated: a run that finds none ready, because there
-is no room or because it is the first one, goes to the log as small ones do. A former owner's files are only read.
+A large run is durable in such a file before the frame that mentions it is written to the log. Files are prepared in
+advance by a thread, with all their blocks allocated: a run that finds none ready goes to the log as small ones do. A
+former owner's files are only read.
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@ rotation never waits. Everything in `FrameWriter` blocks, and is called by one t
 Preparing file N takes a spare (a file that `truncate` released) or fills a new one with zeros, gives it the name of log
 file N and makes that durable. It has no valid header yet, so a restart sees that it was only prepared. Released files
 come back through `recycle`, lowest first and each durably, so that a crash never leaves a gap in the numbers. The first
-new files are small, so that a server that is given little to store takes little of the disk; each is twice as large as
-the one before, up to the full size.
+new files are small; each is twice as large as the one before, up to the full size.
 
-A disk that has no room for the next file is checked again every second, and whenever a file is released. A new file
-never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too. In
-addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
+A new file never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too.
+In addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
 """
 
 from __future__ import annotations
