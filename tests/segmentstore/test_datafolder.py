@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError, InvalidArgumentError
+from nadi.errors import DamagedStateError, DataFolderError, InvalidArgumentError
 from nadi.segmentstore.datafolder import Found, StoreFile, find, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 
@@ -62,11 +62,11 @@ def test_without_either_the_start_is_refused(tmp_path: Path) -> None:
     files = [tmp_path / "store.json", tmp_path / "tier2/cluster.json"]
     for path in files:
         path.write_bytes(b"?")
-    with pytest.raises(DataFolderVersionError, match="damaged"):
+    with pytest.raises(DataFolderError, match="damaged"):
         SegmentStore(tmp_path)
     for path in files:
         path.unlink()
-    with pytest.raises(DataFolderVersionError, match="missing"):
+    with pytest.raises(DataFolderError, match="missing"):
         SegmentStore(tmp_path)
 
 

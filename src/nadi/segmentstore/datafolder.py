@@ -189,8 +189,8 @@ def _read_own(folder: Path) -> StoreFile | str:
 
 def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
     """Return what a server goes by that was told `given`; a new folder gets its files, durably; damaged ones are
-    healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it, or
-    nothing says what it is. DataFolderError: it was created with another number of containers, one of them is missing,
+    healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
+    DataFolderError: nothing says what it is, it was created with another number of containers, one of them is missing,
     its store is another one, or its data was moved. InvalidArgumentError: a new folder can't have so many, or it isn't
     a store's URL."""
     if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
