@@ -490,13 +490,16 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, wire.ReportKeys):
             writers.report_keys(command)
         elif isinstance(command, wire.Hello):
-            self.replies.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
-            if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
-                self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
+            self._hello(command)
         elif self._service.handles(command):
             self._enqueue(command)
         else:
             raise ProtocolError(f"a client can't send {kind.__name__}")
+
+    def _hello(self, command: wire.Hello) -> None:
+        self.replies.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
+        if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
+            self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 
     def _enqueue(self, command: wire.Command) -> None:
         self._commands.add(command, _COMMAND_WEIGHT * self._decoder.frame_bytes)
