@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.errors import DataFolderVersionError
-from nadi.segmentstore.datafolder import FORMAT, STORE, StoreFile, find, open_folder
+from nadi.segmentstore.datafolder import FORMAT, StoreFile, find, open_folder
 from tests.cli.test_check_and_repair import command
 from tests.segmentstore.test_lost_state import base, contents, folder
 
@@ -22,13 +22,6 @@ def test_a_folder_of_another_version_is_neither_judged_nor_repaired(folder: Path
     assert isinstance(said, StoreFile)
     replace(said, format=other).write(folder)
     is_refused(folder, other)
-
-
-def test_a_folder_of_an_earlier_layout_is_neither_judged_nor_repaired(folder: Path) -> None:
-    (folder / STORE).unlink()
-    (folder / "tier2/cluster.json").unlink()
-    (folder / "format").write_text('{"format":5,"containers":1,"crc32c":"00000000"}')
-    is_refused(folder, "5 or lower")
 
 
 def is_refused(folder: Path, other: object) -> None:

@@ -159,7 +159,7 @@ async def reported(w: World, write: Callable[[int], Awaitable[object]]) -> Segme
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_reports, "REPORT_S", 0.1)
-    monkeypatch.setattr("nadi.segmentstore.load_stats._LEAST_S", 0.05)
+    monkeypatch.setattr("nadi.segmentstore.counts._LEAST_S", 0.05)
 
 
 KEYS = [f"key-{number}" for number in range(100)]

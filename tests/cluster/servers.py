@@ -28,7 +28,7 @@ from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
 from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
-from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.recovery.parts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.rpc import controller_pb2 as pb

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from nadi.cluster.admin import janitor as garbage
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
+from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshots import base_name, delta_name
 from nadi.segmentstore.tier2.chunks import Listed
-from nadi.segmentstore.tier2.records import ContainerRecord, LogStart, Manifest, Part
+from nadi.segmentstore.tier2.records import ContainerRecord, Manifest, Part
 
 CONTAINER = 3
 FRAME_BYTES = HEADER_BYTES + 1
@@ -60,7 +61,7 @@ def record_of(chain: Chain, sequence: int, held_from: int) -> ContainerRecord:
     begun = [one for one in chain.begun if one[1] <= sequence + 1]
     oldest = max(place for place, one in enumerate(begun) if one[1] <= held_from or place == 0)
     epoch, first = begun[-1]
-    start = LogStart(epoch, sequence - first + 2, sequence, tuple(begun[oldest:]), held_from)
+    start = ChainStart(epoch, sequence - first + 2, sequence, tuple(begun[oldest:]), held_from)
     return ContainerRecord(epoch=epoch, owner="a", start=start)
 
 

@@ -108,7 +108,7 @@ async def test_a_store_ends_though_its_log_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives_up: bool
 ) -> None:
     """One container has an append in flight, and another is being taken, or it is being given up."""
-    monkeypatch.setattr("nadi.segmentstore.chain.log.CHAIN_CLOSE_S", 0.05)
+    monkeypatch.setattr("nadi.limits.CHAIN_CLOSE_S", 0.05)
     world = World(tmp_path)
     store = world.store("a")
     await store.start()
@@ -131,7 +131,7 @@ async def test_a_store_ends_though_its_log_is_silent(
 async def test_a_store_ends_while_a_containers_last_snapshot_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_STOP_S", 0.5)
+    monkeypatch.setattr("nadi.limits.SNAPSHOT_STOP_S", 0.5)
     world = World(tmp_path)
     store = world.store("a")
     await store.start()

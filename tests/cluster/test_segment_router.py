@@ -22,7 +22,7 @@ from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL
 from nadi.segmentstore.hosted import container_of
-from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.recovery.parts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire

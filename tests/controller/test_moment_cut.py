@@ -20,7 +20,7 @@ from nadi.errors import StreamNotFoundError
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.framing import frame_events
 from nadi.naming import segment_number, transaction_segment_name
-from nadi.segmentstore.recovery import localparts
+from nadi.segmentstore.recovery import parts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
@@ -33,7 +33,7 @@ PATIENCE = 10_000_000  # rounds: the store waits for a real disk
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localparts, "FileLog", SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20)))
+    monkeypatch.setattr(parts, "FileLog", SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20)))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from nadi.segmentstore.repair.replacement import repair_container
+from nadi.segmentstore.repair.skipped_frames import repair_container
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import Records

@@ -11,8 +11,7 @@ from typing import Any
 from nadi.errors import FencedError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.recovery.parts import Opened
+from nadi.segmentstore.recovery.parts import LocalParts, Opened
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace, Snapshotter
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog

@@ -12,9 +12,9 @@ from unittest import mock
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import parts
-from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.recovery.restoring import restored
-from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.recovery.parts import LocalParts
+from nadi.segmentstore.recovery.snapshots import restored
+from nadi.segmentstore.state.commit import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import CRC_BYTES, TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore

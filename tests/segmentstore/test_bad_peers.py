@@ -18,6 +18,7 @@ import pytest
 import uvloop
 
 import nadi
+from nadi import limits
 from nadi.access.budget import Budget
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
@@ -44,7 +45,6 @@ from nadi.model.framing import frame_events
 from nadi.segmentstore import store as stores
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.server import connection as connections
 from nadi.segmentstore.server import replies as doors_replies
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.reads import Reads
@@ -357,8 +357,8 @@ def test_half_frames_stay_within_the_budget_and_others_write_on(tmp_path: Path) 
 def test_half_a_frame_has_a_deadline_and_quiet_peers_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "FRAME_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connections, "FRAME_LEAST_BYTES_S", 1000 * MIB)
+    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(limits, "FRAME_LEAST_BYTES_S", 1000 * MIB)
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
@@ -449,7 +449,7 @@ def test_a_peer_must_become_known_soon(tmp_path: Path, monkeypatch: pytest.Monke
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         assert isinstance(await peer.ask(wire.CreateSegment(1, S, 0, 0, key.master(), 0)), wire.SegmentCreated)
-        monkeypatch.setattr(connections, "UNKNOWN_PEER_S", 0.3)
+        monkeypatch.setattr(limits, "UNKNOWN_PEER_S", 0.3)
         stranger = Rude(store.address)
         await stranger.send(HELLO + encode(wire.KeepAlive()))
         assert await stranger.ended()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nadi.model.framing import frame_events
 from nadi.segmentstore.fair_scheduler import FairScheduler
-from nadi.segmentstore.reading.boundaries import HEADER, Walks, hop
+from nadi.segmentstore.reading.boundaries import Walks
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
@@ -103,23 +103,6 @@ def test_the_walk_reads_blocks_of_any_size(rows: list[tuple[int, int]], data: st
 
     found = asyncio.run(Walks(FairScheduler()).boundary_from(target, begin, end, read))
     assert found == boundaries[bisect_left(boundaries, target)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 200)), min_size=1, max_size=6), st.data())
-def test_hops_over_rows_of_one_size_are_as_single_ones(rows: list[tuple[int, int]], data: st.DataObject) -> None:
-    stored = frame_events([bytes(size) for size, count in rows for _ in range(count)])
-    if data.draw(st.booleans()):
-        stored = stored[: data.draw(st.integers(0, len(stored)))] + data.draw(st.binary(max_size=30))
-    stop = data.draw(st.integers(0, len(stored) + 50))
-    at, is_event = 0, True
-    while at < stop and at + HEADER.size <= len(stored) and is_event:
-        kind, length = HEADER.unpack_from(stored, at)
-        is_event = kind == 0 and length >= 0
-        at += (HEADER.size + length) * is_event
-    found, done, goes_on = 0, 1, True
-    while done and goes_on:
-        found, done, goes_on = hop(memoryview(stored), found, stop)
-    assert (found, goes_on) == (at, is_event)
 
 
 def test_what_is_no_event_is_soon_given_up() -> None:

@@ -66,7 +66,7 @@ async def test_appends_do_not_wait_for_the_loop_to_rest(
     tmp_path: Path, switching: None, busy_machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the interpreter's own 5 ms the slowest of these took 200 to 1,000 ms, with ours some 10."""
-    monkeypatch.setattr("nadi.segmentstore.tier1.files.LOG_QUICK_FRAME_BYTES", 0)  # the thread has all frames
+    monkeypatch.setattr("nadi.limits.LOG_QUICK_FRAME_BYTES", 0)  # the thread has all frames
     monkeypatch.setattr("os.fdatasync", lambda _: time.sleep(DISK_S))
     sys.setswitchinterval(THREAD_SWITCH_S)
 

@@ -10,8 +10,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from nadi import limits
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.server import connection as doors_connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
@@ -114,7 +114,7 @@ async def test_those_on_one_segment_keep_their_order(tmp_path: Path) -> None:
 
 
 async def test_they_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors_connection, "CONNECTION_COMMANDS_AT_ONCE", 4)
+    monkeypatch.setattr(limits, "CONNECTION_COMMANDS_AT_ONCE", 4)
     async with open_store(tmp_path) as (store, peer):
         slow, quick = in_each(store, 10)
         standing = StoodStill(store.container_of(slow[0]), monkeypatch)
@@ -132,7 +132,7 @@ async def test_they_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 async def test_they_are_bounded_for_all_connections_and_each_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors_connection, "COMMANDS_UNDER_WAY", 3)
+    monkeypatch.setattr(limits, "COMMANDS_UNDER_WAY", 3)
     async with open_store(tmp_path) as (store, peer):
         slow, quick = in_each(store, 10)
         standing = StoodStill(store.container_of(slow[0]), monkeypatch)

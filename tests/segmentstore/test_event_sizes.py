@@ -13,13 +13,14 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nadi import limits
 from nadi.limits import EVENT_SIZES_A_TURN
 from nadi.model.event import whole_events
 from nadi.model.framing import event_starts, frame_events
 from nadi.segmentstore.fair_scheduler import FairScheduler
+from nadi.segmentstore.reading import boundaries
 from nadi.segmentstore.reading import reads as reads_module
-from nadi.segmentstore.reading import sizes as sizes_module
-from nadi.segmentstore.reading.sizes import SizesOfEvents
+from nadi.segmentstore.reading.boundaries import SizesOfEvents
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import sizes_in
 from nadi.wire.fields import Buffer
@@ -65,7 +66,7 @@ async def large(peer: Peer, payload: bytes, piece: int) -> None:
 
 
 async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes_module, "EVENT_SIZES_SCANNED_BYTES", 5_000)
+    monkeypatch.setattr(limits, "EVENT_SIZES_SCANNED_BYTES", 5_000)
     rng = random.Random(1)
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
@@ -151,7 +152,7 @@ def test_blocks_and_pages_of_any_size(rows: list[tuple[int, int]], blocks: list[
 
     answers = SizesOfEvents(FairScheduler())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes_module, "EVENT_SIZES_SCANNED_BYTES", page)
+        patch.setattr(limits, "EVENT_SIZES_SCANNED_BYTES", page)
         found, reached, _ = asyncio.run(listed(lambda request: answers.answer(request, read), 0, len(stored), most))
     assert found == sizes
     assert reached == len(stored)
@@ -172,7 +173,7 @@ def test_little_is_done_in_one_turn_of_the_loop() -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes_module, "event_starts", noted)
+        patch.setattr(boundaries, "event_starts", noted)
         request = wire.ListEventSizes(1, S, 0, 0, len(stored), 1_000_000, "")
         uvloop.run(SizesOfEvents(FairScheduler()).answer(request, read))
     assert sum(blocks) == 50_000

@@ -10,9 +10,8 @@ import lmdb
 import pytest
 
 from nadi.errors import DamagedStateError
-from nadi.segmentstore.state import extent_rows
-from nadi.segmentstore.state.commit import Commit
-from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.state import commit
+from nadi.segmentstore.state.commit import Commit, singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import PAIR, TABLES, ContainerState, pack_extent, record_changes, state_change
@@ -48,9 +47,7 @@ def told(extent: Extent) -> tuple[object, ...]:
     return extent.offset, extent.length, frame, *place
 
 
-def put(
-    metadata: Metadata, segment: int, changed: dict[int, Extent | None], stored: int = extent_rows.EVERYWHERE
-) -> None:
+def put(metadata: Metadata, segment: int, changed: dict[int, Extent | None], stored: int = commit.EVERYWHERE) -> None:
     metadata.commit([], extents=[(segment, changed, stored)])
 
 
@@ -70,14 +67,14 @@ def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: Metad
     extents = {offset: in_log(offset, 10, 5 + offset) for offset in range(0, 1_000, 10)}
     put(metadata, 1, dict(extents))
     assert [PAIR.unpack(key)[1] for key, _ in rows_of(metadata)] == [0, 420, 840]
-    assert [extent_rows.row_length(value) for _, value in rows_of(metadata)] == [420, 420, 160]
+    assert [commit.row_length(value) for _, value in rows_of(metadata)] == [420, 420, 160]
     assert all(len(value) < 2_000 for _, value in rows_of(metadata)), "else LMDB gives them pages of their own"
     check(metadata, {1: extents, 2: {}})
 
 
 def shared_row(extents: list[Extent]) -> bytes:
     parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents)
-    return extent_rows._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
+    return commit._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
 
 
 def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nadi import limits
 from nadi.errors import ProtocolError
 from nadi.limits import LIST_MAX_ENTRIES, TABLE_READ_KEYS
 from nadi.segmentstore.container import table_segments
@@ -54,7 +55,7 @@ def test_many_keys_are_read_some_in_a_turn_and_answered_in_order(
 async def test_an_answer_that_no_frame_holds_is_refused_also_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_segments, "MAX_FRAME_SENT_BYTES", 100_000)
+    monkeypatch.setattr(limits, "MAX_FRAME_SENT_BYTES", 100_000)
     keys = tuple(TableKey(b"%05d" % number) for number in range(3 * TABLE_READ_KEYS))
 
     async with open_store(tmp_path) as (_, peer):

@@ -17,7 +17,7 @@ from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.recovery.parts import LocalParts
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
 from nadi.segmentstore.state.stored import state_change

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nadi import limits
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.server import appends as connection_appends
 from nadi.segmentstore.server.appends import Append
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.segments import find
@@ -65,8 +65,8 @@ def sessions_of(connections: Iterable[Connection]) -> int:
 async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_appends, "APPEND_SESSIONS_KEPT", 10)
-    monkeypatch.setattr(connection_appends, "APPEND_SESSION_GONE_S", 0.0)
+    monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 10)
+    monkeypatch.setattr(limits, "APPEND_SESSION_GONE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
@@ -84,8 +84,8 @@ async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
 async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_appends, "APPEND_SESSIONS_KEPT", 4)
-    monkeypatch.setattr(connection_appends, "APPEND_SESSION_IDLE_S", 0.0)
+    monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 4)
+    monkeypatch.setattr(limits, "APPEND_SESSION_IDLE_S", 0.0)
 
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)

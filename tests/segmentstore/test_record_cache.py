@@ -18,7 +18,7 @@ from nadi import limits
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as container_module
-from nadi.segmentstore.recovery import localparts
+from nadi.segmentstore.recovery import parts
 from nadi.segmentstore.state import machine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.store import SegmentStore
@@ -40,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.005)
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
     small_files = SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20))
-    monkeypatch.setattr(localparts, "FileLog", small_files)
+    monkeypatch.setattr(parts, "FileLog", small_files)
     commit = Metadata.commit
 
     def slow_commit(self: Metadata, *arguments: Any) -> None:

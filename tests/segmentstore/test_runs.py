@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nadi import limits
 from nadi.errors import DamagedDataError, UnavailableError
 from nadi.limits import RUN_FILE_BYTES, RUN_FILES_READY
 from nadi.model.framing import frame_events
@@ -140,10 +141,10 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Appends of all sizes to segments and transactions, merges, truncations, moves to tier 2, checkpoints, restarts,
     kills: what is read is what was appended."""
     chance = random.Random(seed)
-    monkeypatch.setattr(runs_module, "RUN_FILE_BYTES", chance.choice((400_000, 1 << 20, 32 << 20)) // 4096 * 4096)
-    monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", chance.choice((1, 2, 16)))
-    monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
-    monkeypatch.setattr("nadi.segmentstore.tier1.runs.RUN_CARRY_BYTES", chance.choice((0, 5_000, 300_000)))
+    monkeypatch.setattr(limits, "RUN_FILE_BYTES", chance.choice((400_000, 1 << 20, 32 << 20)) // 4096 * 4096)
+    monkeypatch.setattr(limits, "RUN_FILES_OPEN", chance.choice((1, 2, 16)))
+    monkeypatch.setattr(limits, "RUN_IDLE_S", 0.0)
+    monkeypatch.setattr("nadi.limits.RUN_CARRY_BYTES", chance.choice((0, 5_000, 300_000)))
     folder, started, used = tmp_path / "0", 0, 0
     states: dict[str, Writer] = {}
     for turn in range(4):
@@ -347,7 +348,7 @@ async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
         await warm(await Writer(peer, S).begin(), store)
         assert container.runs is not None
         prepared, closed, close, unlink = (
-            [ready.fd for ready in container.runs._ready],
+            [fd for _, _, fd in container.runs._ready],
             list[int](),
             os.close,
             Path.unlink,
@@ -417,7 +418,7 @@ async def test_small_files_that_wait_hold_little_memory(tmp_path: Path) -> None:
 
 
 async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", 2)
+    monkeypatch.setattr(limits, "RUN_FILES_OPEN", 2)
     async with open_store(tmp_path, 1) as (store, peer):
         writers = [await Writer(peer, f"scope/stream/{number}.#epoch.0").begin() for number in range(4)]
         await warm(writers[0], store)
@@ -426,7 +427,7 @@ async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch
                 await writer.append(LARGE)
                 await made_ready(store)
         assert len(store.containers[0].runs._open) == 2  # type: ignore[union-attr]
-        monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
+        monkeypatch.setattr(limits, "RUN_IDLE_S", 0.0)
         for writer in writers:
             await writer.append(LARGE)
             await made_ready(store)

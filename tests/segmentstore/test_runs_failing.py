@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nadi import limits
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
@@ -145,7 +146,7 @@ async def test_a_disk_that_fails_now_and_then(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(storage_writer, "_LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", chance.choice([0.01, 0.1]))
     monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.05)
-    monkeypatch.setattr(runs_module, "RUN_FILE_BYTES", chance.choice([400_000, 1 << 20, 8 << 20]) // 4096 * 4096)
+    monkeypatch.setattr(limits, "RUN_FILE_BYTES", chance.choice([400_000, 1 << 20, 8 << 20]) // 4096 * 4096)
     monkeypatch.setattr(runs_module, "_TRY_AGAIN_S", 0.01)
     disk = Disk(chance, monkeypatch, 0.1)
     async with open_store(tmp_path, 1) as (store, peer):

@@ -258,7 +258,7 @@ def test_while_it_can_not_be_read_a_start_is_tried_again(folder: Path, monkeypat
 def test_a_stop_waits_some_seconds_for_tier_2_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshotter, "SNAPSHOT_STOP_S", 0.5)
+    monkeypatch.setattr(limits, "SNAPSHOT_STOP_S", 0.5)
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 5, "a")
@@ -281,7 +281,7 @@ def test_a_stop_waits_some_seconds_for_tier_2_and_loses_nothing(
 
 
 def test_a_large_state_holds_up_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_STOP_BYTES", 1)
+    monkeypatch.setattr("nadi.limits.SNAPSHOT_STOP_BYTES", 1)
     start(tmp_path)
     assert not list((tmp_path / "tier2/snapshots").rglob("base-*"))
 
@@ -383,7 +383,7 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
 ) -> None:
     """Else each further try would take more of a disk that has too little."""
     put, set_snapshot, tries = ChunkStore.put, Records.set_snapshot, [0]
-    monkeypatch.setattr(snapshots, "SNAPSHOT_PART_BYTES", 8192)
+    monkeypatch.setattr(limits, "SNAPSHOT_PART_BYTES", 8192)
 
     async def full_for_a_record(self: Records, *arguments: Any) -> None:
         if where == "the record":

@@ -137,7 +137,7 @@ class MemoryLog:
         return data
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
-        return await each_by_itself(self, parts)
+        return await each_by_itself(self.read_at, parts)
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(after_sequence + 1, self._next_sequence):

@@ -21,6 +21,7 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Request
 from nadi.segmentstore.fair_scheduler import FairScheduler
+from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.server.connection import Connection
@@ -98,9 +99,8 @@ class MemoryStore:
         self.refused: list[object] = []  # why connections were ended
         self._scheduler = FairScheduler()
         self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._scheduler)
-        self._service = SegmentService(
-            self._container_of, self._reader, TokenCheck(None), self.container._runtime, lambda: [self.container.load]
-        )
+        hosted = Hosted(1, [self.container])
+        self._service = SegmentService(hosted, self._reader, TokenCheck(None), self.container._runtime)
         self._door = InnerDoor(self._container_of, self._reader, self._service)
         self._budget = Budget()
 

@@ -111,7 +111,7 @@ class ClusterParts(ContainerParts):
         return await is_stored(self._chunks, self.number)
 
     async def _open_log(self, record: ContainerRecord) -> ChainLog:
-        which = self._engine, self.number, record.epoch, record.start.chain
+        which = self._engine, self.number, record.epoch, record.start
         self._log = ChainLog(*which, self._still_claimed, self._runtime, self._interval_s)
         self._log.read_ahead()
         return self._log

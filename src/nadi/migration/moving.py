@@ -38,9 +38,8 @@ from nadi.segmentstore.hosted import container_of
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state import stored
 from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, renamed
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, ChunkDescription, boundaries_of, renamed
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.segmentstore.tier2.records import ContainerRecord
 
 

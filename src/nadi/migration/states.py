@@ -15,8 +15,8 @@ from typing import NamedTuple, Self
 
 from nadi.errors import UnavailableError
 from nadi.segmentstore.hosted import container_of
-from nadi.segmentstore.recovery.restoring import restored
-from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.recovery.snapshots import restored
+from nadi.segmentstore.state.commit import singles
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, TABLES, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from nadi import errors
 from nadi.defaults import MOST_CONTAINERS
 from nadi.engines.failures import public
 from nadi.engines.files import OURS
@@ -28,16 +29,6 @@ from nadi.engines.identity import FORMAT as STORE_FORMAT
 from nadi.engines.identity import NAME as IDENTITY
 from nadi.engines.lines import line_of, value_of
 from nadi.engines.urls import folder_of
-from nadi.errors import (
-    DamagedStateError,
-    DataFolderError,
-    DataFolderLockedError,
-    DataFolderVersionError,
-    InvalidArgumentError,
-    NadiError,
-    StorageFullError,
-    StoreError,
-)
 from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
@@ -47,7 +38,6 @@ DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 STORE = "store.json"
 INCOMING = "incoming"  # while a migration fills the folder, whose store may be elsewhere
-_EARLIER = "format"  # the file that said so up to format 5
 LOG = LogId(FOLDER_LOG, "around")  # what a data folder's store says of its log: it is in the folder around the store
 LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
 _CONTAINER = re.compile(r"container-(\d+)")
@@ -58,25 +48,23 @@ def explained(folder: Path) -> Iterator[None]:
     """Turn system errors while a data folder is opened into ones that say what to do."""
     try:
         yield
-    except NadiError:  # some are an OSError too
+    except errors.NadiError:  # some are an OSError too
         raise
     except OSError as error:
         if disk.is_no_room(error):
-            raise StorageFullError(
+            raise errors.StorageFullError(
                 f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
             "write there, or choose another folder with --data"
         ) from error
 
 
 class FolderLock:
-    """The data folder is this process's while it is held.
-
-    changes: if False, nothing is written there; if there is no lock file, no server ever used the folder.
-    DataFolderError: it is part of a data folder; nothing is written there.
-    """
+    """The data folder is this process's while it is held. changes: if False, nothing is written there; if there is no
+    lock file, no server ever used the folder. DataFolderError: it is part of a data folder; nothing is written
+    there."""
 
     def __init__(self, folder: Path, *, changes: bool = True) -> None:
         check_is_whole(folder)
@@ -93,7 +81,7 @@ class FolderLock:
         except BlockingIOError:
             owner = os.read(self._file, 200).decode(errors="replace").strip()
             os.close(self._file)
-            raise DataFolderLockedError(str(folder), owner or "unknown process") from None
+            raise errors.DataFolderLockedError(str(folder), owner or "unknown process") from None
         if changes:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
@@ -126,11 +114,8 @@ class Tier2(msgspec.Struct, frozen=True):
 
 class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `store.json` says. cluster: the store's id. url: "" is in the folder. options: of a store elsewhere, without
-    secrets.
-
-    epochs: in which the folder has last claimed each container there. next: the nonce of claims that are being made.
-    moved_to: where a migration has moved the data; "" if none has. moved_by: its id.
-    """
+    secrets. epochs: in which the folder has last claimed each container there. next: the nonce of claims that are being
+    made. moved_to: where a migration has moved the data; "" if none has. moved_by: its id."""
 
     format: int
     cluster: str
@@ -168,7 +153,14 @@ class Found(NamedTuple):
 
 def find(folder: Path) -> Found:
     """Look at what the folder and its own store say; changes nothing."""
-    own, there = _read_own(folder), _read_identity(folder)
+    own = _read_own(folder)
+    there: Cluster | str
+    try:
+        there = decoded((folder / TIER2 / IDENTITY).read_bytes())
+    except FileNotFoundError:
+        there = "missing"
+    except (OSError, errors.StoreError):
+        there = "damaged"
     if isinstance(own, StoreFile):
         if own.url or own.format != FORMAT:
             return Found(own)
@@ -195,33 +187,17 @@ def _read_own(folder: Path) -> StoreFile | str:
         return "damaged"
 
 
-def _read_identity(folder: Path) -> Cluster | str:
-    try:
-        found = decoded((folder / TIER2 / IDENTITY).read_bytes())
-    except FileNotFoundError:
-        return "missing"
-    except (OSError, StoreError):
-        return "damaged"
-    return found
-
-
 def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
     """Return what a server goes by that was told `given`; a new folder gets its files, durably; damaged ones are
-    healed. Blocking. unique: the store's id if the folder is new.
-
-    Raises:
-        DataFolderVersionError: another version wrote it.
-        DataFolderError: nothing says what it is, it was created with another number of containers, one of them is
-            missing, its store is another one, or its data was moved.
-        InvalidArgumentError: a new folder can't have so many, or it isn't a store's URL.
-    """
+    healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
+    DataFolderError: nothing says what it is, it was created with another number of containers, one of them is missing,
+    its store is another one, or its data was moved. InvalidArgumentError: a new folder can't have so many, or it isn't
+    a store's URL."""
     if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"{folder / TIER2} is a link, but the folder's lock doesn't guard what is outside it: begin a folder by "
             f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
         )
-    for path in _no_folders(folder):
-        raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
     check_version(folder)
     found = find(folder)
     if found.store is None:
@@ -233,13 +209,20 @@ def open_folder(folder: Path, containers: int | None, given: Tier2 | None, uniqu
         return store
     check_stays(folder, found.store)
     if found.disagree:
-        raise DataFolderError(f"{STORE} and {TIER2}/{IDENTITY} in {folder} don't say the same: one is another folder's")
+        raise errors.DataFolderError(
+            f"{STORE} and {TIER2}/{IDENTITY} in {folder} don't say the same: one is another folder's"
+        )
     if containers is not None and containers != found.store.containers:
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"the data folder {folder} was made with {found.store.containers} containers, which can't be changed: "
             "leave --containers out"
         )
-    _check_containers(folder, found.store.containers)
+    for what in misplaced(folder, found.store.containers):
+        raise errors.DataFolderError(f"the data folder {folder} can't be used: {what}")
+    if missing := sorted(set(range(found.store.containers)) - set(container_folders(folder))):
+        raise errors.DamagedStateError(
+            str(folder / f"container-{missing[0]}"), "the container's whole folder is missing"
+        )
     store = _chosen(folder, found.store, given)
     try:
         if store.url != found.store.url:
@@ -255,27 +238,21 @@ def open_folder(folder: Path, containers: int | None, given: Tier2 | None, uniqu
 
 def check_version(folder: Path) -> None:
     """Refuse the folder of another version, whose states, misread, would look damaged, and be "repaired".
-
-    Raises:
-        DataFolderVersionError: it is one.
-        DataFolderError: it is the store of a cluster.
-    """
+    DataFolderVersionError: it is one. DataFolderError: it is the store of a cluster."""
     if (folder / IDENTITY).exists():
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}`; other commands "
             f"take its URL, {folder.absolute().as_uri()}"
         )
     found = find(folder).store
-    if found is None and (folder / _EARLIER).exists():
-        raise DataFolderVersionError(str(folder), "5 or lower", FORMAT)
     if found is not None and found.format != FORMAT:
-        raise DataFolderVersionError(str(folder), found.format, FORMAT)
+        raise errors.DataFolderVersionError(str(folder), found.format, FORMAT)
 
 
 def check_stays(folder: Path, store: StoreFile) -> None:
     """Raise DataFolderError if the folder's data was moved elsewhere."""
     if store.moved_to:
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"the data of {folder} was moved to {store.moved_to}: start its server there. If it is to be served from "
             f"here again, see `nadi migrate --undo {folder}`"
         )
@@ -283,14 +260,14 @@ def check_stays(folder: Path, store: StoreFile) -> None:
 
 def _check_is_new(folder: Path, wrong: str) -> None:
     if (folder / INCOMING).exists():
-        raise DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
+        raise errors.DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
     if wrong == "missing" and all(map(is_pristine, container_folders(folder).values())):
         stored = stored_containers(folder)
         if not stored:
             return
         what = f"{STORE} and the containers are gone, and {TIER2} has data of {named(stored)}"
-        raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
-    raise DataFolderError(
+        raise errors.DamagedStateError(str(folder), what, "what the log had of it is gone too")
+    raise errors.DataFolderError(
         f"`{STORE}` of the data folder {folder} is {wrong}, and no `{TIER2}/{IDENTITY}` says the same: restore one of "
         f"them; or, if its chunks are in a store elsewhere, `nadi tier2 claim {folder} --tier2 URL` writes it anew"
     )
@@ -300,13 +277,13 @@ def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
     """Where the store is to be, for a server that was told `given`."""
     if store.is_elsewhere:
         if given is None or normal(given.url) != store.url:
-            raise DataFolderError(
+            raise errors.DataFolderError(
                 f"the data folder {folder} keeps its chunks in {store.url}{f', not in {given.url}' if given else ''}: "
                 f"start it with --tier2 {store.url}, or move it to another folder by `nadi migrate`"
             )
     elif given is None:
         if store.url:
-            raise DataFolderError(
+            raise errors.DataFolderError(
                 f"the chunks of the data folder {folder} were to be in {store.url}: start it with --tier2 {store.url}, "
                 "or remove the folder, for nothing is in it yet"
             )
@@ -314,7 +291,7 @@ def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
     url = normal(given.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
-        raise DataFolderError(
+        raise errors.DataFolderError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
             f"new folder by `nadi migrate {folder} NEW --tier2 {url}`"
         )
@@ -324,7 +301,7 @@ def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
 def begin(folder: Path, store: StoreFile) -> None:
     """Make a folder in which nothing is, or what an interrupted `begin` left, one with that store; blocking."""
     if not 1 <= store.containers <= MOST_CONTAINERS:
-        raise InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
+        raise errors.InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
     make_containers(folder, store.containers)
     if not store.url:
         _write_identity(folder, store)
@@ -374,7 +351,7 @@ def check_outside(folder: Path, url: str) -> None:
     other = folder_of(url)
     own = folder.resolve()
     if other is not None and (other.is_relative_to(own) or own.is_relative_to(other)):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"{url} and the data folder {folder} lie in each other: without --tier2 chunks are kept in the folder, and "
             "elsewhere they need one of their own"
         )
@@ -391,7 +368,7 @@ def has_chunks(folder: Path) -> bool:
 
 def is_data_folder(folder: Path) -> bool:
     """Whether anything in the folder shows that it is a data folder."""
-    return find(folder).store is not None or bool(known_containers(folder)) or (folder / _EARLIER).exists()
+    return find(folder).store is not None or bool(known_containers(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
@@ -419,17 +396,8 @@ def named(numbers: Iterable[int]) -> str:
 
 def misplaced(folder: Path, count: int) -> list[str]:
     """What is there that doesn't belong in a folder of `count` containers; for each, what it is and what to do."""
-    told = [f"{path.name} is a file, and a container's folder has such a name" for path in _no_folders(folder)]
-    for number, path in container_folders(folder).items():
-        if number >= count:
-            told.append(f"{path.name} is one too many: `{STORE}` says {count} containers")
-    return [f"{what}; move it elsewhere" for what in told]
-
-
-def _no_folders(folder: Path) -> list[Path]:
-    """What has the name of a container's folder, but isn't a folder."""
-    found = sorted(path for path in folder.glob("container-*") if _CONTAINER.fullmatch(path.name))
-    return [path for path in found if not path.is_dir()]
+    others = [path.name for number, path in container_folders(folder).items() if number >= count]
+    return [f"{name} is one too many: `{STORE}` says {count} containers; move it elsewhere" for name in others]
 
 
 def check_is_whole(folder: Path) -> None:
@@ -441,20 +409,12 @@ def check_is_whole(folder: Path) -> None:
         inside = path.relative_to(above).parts[0]
         is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (STORE, "lock"))
         if is_container or (inside == TIER2 and stored_containers(above)):
-            raise DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
+            raise errors.DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
 
 
 def is_pristine(container: Path) -> bool:
     """Whether no server has had that folder open, for `begin` was interrupted."""
     return not any(container.iterdir())
-
-
-def _check_containers(folder: Path, count: int) -> None:
-    for what in misplaced(folder, count):
-        raise DataFolderError(f"the data folder {folder} can't be used: {what}")
-    there = set(container_folders(folder))
-    if missing := sorted(set(range(count)) - there):
-        raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
 
 
 def make_private(folder: Path) -> None:

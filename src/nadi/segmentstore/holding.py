@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from enum import Enum
 from pathlib import Path
@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 
 async def leave_folder(folder: Path, stored: Records, to: str, migration: str) -> None:
     """Let no server open a data folder any more; may be done again. The first container's record decides.
-
-    UnavailableError, OSError: it is left, or not: see `is_left`.
-    """
+    UnavailableError, OSError: it is left, or not: see `is_left`."""
     said = find(folder).store
     assert said is not None, "a server or a migration has it open"
     for number in range(said.containers):
@@ -81,26 +79,19 @@ class Hold:
         return max(0.0, self._ends_at - self._runtime.monotonic())
 
     async def refresh(self) -> None:
-        """Move what is in the log by now, and have the snapshots name it. Nobody is held.
-
-        ConflictError: the writers are held.
-        """
+        """Move what is in the log by now, and have the snapshots name it. Nobody is held. ConflictError: the writers
+        are held."""
         if self._phase is not _Phase.FREE:
             raise self._is_held()
-        for container in self._store.containers:
-            writer = self._writer(container)
+        for container, writer in self._each():
             async with writer.turns:
                 await writer.move_everything(container.state.sequence)
             await container.checkpoints.bring_up_to_date()
 
     async def begin(self, limit_s: float) -> list[HeldContainer]:
-        """Hold the writers for so long at most; return once tier 2 has everything.
-
-        Raises:
-            ConflictError: they are held already.
-            RequestTimeoutError: tier 2 doesn't have everything by then; they go on.
-            DamagedDataError: some bytes in the log are damaged, and can't be moved; they go on.
-        """
+        """Hold the writers for so long at most; return once tier 2 has everything. ConflictError: they are held
+        already. RequestTimeoutError: tier 2 doesn't have everything by then; they go on. DamagedDataError: some bytes
+        in the log are damaged, and can't be moved; they go on."""
         if self._phase is not _Phase.FREE:
             raise self._is_held()
         self._phase, self._ends_at = _Phase.BEGUN, self._runtime.monotonic() + limit_s
@@ -111,7 +102,7 @@ class Hold:
                     container.queue.is_held = True
                 for writer in self._store.storage_writers:
                     await self._turns.enter_async_context(writer.turns)
-                held = [await self._settled(container) for container in self._store.containers]
+                held = [await self._settled(*each) for each in self._each()]
         except BaseException as error:
             await self._let_go()
             if isinstance(error, TimeoutError):
@@ -127,11 +118,10 @@ class Hold:
     def _is_held(self) -> ConflictError:
         return ConflictError(f"the writers are held already, for {self.left_s:.0f} s more at most")
 
-    def _writer(self, container: Container) -> StorageWriter:
-        return next(one for one in self._store.storage_writers if one.number == container.number)
+    def _each(self) -> Iterable[tuple[Container, StorageWriter]]:
+        return zip(self._store.containers, self._store.storage_writers, strict=True)
 
-    async def _settled(self, container: Container) -> HeldContainer:
-        writer = self._writer(container)
+    async def _settled(self, container: Container, writer: StorageWriter) -> HeldContainer:
         await container.call(lambda frame: None, own=True)  # what was in flight is durable
         await writer.move_everything()
         for frame in container.state.frames.values():  # whose bytes could not be moved
@@ -159,11 +149,9 @@ class Hold:
         self, hold: str, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]
     ) -> None:
         """Hold them for good. hold: the id of the hold, which must still be on. leave: makes sure that no other server
-        opens this data from now on. is_left: whether it did, or may have, though it failed: then they are
-        held for good all the same, and go on only if nothing has been done. It is carried out though its caller goes.
-
-        ConflictError: they aren't held, or go on already.
-        """
+        opens this data from now on. is_left: whether it did, or may have, though it failed: then they are held for good
+        all the same, and go on only if nothing has been done. It is carried out though its caller goes. ConflictError:
+        they aren't held, or go on already."""
         if self._phase is not _Phase.HELD or hold != self.id:
             raise ConflictError("the writers aren't held any more, and went on: begin again")
         self._phase = _Phase.LEAVING

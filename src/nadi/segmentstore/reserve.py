@@ -31,17 +31,13 @@ def release(folder: Path) -> bool:
     return had
 
 
-def disk_is_full(folder: Path) -> bool:
-    """Whether there is next to no room: LMDB reports a write cut short by a full disk as an input/output error."""
-    return free_bytes(folder) < FULL_BELOW_BYTES
-
-
 def is_no_room(error: Exception, folder: Path) -> bool:
     if isinstance(error, (lmdb.DiskError, StorageFullError)):
         return True
     if isinstance(error, OSError) and not isinstance(error, NadiError):
         return disk.is_no_room(error)
-    return isinstance(error, (lmdb.Error, UnavailableError)) and disk_is_full(folder)
+    # LMDB reports a write cut short by a full disk as an input/output error
+    return isinstance(error, (lmdb.Error, UnavailableError)) and free_bytes(folder) < FULL_BELOW_BYTES
 
 
 @contextlib.contextmanager

@@ -1,11 +1,9 @@
 """The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
 
 One task goes over the containers: first the records of their states, and the snapshots of these; then the bytes of
-their segments, extent by extent, past the cache. A damaged state is restored from its snapshot and the log, and a
-damaged snapshot is made anew from the state. If what the next start needs of the log is damaged, a new snapshot makes
-it unnecessary. Chunks with a damaged description are stored again.
-
-It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds.
+their segments, past the cache. A damaged state is restored from its snapshot and the log, and a damaged snapshot is
+made anew from the state. If what the next start needs of the log is damaged, a new snapshot makes it unnecessary.
+Chunks with a damaged description are stored again. It keeps its place in a file, so that a restart costs seconds.
 """
 
 from __future__ import annotations
@@ -18,24 +16,15 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from nadi import limits
 from nadi.engines.lines import line_of, value_of
 from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
-from nadi.limits import (
-    SCRUB_ASKED_BYTES_PER_S,
-    SCRUB_BYTES_PER_S,
-    SCRUB_DAMAGES_TOLD,
-    SCRUB_EVERY_S,
-    SCRUB_KEEP_S,
-    SCRUB_STATE_RECORDS,
-    SCRUB_YIELD_BYTES,
-    SCRUB_YIELD_S,
-)
 from nadi.model.scrub import ScrubPass
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.state.extent_rows import row_length
+from nadi.segmentstore.state.commit import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.state.stored import TABLES
 from nadi.segmentstore.storage_writer import StorageWriter
@@ -147,8 +136,8 @@ class Scrub:
     async def _until_due(self) -> None:
         while self.running is None:
             self._asked.clear()
-            left_s = SCRUB_EVERY_S - (self._runtime.now_ms() - self._since_ms()) / 1000
-            if left_s <= 0:
+            left_s = limits.SCRUB_EVERY_S - (self._runtime.now_ms() - self.since_ms) / 1000
+            if not 0 < left_s <= limits.SCRUB_EVERY_S:  # or the clock was ahead
                 self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms()), Place()
                 return
             try:
@@ -157,28 +146,16 @@ class Scrub:
             except TimeoutError:
                 pass
 
-    def _since_ms(self) -> int:
-        """`since_ms`; but now, from now on, if the clock was ahead then."""
-        now_ms, last = self._runtime.now_ms(), self.last
-        ahead_ms = self.since_ms - now_ms
-        if ahead_ms <= 0:
-            return self.since_ms
-        if last is not None:
-            last.begun_ms, last.ended_ms = last.begun_ms - ahead_ms, now_ms
-        self._kept.since_ms = min(self._kept.since_ms, now_ms)
-        self._keep()  # else each restart would begin a week of its own
-        return now_ms
-
     async def _pass(self) -> None:
         """Continue the current pass to its end; one that is started meanwhile replaces it."""
         found = self.running
         assert found is not None
-        for step in (self._states, self._segments):
-            await step(found)
-            if self.running is not found:
-                return
-        found.ended_ms = self._runtime.now_ms()
-        found.total_bytes = found.read_bytes
+        await self._states(found)
+        if self.running is found:
+            await self._segments(found)
+        if self.running is not found:
+            return
+        found.ended_ms, found.total_bytes = self._runtime.now_ms(), found.read_bytes
         self._kept.last, self._kept.running = found, None
         self._keep()
         log.log(
@@ -213,17 +190,11 @@ class Scrub:
             self._kept.place = Place(is_data=True)
 
     async def _snapshot(self, container: Container, found: ScrubPass) -> None:
-        read_bytes = 0
-
         async def pause(size_bytes: int) -> None:
-            nonlocal read_bytes
-            read_bytes += size_bytes
+            found.snapshot_bytes += size_bytes
             await self._pause(size_bytes, found)
 
-        snapshots = container.parts.snapshots
-        damage = await snapshots.verify(pause)
-        found.snapshot_bytes += read_bytes
-        if damage:
+        if damage := await container.parts.snapshots.verify(pause):
             self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
 
     async def _log(self, container: Container, found: ScrubPass) -> None:
@@ -241,7 +212,7 @@ class Scrub:
     def _read_records(self, container: Container, place: Place, found: ScrubPass) -> int:
         table = TABLES[place.table]
         try:
-            records = container.metadata.page(table, place.key, SCRUB_STATE_RECORDS)
+            records = container.metadata.page(table, place.key, limits.SCRUB_STATE_RECORDS)
             if table == "extents":
                 found.total_bytes += sum(row_length(value) for _, value in records)
         except (DataFolderError, lmdb.Error) as error:
@@ -250,7 +221,7 @@ class Scrub:
             place.table = len(TABLES)
             return 0
         found.records += len(records)
-        if len(records) < SCRUB_STATE_RECORDS:
+        if len(records) < limits.SCRUB_STATE_RECORDS:
             place.table, place.key = place.table + 1, b""
         else:
             place.key = records[-1][0]
@@ -291,7 +262,10 @@ class Scrub:
         state.record_cache.hold(record)
         try:
             end = record.durable_length
-            while (extent := _extent_at(record, place.offset)) is not None and extent.offset < end:
+            while record.extents and not record.deleted:
+                extent = record.extents[max(record.extent_index(place.offset), 0)]
+                if extent.end <= place.offset or extent.offset >= end:
+                    break
                 if extent.frame is not None and extent.frame.address is None:
                     return  # under way into the log
                 try:
@@ -327,19 +301,16 @@ class Scrub:
         except StorageFullError as error:
             outcome = f"stays as it is until the next pass: {error}"
         what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
-        self._note_renewal(found, f"{what}; the chunk {outcome}")
+        log.warning("the scrub found damage by which nothing is lost: %s; the chunk %s", what, outcome)
+        found.renewals += 1
+        if len(found.renewed) < limits.SCRUB_DAMAGES_TOLD:
+            found.renewed.append(f"{what}; the chunk {outcome}")
 
     def _note(self, found: ScrubPass, text: str) -> None:
         log.error("the scrub found damage: %s", text)
         found.damages += 1
-        if len(found.damaged) < SCRUB_DAMAGES_TOLD:
+        if len(found.damaged) < limits.SCRUB_DAMAGES_TOLD:
             found.damaged.append(text)
-
-    def _note_renewal(self, found: ScrubPass, text: str) -> None:
-        log.warning("the scrub found damage by which nothing is lost: %s", text)
-        found.renewals += 1
-        if len(found.renewed) < SCRUB_DAMAGES_TOLD:
-            found.renewed.append(text)
 
     @staticmethod
     def _up(container: Container) -> Container:
@@ -350,16 +321,16 @@ class Scrub:
     async def _pause(self, size_bytes: int, found: ScrubPass) -> None:
         """Pause between two reads: long enough to keep the pace, and a little longer while appends wait."""
         now = self._runtime.monotonic()
-        pace = SCRUB_ASKED_BYTES_PER_S if found.asked else SCRUB_BYTES_PER_S
+        pace = limits.SCRUB_ASKED_BYTES_PER_S if found.asked else limits.SCRUB_BYTES_PER_S
         self._free_at = max(self._free_at, now - 0.1) + size_bytes / pace
         await asyncio.sleep(max(self._free_at - now, 0.0))
         self._unyielded += size_bytes
-        if self._unyielded >= SCRUB_YIELD_BYTES:
+        if self._unyielded >= limits.SCRUB_YIELD_BYTES:
             self._unyielded = 0
             if any(container.queue.size_bytes for container in self._hosted.all()):
-                await asyncio.sleep(SCRUB_YIELD_S)
-        if self._runtime.monotonic() - self._kept_at >= SCRUB_KEEP_S:
-            self._writing = self._runtime.in_thread(_write, self._file, _encoded(self._kept))
+                await asyncio.sleep(limits.SCRUB_YIELD_S)
+        if self._runtime.monotonic() - self._kept_at >= limits.SCRUB_KEEP_S:
+            self._writing = self._runtime.in_thread(_write, self._file, msgspec.json.encode(self._kept))
             await asyncio.shield(self._writing)
             self._kept_at = self._runtime.monotonic()
 
@@ -380,23 +351,12 @@ class Scrub:
             self._kept = Kept(self._kept.since_ms, ScrubPass(self._runtime.now_ms()))
 
     def _keep(self) -> None:
-        _write(self._file, _encoded(self._kept))
+        _write(self._file, msgspec.json.encode(self._kept))
 
 
-def _encoded(kept: Kept) -> bytes:
-    return line_of(msgspec.json.encode(kept))
-
-
-def _write(file: Path, data: bytes) -> None:
+def _write(file: Path, kept: bytes) -> None:
     """Write it completely or not at all; what a full disk has no room for is written the next time."""
     try:
-        replace_file(file, data)
+        replace_file(file, line_of(kept))
     except OSError as error:
         log.warning("where the scrub is can't be kept: %s", error)
-
-
-def _extent_at(record: SegmentRecord, offset: int) -> Extent | None:
-    if record.deleted or not record.extents:
-        return None
-    extent = record.extents[max(record.extent_index(offset), 0)]
-    return extent if extent.end > offset else None

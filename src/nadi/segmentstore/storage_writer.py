@@ -36,9 +36,8 @@ from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, Chun
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier1.runs import RunFile, RunFiles
-from nadi.segmentstore.tier2.checksums import checksums_of, seeded
+from nadi.segmentstore.tier2.checksums import ChunkDescription, boundaries_of, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.throttled_log import Complaints
 from nadi.wire.fields import Buffer
 
@@ -75,12 +74,10 @@ def next_move(
     *,
     adopts: bool = True,
 ) -> Move | None:
-    """The segment's first extents in a row that can be moved; of those to be copied, up to `most_bytes`.
-
-    due_before: files that were begun earlier, on the monotonic clock, take no more, so that they can be moved. Others
-    are left alone until they are full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied,
-    checked as they are read, once nothing is written to it any more.
-    """
+    """The segment's first extents in a row that can be moved; of those to be copied, up to `most_bytes`. due_before:
+    files that were begun earlier, on the monotonic clock, take no more, so that they can be moved. Others are left
+    alone until they are full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied, checked
+    as they are read, once nothing is written to it any more."""
     copied: list[Extent] = []
     size, index, extents = 0, 0, record.extents
     while index < len(extents):
@@ -213,7 +210,10 @@ class StorageWriter:
         async def one_after_another() -> None:
             while (began := self._runtime.monotonic()) < ends_at:
                 if await self.flush_once():
-                    await self._give_way(began)
+                    container, most_bytes = self._container, self._container.log_max_bytes // 4
+                    if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
+                        # give way to frames, unless the log needs the room
+                        await asyncio.sleep(container.throttle.pause("moving", self._runtime.monotonic() - began))
                 elif self._moving:
                     await asyncio.sleep(STORAGE_WRITER_TICK_S)
                 else:
@@ -225,15 +225,6 @@ class StorageWriter:
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
-
-    async def _give_way(self, began: float) -> None:
-        """Pause after a move, unless the log needs the room."""
-        container = self._container
-        most_bytes = container.log_max_bytes // 4
-        if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
-            pause = container.throttle.pause("moving", self._runtime.monotonic() - began)
-            if pause:
-                await asyncio.sleep(pause)
 
     async def move_everything(self, sequence: float = math.inf) -> None:
         """Move what the log has up to that frame, as far as it can be moved; the caller holds `turns`."""
@@ -316,7 +307,12 @@ class StorageWriter:
         boundaries = boundaries_of(begins, length)
         self._planned_here.add(name)
         try:
-            sequence = await self._container.call(lambda frame: self._plan(frame, name), own=True)
+
+            def plan(frame: FrameBuilder) -> int:
+                frame.emit(ChunkPlanned(name))
+                return frame.ref.sequence
+
+            sequence = await self._container.call(plan, own=True)
             described = ChunkDescription(
                 container, segment, name_of_segment, offset, length, checksums, boundaries, sequence
             ).encode(name)
@@ -376,11 +372,6 @@ class StorageWriter:
                 begins.append(position)
             position += extent.length
         return begins
-
-    def _plan(self, frame: FrameBuilder, name: str) -> int:
-        """Log the plan; return the number of the frame that records it."""
-        frame.emit(ChunkPlanned(name))
-        return frame.ref.sequence
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile

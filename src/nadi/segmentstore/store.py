@@ -33,10 +33,8 @@ from nadi.segmentstore.counts import Counts, StoreTracing
 from nadi.segmentstore.datafolder import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.hosted import Hosted, Placement
-from nadi.segmentstore.load_stats import LoadMeter
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.recovery.parts import ContainerParts
+from nadi.segmentstore.recovery.parts import ContainerParts, LocalParts
 from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.local import InnerDoor
@@ -60,8 +58,7 @@ class SegmentStore:
     containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
     who has the others. on_lost: called with the number of a container that
     turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
-    set. So it is if tier 2 turns out to be another's.
-    """
+    set. So it is if tier 2 turns out to be another's."""
 
     def __init__(
         self,
@@ -113,7 +110,7 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, self.cache, self._scheduler, self.counts)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
-        self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens), runtime, self._meters)
+        self._service = SegmentService(self._hosted, self._reader, TokenCheck(tokens), runtime)
         self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
@@ -138,9 +135,6 @@ class SegmentStore:
         if self.chunks.claim is not None and self._lock.is_held():
             self.chunks.claim.overtaken()  # says why
         self.taken.set()
-
-    def _meters(self) -> list[LoadMeter]:
-        return [container.load for container in self.containers]
 
     def _storage_writer(self, container: Container) -> StorageWriter:
         return StorageWriter(container, self.chunks, self._reader, self._at_once, self._runtime)
@@ -176,9 +170,7 @@ class SegmentStore:
 
     async def take(self, parts: ContainerParts) -> None:
         """Take over a container that nobody else has open; raise what `start` raises if it can't be recovered.
-
-        Cancelled, it goes on all the same, as `give_up` does; `close` waits for either.
-        """
+        Cancelled, it goes on all the same, as `give_up` does; `close` waits for either."""
         await self._move(partial(self._take, parts))
 
     async def _take(self, parts: ContainerParts) -> None:
@@ -193,14 +185,10 @@ class SegmentStore:
         self._writers[container.number].start()
 
     async def give_up(self, number: int) -> None:
-        """Give up a container: when this returns, its parts are closed, and another store may open them.
-
-        From now on requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there
-        and appends that wait for their turn. Its writers are notified. What is being written is still acknowledged.
-
-        Raises:
-            ClosedError: it was lost or given up before, or the store is closed.
-        """
+        """Give up a container: when this returns, its parts are closed, and another store may open them. From now on
+        requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there and appends
+        that wait for their turn. Its writers are notified. What is being written is still acknowledged. ClosedError: it
+        was lost or given up before, or the store is closed."""
         await self._move(partial(self._give_up, number))
 
     async def _give_up(self, number: int) -> None:
@@ -219,12 +207,10 @@ class SegmentStore:
             await container.checkpoints.bring_up_to_date()
 
     async def drop(self, number: int) -> None:
-        """End a container that is another server's, or may be: when this returns, its parts are closed.
-
-        As `give_up`, but from now on nothing is written for it: its appends in flight get an error, and may be stored.
-        If it is being given up, that ends at once; if it is being taken, it is dropped afterwards; if the store doesn't
-        have it, nothing is done.
-        """
+        """End a container that is another server's, or may be: when this returns, its parts are closed. As `give_up`,
+        but from now on nothing is written for it: its appends in flight get an error, and may be stored. If it is being
+        given up, that ends at once; if it is being taken, it is dropped afterwards; if the store doesn't have it,
+        nothing is done."""
         self._forsake(number)
         await self._move(partial(self._drop, number))
 
@@ -259,12 +245,14 @@ class SegmentStore:
         if self._closed or (self._leaving.get(number) is not container and container not in self._hosted.all()):
             return
         self._forsake(number)
-        self._begin(partial(self._end_lost, number)).add_done_callback(_log_failure)
+        on_lost = self._on_lost
+        assert on_lost is not None, "else the whole store stops"
 
-    async def _end_lost(self, number: int) -> None:
-        assert self._on_lost is not None
-        await self._drop(number)
-        self._on_lost(number)
+        async def end() -> None:
+            await self._drop(number)
+            on_lost(number)
+
+        self._begin(end).add_done_callback(_log_failure)
 
     async def _part_with(self, container: Container, owner: str) -> None:
         """Tell its writers who has it now, and close it."""
@@ -295,17 +283,14 @@ class SegmentStore:
     async def _moved(self, move: Callable[[], Awaitable[None]]) -> None:
         """One at a time, with the scrub stopped."""
         async with self._moves:
-            self._check_open()
+            if self._closed:
+                raise ClosedError("this store is closed")
             await self.scrub.stop()
             try:
                 await move()
             finally:
                 if not self._closed:
                     self.scrub.start()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this store is closed")
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Accept clients; return the address, with the port chosen if `port` is 0."""
@@ -340,21 +325,12 @@ class SegmentStore:
     async def _look_after(self) -> None:
         """Check each connection now and then, and end those whose peers are too slow."""
         loop = asyncio.get_running_loop()
-
-        def look(connection: Connection) -> None:
-            self.too_slow += connection.poll(loop.time())
-
         while True:
             await asyncio.sleep(PATROL_S)
-            await self._each_connection(look)
-
-    async def _each_connection(self, do: Callable[[Connection], None]) -> None:
-        """A bounded number of them per turn of the loop."""
-        connections = list(self._connections)
-        for first in range(0, len(connections), _LOOKS_A_TURN):
-            for connection in connections[first : first + _LOOKS_A_TURN]:
-                do(connection)
-            await asyncio.sleep(0)
+            for number, connection in enumerate(list(self._connections), 1):
+                self.too_slow += connection.poll(loop.time())
+                if number % _LOOKS_A_TURN == 0:
+                    await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
         """Return the reply to a command; for callers in the same process."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nadi import limits
 from nadi.model.load import WINDOWS_S, SegmentLoad
-from nadi.segmentstore.load_stats import LoadMeter
+from nadi.segmentstore.counts import LoadMeter
 
 S = "home/meters/0.#epoch.0"
 TRANSACTION = f"{S}#transaction.{1:032x}"
@@ -256,7 +256,7 @@ def test_many_reports_become_few_positions_of_the_same_distribution() -> None:
 
 
 def test_samples_are_kept_of_a_limited_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.load_stats.LOAD_KEYS_SEGMENTS", 2)
+    monkeypatch.setattr("nadi.segmentstore.counts.LOAD_KEYS_SEGMENTS", 2)
     meter, clock = made()
     names = [f"home/meters/{number}.#epoch.0" for number in range(3)]
     for _ in range(2):

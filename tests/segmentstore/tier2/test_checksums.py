@@ -13,9 +13,8 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import pack_extent, record_changes
 from nadi.segmentstore.tier1.log import LogAddress
-from nadi.segmentstore.tier2 import checksums, description
-from nadi.segmentstore.tier2.checksums import checksums_of, damaged_blocks
-from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
+from nadi.segmentstore.tier2 import checksums
+from nadi.segmentstore.tier2.checksums import ChunkDescription, boundaries_of, checksums_of, damaged_blocks
 
 NAME = "container-0/000000000007/0000000000000000-8854d6b214c94b97b01167a3aae42149"
 SMALL = 64  # blocks of the property tests
@@ -49,7 +48,6 @@ def test_golden_description() -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "BLOCK_BYTES", SMALL)
-    monkeypatch.setattr(description, "BLOCK_BYTES", SMALL)
 
 
 @pytest.mark.usefixtures("small_blocks")

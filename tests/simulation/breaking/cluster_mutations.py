@@ -142,12 +142,12 @@ def releases_the_log_before_the_record_says_so() -> Iterator[None]:
         needed[self._parts.snapshots] = self._opened.state.log_needed()[0] or self.sequence + 1
         await snapshot(self)
 
-    async def early(self: Snapshotter, manifest: Manifest) -> None:
+    async def early(self: Snapshotter, manifest: Manifest) -> Manifest:
         assert isinstance(self._owner, ClusterParts)
         chain = self._owner.chain
         chain.released(chain.start_after(manifest.sequence))
         chain.truncate(min(needed.get(self, 1), manifest.sequence + 1))
-        await let_count(self, manifest)
+        return await let_count(self, manifest)
 
     with mock.patch.object(Checkpoints, "snapshot", noted), mock.patch.object(Snapshotter, "_let_count", early):
         yield

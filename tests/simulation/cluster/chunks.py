@@ -8,8 +8,8 @@ from typing import TypeVar
 from obstore.store import MemoryStore
 
 from nadi.errors import NotFoundError, UnavailableError
+from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
-from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import ObjectPlace
 from nadi.wire.fields import Buffer
 

@@ -16,7 +16,7 @@ from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.controller import Controller
 from nadi.controller.scaling.profile import FAST
 from nadi.errors import NadiError, UnavailableError
-from nadi.segmentstore.recovery import restoring
+from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.stopping import Ending
 from nadi.wire import commands as wire
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .world import ClusterWorld
 
 STORE_PORT, RPC_PORT = 12345, 9090
-_WRITES = (Metadata, Metadata.commit, Metadata.apply, restoring._append)  # to this machine's disk
+_WRITES = (Metadata, Metadata.commit, Metadata.apply, snapshots._append)  # to this machine's disk
 _AGAIN_S = 5.0  # at most, until a server that ended is started again
 
 

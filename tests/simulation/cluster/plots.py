@@ -90,7 +90,7 @@ class Plots:
             number = _container_of(what)
             assert number is not None
             later_s = 0.0 if is_before else 0.1 + 0.9 * self._chance.random()  # in which it fetches the state
-            claimed.append((process, number, world.record(number).start.chain.place))
+            claimed.append((process, number, world.record(number).start.place))
             if not is_before:
                 store.hide(process.name, "log", later_s)
             world.loop.at(world.loop.now + later_s, process.pause, _LONG_S)
@@ -130,7 +130,7 @@ class Plots:
 
     def _has_frames(self, number: int) -> bool:
         """Whether the log of a container has what its snapshot hasn't."""
-        start = self._world.record(number).start.chain.place
+        start = self._world.record(number).start.place
         found = self._world.store.objects.get(name_in_log(number, start))
         header = Header.decode(memoryview(found.value), number, start) if found is not None else None
         return header is not None and header.kind == FRAME

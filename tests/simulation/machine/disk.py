@@ -22,8 +22,8 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import Appended
+from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import ObjectPlace
 from nadi.segmentstore.tier2.records import ContainerRecord, Records
 from nadi.wire.fields import Buffer

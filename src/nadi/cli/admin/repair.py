@@ -14,7 +14,6 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.segmentstore.repair.inspection import Report
-    from nadi.segmentstore.repair.replacement import Repaired
 
 
 def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]) -> None:
@@ -157,19 +156,16 @@ def _do(data: Path, reports: list[Report]) -> None:
         for report in reports[1:]:
             number, folder = by_name[report.name]
             if report.gives_up:
-                _say_done(report.name, asyncio.run(_repaired(folder, number)))
+                aside = asyncio.run(_repaired(folder, number))
+                say(f"{report.name}: a snapshot was made of what is there, and the log begins anew after it")
+                if aside:
+                    say(f"{report.name}: {report.unnamed:,} chunks of what was given up are kept as {aside} in tier 2")
 
 
-async def _repaired(folder: Path, number: int) -> Repaired:
+async def _repaired(folder: Path, number: int) -> str:
     from nadi.runtime import REAL
-    from nadi.segmentstore.repair.replacement import repair_container
+    from nadi.segmentstore.repair.skipped_frames import repair_container
     from nadi.segmentstore.tier2.opening import taken_over
 
     async with taken_over(folder.parent, REAL) as chunks:
         return await repair_container(folder, number, chunks)
-
-
-def _say_done(name: str, done: Repaired) -> None:
-    say(f"{name}: a snapshot was made of what is there, and the log begins anew after it")
-    if done.unnamed:
-        say(f"{name}: {done.unnamed:,} chunks of what was given up are kept as {done.chunks_aside} in tier 2")

@@ -38,10 +38,10 @@ from nadi.limits import JANITOR_DELETED_AT_ONCE, JANITOR_EACH_S, JANITOR_FIRST_S
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.restoring import restored
+from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.tier2 import records
+from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
-from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
 log = logging.getLogger(__name__)

@@ -18,17 +18,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from nadi import limits
 from nadi.engines.engine import LogEngine
 from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError, UnavailableError
-from nadi.limits import (
-    CHAIN_AHEAD_BYTES,
-    CHAIN_CLOSE_S,
-    CHAIN_DELETED_AT_ONCE,
-    CHAIN_PAUSE_PART,
-    CHAIN_PAUSE_S,
-    CHAIN_SLOW_S,
-    FRAME_MAX_BYTES,
-)
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
 from nadi.segmentstore.chain.walk import ChainObjects, Link, Walk
@@ -54,7 +46,7 @@ class Ahead:
             self._found.append(link)
             self._bytes += len(link.data)
             self._changed.set()
-            while self._bytes > CHAIN_AHEAD_BYTES:
+            while self._bytes > limits.CHAIN_AHEAD_BYTES:
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -77,26 +69,27 @@ class Ahead:
 
 
 class ChainStart(NamedTuple):
-    """Where a claimant begins: part of the container's manifest. place: of the frame after `sequence`, which may not be
-    there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may still be there.
-    held_from: the first of those; held_bytes: what they hold."""
+    """Where a claimant begins: part of the container's record. epoch, number: the place of the frame after `sequence`,
+    which may not be there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may
+    still be there. held_from: the first of those; held_bytes: what they hold."""
 
-    place: Place = Place(0, 1)
+    epoch: int = 0
+    number: int = 1
     sequence: int = 0
     begun: tuple[tuple[int, int], ...] = ((0, 1),)
     held_from: int = 1
     held_bytes: int = 0
 
+    @property
+    def place(self) -> Place:
+        return Place(self.epoch, self.number)
+
 
 class ChainLog:
-    """One claimant's log of one container.
-
-    epoch: of its claim. still_claimed: raises FencedError if another has claimed the container since. interval_s: at
-    least this long from one frame's start to the next, unless a whole frame is waiting: fewer, larger objects.
-
-    After a frame that took long there is a short pause: what its acknowledgements bring about, as the next event of a
-    writer that waits for each, gets into the next frame. Else that would just have begun, and they'd wait for two.
-    """
+    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another has
+    claimed the container since. interval_s: at least this long from one frame's start to the next, unless a whole frame
+    is waiting: fewer, larger objects. After a frame that took long there is a short pause, so that what its
+    acknowledgements bring about gets into the next one."""
 
     def __init__(
         self,
@@ -183,18 +176,13 @@ class ChainLog:
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
-        return payload_bytes >= FRAME_MAX_BYTES or self._pause_s() <= 0
+        return payload_bytes >= limits.FRAME_MAX_BYTES or self._pause_s() <= 0
 
     async def settle(self, payload_bytes: int) -> None:
         await self._runtime.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
         return max(self._appended_at + self._interval_s, self._next_at) - self._runtime.monotonic()
-
-    def _pause_after(self, ended_at: float) -> None:
-        took_s = ended_at - self._appended_at
-        if took_s >= CHAIN_SLOW_S:
-            self._next_at = ended_at + min(took_s * CHAIN_PAUSE_PART, CHAIN_PAUSE_S)
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
@@ -205,7 +193,9 @@ class ChainLog:
         self._writing = asyncio.create_task(self._append(parts), name=f"log-{self._objects.container}")
         try:
             appended = await asyncio.shield(self._writing)
-            self._pause_after(self._runtime.monotonic())
+            took_s = (ended_at := self._runtime.monotonic()) - self._appended_at
+            if took_s >= limits.CHAIN_SLOW_S:
+                self._next_at = ended_at + min(took_s * limits.CHAIN_PAUSE_PART, limits.CHAIN_PAUSE_S)
             return appended
         except asyncio.CancelledError:
             self._writing.add_done_callback(_abandoned)
@@ -240,16 +230,13 @@ class ChainLog:
         if data is None:
             raise NotFoundError(f"frame {address.sequence:,} is not in the log (any more)")
         if is_whole:
-            return self._of_whole_frame(address, place, data, offset, length)
+            header = Header.decode(data, self._objects.container, place)
+            if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
+                raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
+            return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
         if len(data) < length or not part_is_whole(self._objects.container, place, offset, data, checksum):
             raise CorruptLogError(self._name(place), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum")
         return bytes(data)
-
-    def _of_whole_frame(self, address: LogAddress, place: Place, data: memoryview, offset: int, length: int) -> bytes:
-        header = Header.decode(data, self._objects.container, place)
-        if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
-            raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
-        return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
         permits = asyncio.Semaphore(_READS_AT_ONCE)
@@ -269,7 +256,7 @@ class ChainLog:
         if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
             data = await self._objects.read(place, HEADER_BYTES + begin, size)
         if data is None or len(data) < size:
-            return await each_by_itself(self, parts)
+            return await each_by_itself(self.read_at, parts)
         found: list[PartRead] = []
         for _, offset, length, checksum in parts:
             piece = data[offset - begin : offset - begin + length]
@@ -310,7 +297,7 @@ class ChainLog:
         begun = tuple(each for each in self._begun[max(0, oldest) :] if each[1] <= sequence + 1)
         sized = max(0, sequence + 1 - self._sized_from)
         held_bytes = self._older_bytes + sum(size for size, _ in zip(self._sizes, range(sized), strict=False))
-        return ChainStart(self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
+        return ChainStart(*self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
 
     def released(self, start: ChainStart) -> None:
         """The manifest says to begin there, durably: what is before it may be deleted when it is truncated."""
@@ -335,7 +322,7 @@ class ChainLog:
     async def _delete(self) -> None:
         """What can't be deleted now is deleted with what comes next, or by who has the container then."""
         while self._to_delete:
-            batch = self._to_delete[:CHAIN_DELETED_AT_ONCE]
+            batch = self._to_delete[: limits.CHAIN_DELETED_AT_ONCE]
             try:
                 await self._objects.delete([self._place_of(sequence) for sequence in batch])
             except UnavailableError as error:
@@ -359,7 +346,7 @@ class ChainLog:
             await self._ahead.close()
         under_way = [task for task in (self._writing, self._deleting) if task is not None and not task.done()]
         if under_way:
-            _, late = await asyncio.wait(under_way, timeout=CHAIN_CLOSE_S)
+            _, late = await asyncio.wait(under_way, timeout=limits.CHAIN_CLOSE_S)
             for task in late:  # the store may be away for long; an append that ends like this was not acknowledged
                 task.cancel()
             if late:

@@ -31,11 +31,9 @@ _IDLE_S = 0.5  # without a frame: nobody waits
 
 class BackgroundThrottle:
     """How far work in the background gives way to frames: whoever waits for an acknowledgement shares the disk with it.
-
     Each small frame says how long it took. If frames take longer than they do at rest, whoever works in the background
     pauses after each piece of it, and for longer the more frames suffer; never longer than four times the work before
-    it. clock: the monotonic one. paused_s: how long each kind of work has paused.
-    """
+    it. clock: the monotonic one. paused_s: how long each kind of work has paused."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.paused_s: dict[str, float] = {}
@@ -179,12 +177,9 @@ class Checkpoints:
 
     async def _commit(self, checkpoint: Checkpoint) -> None:
         metadata = self._opened.metadata
-        entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
-        times = [(record.id, stored) for record, stored in checkpoint.times]
-        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, times
         while True:
             try:
-                await self._runtime.in_thread(metadata.commit, *changes, self._resting())
+                await self._runtime.in_thread(metadata.commit, *checkpoint.to_commit(), self._resting())
             except lmdb.MapFullError:
                 metadata.grow()  # in the loop, where all reads happen, so that nobody reads meanwhile
                 log.info("container %d: its state has twice the room now", self._parts.number)
@@ -214,7 +209,6 @@ class Checkpoints:
         return self._parts.snapshots.due(metadata, self.sequence, self.logged_bytes, hurry=is_full)
 
     async def snapshot(self) -> None:
-        """Take a snapshot; no commit may be running."""
         await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes)
 
     async def finish(self) -> None:
@@ -234,12 +228,9 @@ class Checkpoints:
 
     def truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the snapshot, for the state
-        ends with the process.
-
-        Damaged bytes stay, so that they can be restored, but don't hold up others: else the log would grow until it is
-        full, and writers would wait forever.
-        Between frames only: a frame in flight may say that bytes are in tier 2, and may yet be lost.
-        """
+        ends with the process. Damaged bytes stay, so that they can be restored, but don't hold up others: else the log
+        would grow until it is full, and writers would wait forever. Between frames only: a frame in flight may say that
+        bytes are in tier 2, and may yet be lost."""
         self._truncation_due = False
         _, durable_log, state, runs = self._opened
         oldest, damaged = state.log_needed()

@@ -36,8 +36,7 @@ from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoi
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, Call, Request, RequestQueue, again
-from nadi.segmentstore.counts import Counts, Stages
-from nadi.segmentstore.load_stats import LoadMeter
+from nadi.segmentstore.counts import Counts, LoadMeter, Stages
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata

@@ -25,9 +25,8 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places, which don't overlap; adjacent ones of a segment with the same reason are one.
-    `unlisted` counts those the list had no room for. logs: log new ones; else whoever asks for the list reports them.
-    """
+    """A container's damaged places; those of a segment that touch for the same reason are one. `unlisted` counts those
+    the list had no room for. logs: log new ones; else whoever asks for the list reports them."""
 
     def __init__(self, container: int, *, logs: bool = True) -> None:
         self._container = container
@@ -41,33 +40,20 @@ class KnownDamage:
 
     def note(self, error: DamagedDataError) -> None:
         """List the damage, and log it, unless it is already known."""
-        known = sorted(self._by_segment.get(error.segment, []), key=lambda damage: damage.offset)
-        is_news = False
-        at = error.offset
-        for damage in [*known, None]:
-            end = error.end_offset if damage is None else min(damage.offset, error.end_offset)
-            if at < end:
-                is_news |= self._add(Damage(error.segment, at, end, error.reason))
-            if damage is not None:
-                at = max(at, damage.end_offset)
-        if is_news and self._logs:
-            fields = {"container": self._container, "segment": error.segment}
-            log.error("container %d: %s", self._container, error, extra=fields)
-
-    def _add(self, new: Damage) -> bool:
-        """List a place that no other covers; return whether that makes one more."""
-        damages = self._by_segment.get(new.segment, [])
-        touching = [
-            damage
-            for damage in damages
-            if damage.reason == new.reason and new.offset <= damage.end_offset and damage.offset <= new.end_offset
-        ]
+        known = self._by_segment.get(error.segment, [])
+        begin, end = error.offset, error.end_offset
+        if any(damage.offset <= begin and end <= damage.end_offset for damage in known):
+            return
+        touching = [each for each in known if each.reason == error.reason]
+        touching = [each for each in touching if begin <= each.end_offset and each.offset <= end]
         if not touching and self._count >= DAMAGE_LISTED:
             self.unlisted += 1
-            return False
-        begin = min(damage.offset for damage in [new, *touching])
-        end = max(damage.end_offset for damage in [new, *touching])
-        rest = [damage for damage in damages if damage not in touching]
-        self._by_segment[new.segment] = [*rest, Damage(new.segment, begin, end, new.reason)]
+            return
+        for damage in touching:
+            begin, end = min(begin, damage.offset), max(end, damage.end_offset)
+        rest = [damage for damage in known if damage not in touching]
+        self._by_segment[error.segment] = [*rest, Damage(error.segment, begin, end, error.reason)]
         self._count += 1 - len(touching)
-        return not touching
+        if not touching and self._logs:
+            fields = {"container": self._container, "segment": error.segment}
+            log.error("container %d: %s", self._container, error, extra=fields)

@@ -41,12 +41,10 @@ class _Run(msgspec.Struct, eq=False, gc=False):
 
 
 class FrameBuilder:
-    """Collects what one frame carries; `emit` brings an operation into the state at once.
-
-    room_bytes: how large the frame may become, given how much of the room kept aside it may take. What would make it
-    larger is refused with a StorageFullError before anything is changed, so a full disk never costs a state.
-    sure_bytes: up to that size there is no need to ask.
-    """
+    """Collects what one frame carries; `emit` brings an operation into the state at once. room_bytes: how large the
+    frame may become, given how much of the room kept aside it may take. What would make it larger is refused with a
+    StorageFullError before anything is changed, so a full disk never costs a state. sure_bytes: up to that size there
+    is no need to ask."""
 
     def __init__(
         self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int], sure_bytes: int = 0

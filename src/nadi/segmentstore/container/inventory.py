@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from itertools import groupby
 
 from nadi.errors import DamagedDataError, UnavailableError
 from nadi.segmentstore.container.container import Container
@@ -59,17 +58,9 @@ def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | No
 
 
 def _note(container: Container, record: SegmentRecord, extents: Iterable[Extent]) -> None:
-    """Note adjacent extents with the same reason as one."""
-
-    def place(item: tuple[int, Extent]) -> tuple[str, int]:
-        number, extent = item
-        return _reason(extent), number - record.extent_index(extent.offset)
-
-    for (reason, _), group in groupby(enumerate(extents), place):
-        run = [extent for _, extent in group]
-        for extent in run:
-            container.state.set_aside(extent)
-        container.damage.note(DamagedDataError(record.name, run[0].offset, run[-1].end, reason))
+    for extent in extents:
+        container.state.set_aside(extent)
+        container.damage.note(DamagedDataError(record.name, extent.offset, extent.end, _reason(extent)))
 
 
 def _reason(extent: Extent) -> str:

@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from nadi import limits
 from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamSealedError
-from nadi.limits import (
-    KIB,
-    MAX_FRAME_SENT_BYTES,
-    TABLE_BATCH_MAX_BYTES,
-    TABLE_KEY_MAX_BYTES,
-    TABLE_PAGE_MAX_BYTES,
-    TABLE_PAGE_MAX_ENTRIES,
-    TABLE_VALUE_MAX_BYTES,
-)
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import TableUpdate
@@ -28,12 +20,12 @@ from nadi.wire.errors import KeyNotFoundError, TableLengthError
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
 ENTRY_OVERHEAD_BYTES = 17
-_SMALL_BYTES = 64 * KIB  # more may not use the room kept aside
+_SMALL_BYTES = 64 * limits.KIB  # more may not use the room kept aside
 
 
 def check_key(record: SegmentRecord, key: bytes) -> None:
-    if not 0 < len(key) <= TABLE_KEY_MAX_BYTES:
-        raise InvalidArgumentError(f"a table key has 1 to {TABLE_KEY_MAX_BYTES} bytes, not {len(key)}")
+    if not 0 < len(key) <= limits.TABLE_KEY_MAX_BYTES:
+        raise InvalidArgumentError(f"a table key has 1 to {limits.TABLE_KEY_MAX_BYTES} bytes, not {len(key)}")
     if record.key_length and len(key) != record.key_length:
         raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
 
@@ -51,13 +43,10 @@ def _check_condition(found: int | None, expected: int) -> None:
         raise ConditionFailedError(f"the key is at version {found}; {expected} was expected")
 
 
-def _check_open(record: SegmentRecord) -> None:
+def _check_open(record: SegmentRecord, length: int) -> None:
     if record.sealed:
         raise StreamSealedError(record.name)
-
-
-def _check_length(record: SegmentRecord, expected: int) -> None:
-    if expected != -1 and expected != record.table_length:
+    if length not in (-1, record.table_length):
         raise TableLengthError(record.table_length)
 
 
@@ -67,15 +56,14 @@ def update(
     """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
     of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
     reader group's state does, may always use half of it."""
-    _check_open(record)
-    _check_length(record, length)
+    _check_open(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)
-    if size > TABLE_BATCH_MAX_BYTES:
-        raise InvalidArgumentError(f"a batch of {size:,} bytes exceeds {TABLE_BATCH_MAX_BYTES:,}")
+    if size > limits.TABLE_BATCH_MAX_BYTES:
+        raise InvalidArgumentError(f"a batch of {size:,} bytes exceeds {limits.TABLE_BATCH_MAX_BYTES:,}")
     for entry in entries:
         check_key(record, entry.key)
-        if len(entry.value) > TABLE_VALUE_MAX_BYTES:
-            raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
+        if len(entry.value) > limits.TABLE_VALUE_MAX_BYTES:
+            raise InvalidArgumentError(f"a table value has at most {limits.TABLE_VALUE_MAX_BYTES:,} bytes")
     conditional = [entry for entry in entries if entry.version != NO_VERSION]
     found = frame.state.table_versions(record, [entry.key for entry in conditional])
     for entry in conditional:
@@ -96,8 +84,7 @@ def update(
 
 def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[TableKey], length: int) -> None:
     """Remove all keys or none; removing an absent key without a condition succeeds."""
-    _check_open(record)
-    _check_length(record, length)
+    _check_open(record, length)
     for key in keys:
         check_key(record, key.key)
     found = frame.state.table_versions(record, [key.key for key in keys])
@@ -125,8 +112,10 @@ def read(
         found = state.table_entry(record, key.key)
         entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
         size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
-        if size > MAX_FRAME_SENT_BYTES:
-            raise InvalidArgumentError(f"the entries have more than {MAX_FRAME_SENT_BYTES:,} bytes: ask for fewer keys")
+        if size > limits.MAX_FRAME_SENT_BYTES:
+            raise InvalidArgumentError(
+                f"the entries have more than {limits.MAX_FRAME_SENT_BYTES:,} bytes: ask for fewer keys"
+            )
     return entries, size
 
 
@@ -157,19 +146,19 @@ def page(
     start = max(low, token + b"\0") if token else low
     entries: list[TableEntry] = []
     size = 0
-    for entry in islice(_ordered(state, record, start), min(max(1, count), TABLE_PAGE_MAX_ENTRIES)):
+    for entry in islice(_ordered(state, record, start), min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)):
         if high and entry.key > high:
             break
         entries.append(entry)
         size += len(entry.key) + len(entry.value)
-        if size > TABLE_PAGE_MAX_BYTES:
+        if size > limits.TABLE_PAGE_MAX_BYTES:
             break
     return entries, entries[-1].key if entries else token
 
 
 def delta(state: StateMachine, record: SegmentRecord, position: int, count: int) -> tuple[list[TableEntry], bool, int]:
     """Return entries at or after `position` in log order, whether that is all, and where to resume."""
-    limit = min(max(1, count), TABLE_PAGE_MAX_ENTRIES)
+    limit = min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)
     entries: list[TableEntry] = []
     size = 0
 
@@ -184,7 +173,7 @@ def delta(state: StateMachine, record: SegmentRecord, position: int, count: int)
                 yield TableEntry(key, at, value)
 
     for entry in rows():
-        if len(entries) == limit or size > TABLE_PAGE_MAX_BYTES:
+        if len(entries) == limit or size > limits.TABLE_PAGE_MAX_BYTES:
             last = entries[-1]
             return entries, False, last.version + ENTRY_OVERHEAD_BYTES + len(last.key) + len(last.value)
         entries.append(entry)

@@ -1,83 +1,34 @@
-"""Where events begin: found in the stored bytes, for the server keeps no index of events.
+"""Where events begin, and how long they are: found in the stored bytes, for the server keeps no index of events.
 
-Every event has a header of 8 bytes, type 0 and the length of its payload, so from one boundary all later ones follow by
-hopping. Extents begin at boundaries, since an append holds complete events; except those that continue an event too
-large for one append, which are marked (`Extent.continues`). Where the bytes aren't events, the next extent's start
-counts as a boundary. Where they are damaged, a walk resumes where readers do.
+Extents begin at boundaries, since an append holds complete events; except those that continue an event too large for
+one append, which are marked (`Extent.continues`). From one boundary all later ones follow by hopping over headers.
+Where the bytes aren't events, the next extent's start counts as a boundary. Where they are damaged, a walk resumes
+where readers do; a list of sizes ends there, as at the segment's end, and whoever asked reads on.
 
-A walk may be long, for an append may hold a million events, and anyone who may read can ask for one. So only a few run
-at a time, first come first served; each advances a little per turn of the loop.
+Either may be long, for an append may hold a million events, and anyone who may read can ask for one. So only a few run
+at a time, first come first served; each advances a little per turn of the loop, and an answer is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from nadi.errors import DamagedDataError
-from nadi.limits import HOPS_A_COMMAND, HOPS_A_TURN, LOCATE_BLOCK_BYTES, LOCATE_EXTENTS, WALKS_AT_ONCE
+from nadi import limits
+from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError
+from nadi.limits import HOPS_A_COMMAND, HOPS_A_TURN
+from nadi.model.framing import HEADER, HEADER_BYTES, event_starts
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire import commands as wire
+from nadi.wire.event_sizes import Numbers, packed_sizes
 from nadi.wire.fields import Buffer
 
-Read = Callable[[int, int], Awaitable[Buffer]]  # up to so many bytes from an offset, at least one
-
-HEADER = struct.Struct(">ii")
-_ROW = 16  # events of one size, after which to try whether more of them follow
-_TRY_HOPS = 30  # what that costs, counted in hops,
-_COMPARED_A_HOP = 40  # and how many compared headers count as one hop
-
-
-class Hopped(NamedTuple):
-    """Where it arrived, how many hops that was worth, and whether the bytes there may be an event."""
-
-    at: int
-    hops: int
-    is_event: bool
-
-
-def hop(block: memoryview, at: int, stop: int) -> Hopped:
-    """Hop from the header at `at` to the first one at or after `stop`, or past the block, or as far as one turn
-    allows.
-
-    >>> events = memoryview(HEADER.pack(0, 3) + b"abc" + HEADER.pack(0, 1) + b"d" + HEADER.pack(1, 1))
-    >>> hop(events, 0, 5)
-    Hopped(at=11, hops=1, is_event=True)
-    >>> hop(events, 0, 50)
-    Hopped(at=20, hops=2, is_event=False)
-    """
-    end = min(stop, len(block) - HEADER.size + 1)
-    hops = row = previous = 0
-    needed = _ROW
-    while at < end and hops < HOPS_A_TURN:
-        kind, length = HEADER.unpack_from(block, at)
-        if kind != 0 or length < 0:
-            return Hopped(at, hops, False)
-        size = HEADER.size + length
-        at += size
-        hops += 1
-        row = row + 1 if size == previous else 0
-        previous = size
-        if row >= needed and at < end:
-            count = _row(block, at - size, size, min(-(-(end - at) // size), _COMPARED_A_HOP * HOPS_A_TURN))
-            at += count * size
-            hops += _TRY_HOPS + count // _COMPARED_A_HOP
-            row, needed = 0, _ROW if count > _ROW else 4 * needed
-    return Hopped(at, hops, True)
-
-
-def _row(block: memoryview, at: int, size: int, most: int) -> int:
-    """How many of the next `most` headers, one every `size` bytes, equal the one at that position."""
-    headers = np.ndarray((most + 1,), np.uint64, block, at, (size,))
-    differs = headers != headers[0]
-    first = int(differs.argmax())
-    return first - 1 if differs[first] else most
+Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an offset; none at the segment's end
 
 
 async def event_begins(extent: Extent, chunks: ChunkStore) -> list[int]:
@@ -95,9 +46,9 @@ def edges_around(record: SegmentRecord, target: int) -> tuple[int, int]:
     Both are the latter if the offset lies in an event of more extents than any event has."""
     extents, holding = record.extents, record.extent_index(target)
     first, last = holding, holding + 1
-    while first and extents[first].continues and holding - first < LOCATE_EXTENTS:
+    while first and extents[first].continues and holding - first < limits.LOCATE_EXTENTS:
         first -= 1
-    while last < len(extents) and extents[last].continues and last - holding <= LOCATE_EXTENTS:
+    while last < len(extents) and extents[last].continues and last - holding <= limits.LOCATE_EXTENTS:
         last += 1
     end = record.length if last == len(extents) or extents[last].continues else extents[last].offset
     if first and extents[first].continues:
@@ -110,26 +61,23 @@ class Walks:
 
     def __init__(self, scheduler: FairScheduler) -> None:
         self._scheduler = scheduler
-        self.places = asyncio.Semaphore(WALKS_AT_ONCE)
+        self.places = asyncio.Semaphore(limits.WALKS_AT_ONCE)
 
     async def boundary_from(self, target: int, begin: int, end: int, read: Read) -> int:
         """Return the first event boundary at or after `target`; `end` where the bytes from `begin` to there aren't
-        events.
-
-        begin, end: the nearest known boundaries, one at or before `target`, one at or after it. Events are followed
-        across damage as readers are, so both ends of the damage reported to readers are boundaries. DamagedDataError:
-        `target` lies in a damaged stretch.
-        """
+        events. begin, end: the nearest known boundaries, one at or before `target`, one at or after it. Events are
+        followed across damage as readers are, so both ends of the damage reported to readers are boundaries.
+        DamagedDataError: `target` lies in a damaged stretch."""
         at, found = begin, None
         block, block_at = memoryview(b""), begin
         while at < end:
             if found is None and at >= target:
                 found = at
-            if at + HEADER.size > end:
+            if at + HEADER_BYTES > end:
                 return end
-            if at + HEADER.size > block_at + len(block):
+            if at + HEADER_BYTES > block_at + len(block):
                 try:
-                    block, block_at = await _block(at, end, read), at
+                    block, block_at = await _with_header(at, min(limits.LOCATE_BLOCK_BYTES, end - at), read), at
                 except DamagedDataError as error:
                     if found is not None:
                         return found
@@ -137,32 +85,140 @@ class Walks:
                         raise
                     at = error.end_offset
                     continue
-                if len(block) < HEADER.size:  # the segment was deleted and recreated, and is shorter now
+                if len(block) < HEADER_BYTES:  # the segment was deleted and recreated, and is shorter now
                     return end
-            stop = end if found is not None else target
-            hopped = await self._hop(block, at - block_at, stop - block_at)
-            at = block_at + hopped.at
-            if not hopped.is_event:
+            try:
+                ends = at + await self._ends(block[at - block_at :])
+            except ProtocolError:
                 return end
+            if found is None and (later := ends[ends >= target]).size:
+                found = int(later[0])
+            at = int(ends[-1])
         return end if found is None or at > end else found
 
-    async def _hop(self, block: memoryview, at: int, stop: int) -> Hopped:
-        """Hop in a turn of the loop, as far as one allows."""
-        hopped: list[Hopped] = []
+    async def _ends(self, block: memoryview) -> Numbers:
+        """Where the events at the start of the block end, or the first one if that isn't whole, in a turn of the loop
+        and as far as one allows; ProtocolError if they aren't events."""
+        ends: list[Numbers] = []
 
         def work() -> int:
-            hopped.append(hop(block, at, stop))
-            return hopped[0].hops // HOPS_A_COMMAND
+            starts, size = event_starts(block, max_steps=HOPS_A_TURN)
+            ends.append(np.append(starts[1:], size or HEADER_BYTES + HEADER.unpack_from(block)[1]))
+            return min(len(starts), HOPS_A_TURN) // HOPS_A_COMMAND
 
         await self._scheduler.do(work)
-        return hopped[0]
+        return ends[0]
 
 
-async def _block(at: int, end: int, read: Read) -> memoryview:
-    """Bytes from `at` on, at least a header, unless the segment ends before."""
-    left = end - at
-    block = more = memoryview(await read(at, min(LOCATE_BLOCK_BYTES, left)))
-    while len(block) < HEADER.size and more:
-        more = memoryview(await read(at + len(block), left - len(block)))
+async def _with_header(at: int, most: int, read: Read) -> memoryview:
+    """Up to `most` bytes from `at` on, at least a header, unless the segment or what is asked for ends before."""
+    block = more = memoryview(await read(at, most))
+    while len(block) < min(HEADER_BYTES, most) and more:
+        more = memoryview(await read(at + len(block), most - len(block)))
         block = memoryview(bytes(block) + bytes(more))
-    return block
+    return block[:most]  # a read gives more where few were wanted
+
+
+class SizesOfEvents:
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self._scheduler = scheduler
+        self._places = asyncio.Semaphore(limits.EVENT_SIZES_AT_ONCE)
+
+    async def answer(self, command: wire.ListEventSizes, read: Read) -> wire.EventSizesListed:
+        """Raises what `read` does, but for damage; InvalidArgumentError where nothing of the kind can be asked."""
+        if command.most <= 0 or command.checked < command.start:
+            raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
+        async with self._places:
+            search = _Search(self._scheduler, read, command)
+            try:
+                await search.walk()
+            except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
+                search.checked = search.reached
+            sizes = np.concatenate(search.found) if search.found else np.empty(0, np.int64)
+            return wire.EventSizesListed(
+                command.request_id, command.segment, packed_sizes(sizes), search.reached, search.checked
+            )
+
+
+class _Search:
+    """One answer: `found`, which end at `reached`, and the bytes looked at, up to `checked`."""
+
+    def __init__(self, scheduler: FairScheduler, read: Read, command: wire.ListEventSizes) -> None:
+        self._scheduler, self._read, self._end = scheduler, read, command.end
+        self._left = min(command.most, limits.EVENT_SIZES_LISTED)
+        self.reached, self.checked = command.start, command.checked
+        self.found: list[Numbers] = []
+
+    async def walk(self) -> None:
+        limit = min(self._end, self.checked + limits.EVENT_SIZES_SCANNED_BYTES)
+        event_end = self.reached
+        if self.checked > self.reached:  # the first event was begun
+            header = await _with_header(self.reached, HEADER_BYTES, self._read)
+            event_end = self._event_end(header, 0) if len(header) == HEADER_BYTES else 0
+            if not self.checked <= event_end <= self._end:
+                what = f"no event at {self.reached:,} has bytes up to {self.checked:,} and beyond"
+                raise InvalidArgumentError(what)
+        while self._left and self.checked < limit:
+            if self.checked > self.reached:
+                block = memoryview(await self._read(self.checked, limit - self.checked))[: limit - self.checked]
+            else:
+                block = await _with_header(self.checked, limit - self.checked, self._read)
+            begin = self.checked
+            if not len(block) or (len(block) < HEADER_BYTES and begin == self.reached):
+                self.checked = self.reached
+                return  # the segment's end, or a limit within a header
+            self.checked = begin + len(block)
+            if event_end > self.reached:
+                if event_end > self.checked:
+                    continue
+                self._add(np.array([event_end - self.reached]))
+            event_end = await self._events(block[self.reached - begin :])
+            if event_end > self._end:
+                break
+            if event_end == self.reached:  # a part of a header, to be read again with the rest; or enough of them
+                self.checked = self.reached
+        if event_end > self._end:
+            self.checked = self.reached
+
+    async def _events(self, block: memoryview) -> int:
+        """Add the whole events of a block that begins at `reached`; return where the one ends that follows them, or
+        `reached` if that isn't known."""
+        at = 0
+        while self._left and at + HEADER_BYTES <= len(block):
+            size = await self._some(block[at:])
+            at += size
+            if size:
+                continue
+            end = self._event_end(block, at)
+            if end - self.reached > len(block) - at:
+                return end
+            at += end - self.reached
+            self._add(np.array([end - self.reached]))
+        return self.reached
+
+    async def _some(self, data: memoryview) -> int:
+        """Add the whole events at the start of the data, in a turn of the loop; return how many bytes they take."""
+        sizes: list[int] = []
+
+        def work() -> int:
+            starts, size = event_starts(data, self.reached, max_events=self._left, max_steps=limits.EVENT_SIZES_A_TURN)
+            sizes.append(size)
+            if size:
+                self._add(np.diff(starts, append=size))
+            return min(len(starts), limits.EVENT_SIZES_A_TURN) // limits.HOPS_A_COMMAND
+
+        await self._scheduler.do(work)
+        return sizes[0]
+
+    def _event_end(self, block: memoryview, at: int) -> int:
+        kind: int
+        length: int
+        kind, length = HEADER.unpack_from(block, at)
+        if kind != 0 or not 0 <= length <= limits.MAX_LARGE_EVENT_BYTES:
+            raise ProtocolError(f"no event begins at offset {self.reached:,}")
+        return self.reached + HEADER_BYTES + length
+
+    def _add(self, sizes: Numbers) -> None:
+        self.found.append(sizes)
+        self._left -= len(sizes)
+        self.reached += int(sizes.sum())

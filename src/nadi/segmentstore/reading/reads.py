@@ -2,8 +2,7 @@
 
 A read returns what lies contiguously in memory, or one piece fetched from where it is stored; a small read gets all
 that it asked for, as official readers of index streams take a record from one reply. Concurrent reads of one block
-share its fetch, and connections take turns, however many fetches each has asked for. Everything fetched is checked
-against the checksums of its extent before anybody gets it, and only intact bytes go to the cache.
+share its fetch, and connections take turns. Everything fetched is checked before anybody gets it.
 """
 
 from __future__ import annotations
@@ -16,26 +15,14 @@ from typing import NamedTuple
 
 from cachetools import FIFOCache
 
+from nadi import errors
 from nadi.access.shares import Places, Ticket
-from nadi.errors import (
-    ChunksUnavailableError,
-    CorruptLogError,
-    DamagedDataError,
-    InvalidArgumentError,
-    NadiError,
-    NotFoundError,
-    NotOwnerError,
-    SegmentNotFoundError,
-    TruncatedError,
-    UnavailableError,
-)
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counts import Counts
 from nadi.segmentstore.fair_scheduler import FairScheduler
-from nadi.segmentstore.reading.boundaries import Walks, event_begins
-from nadi.segmentstore.reading.sizes import SizesOfEvents
+from nadi.segmentstore.reading.boundaries import SizesOfEvents, Walks, event_begins
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import Part, PartRead
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -91,17 +78,17 @@ async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetche
             read = [await container.runs.read_at(first.run, first.position, first.length, first.checksums)]
         else:
             read = await container.log.read_parts(parts)
-    except (NotFoundError, CorruptLogError) as error:  # of a run
+    except (errors.NotFoundError, errors.CorruptLogError) as error:  # of a run
         read = [error]
     except OSError as error:
-        raise UnavailableError(f"the log can't be read: {error}") from error
+        raise errors.UnavailableError(f"the log can't be read: {error}") from error
     return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
 
 
 def _fetched(length: int, found: PartRead) -> Fetched:
-    if isinstance(found, CorruptLogError):
+    if isinstance(found, errors.CorruptLogError):
         return Fetched(b"", 0, length, {0: f"{found.what}, at byte {found.offset:,} of {found.file}"}, length)
-    if isinstance(found, NotFoundError):
+    if isinstance(found, errors.NotFoundError):
         return Fetched(b"", 0, length, {0: str(found)}, length)
     return Fetched(found, 0, length, {}, length)
 
@@ -147,30 +134,28 @@ class SegmentReader:
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer]:
         """Return up to `length` bytes at `offset`; empty only at the segment's end, where waiting is up to the caller.
-
         A small read gets all of them. Raises SegmentNotFoundError, TruncatedError, and DamagedDataError where the
         stored bytes are not those that were appended; bytes before that are returned, and the error's end is where an
-        event begins.
-        """
+        event begins."""
         try:
             record, data = await self._read(container, name, offset, length, owner)
             while is_cut_short(record, offset, data, length):
                 try:
                     missing = length - len(data)
                     record, more = await self._read(container, name, offset + len(data), missing, owner)
-                except NadiError:  # of what follows: whoever asks for that is told
+                except errors.NadiError:  # of what follows: whoever asks for that is told
                     break
                 if not more:
                     break
                 data = b"".join((data, memoryview(more)[:missing]))
             return record, data
-        except UnavailableError as error:
-            if isinstance(container.failure, NotOwnerError):  # and its log closed under the read
+        except errors.UnavailableError as error:
+            if isinstance(container.failure, errors.NotOwnerError):  # and its log closed under the read
                 raise container.refusal(name) from error
             raise
-        except DamagedDataError as error:
+        except errors.DamagedDataError as error:
             go_on_at = await self._next_event(container, name, error.end_offset)
-            raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
+            raise errors.DamagedDataError(name, error.offset, go_on_at, error.reason) from error
 
     async def _read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable
@@ -196,18 +181,18 @@ class SegmentReader:
     ) -> tuple[SegmentRecord, Buffer | None]:
         """`read` as far as it goes without waiting: None for what must be fetched, and at a tail that may grow."""
         if container.failure is not None:
-            if isinstance(container.failure, NotOwnerError):
+            if isinstance(container.failure, errors.NotOwnerError):
                 raise container.refusal(name)
-            raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
+            raise errors.UnavailableError(f"the container recovers: {container.failure}") from container.failure
         if not container.parts.may_answer():
-            raise UnavailableError("another server may have this container by now: try again")
+            raise errors.UnavailableError("another server may have this container by now: try again")
         record = container.state.find(name)
         if record is None or not record.exists or record.deleted:
-            raise SegmentNotFoundError(name)
+            raise errors.SegmentNotFoundError(name)
         if record.kind == Kind.TABLE:
-            raise InvalidArgumentError(f"{name} is a table segment: read its keys")
+            raise errors.InvalidArgumentError(f"{name} is a table segment: read its keys")
         if offset < record.start_offset:
-            raise TruncatedError(name, offset, record.start_offset)
+            raise errors.TruncatedError(name, offset, record.start_offset)
         if offset >= record.durable_length:
             return record, b"" if record.durable_sealed else None
         return record, self._in_memory(container, record, offset, _bounded(length), owner)
@@ -363,7 +348,7 @@ class SegmentReader:
         name, first = extent.chunk, begin // BLOCK_BYTES
         try:
             data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
-        except NotFoundError:
+        except errors.NotFoundError:
             missing = range(first, -(-(begin + size) // BLOCK_BYTES))
             return Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
         except DiskReadError as error:
@@ -377,18 +362,20 @@ class SegmentReader:
             damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
             whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
             return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
-        except UnavailableError as error:
+        except errors.UnavailableError as error:
             if not self._is_away:
                 log.warning("tier 2 gives readers nothing, and they try again: %s", error)
             self._is_away = True
-            raise ChunksUnavailableError(
+            raise errors.ChunksUnavailableError(
                 "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
             ) from None
         self._is_away = False
         reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
         return Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
 
-    async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched) -> DamagedDataError:
+    async def _damage(
+        self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched
+    ) -> errors.DamagedDataError:
         """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
         reason = fetched.damaged[last]
@@ -399,7 +386,7 @@ class SegmentReader:
             description = await self._chunks.describe(extent.chunk, extent.length)
             if description is not None:
                 end = min(end, description.go_on_at(last + 1))
-        return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
+        return errors.DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
         """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored. False:
@@ -407,7 +394,7 @@ class SegmentReader:
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
             return not extent.chunk or await self._chunks.description(extent.chunk, extent.length) is not None
-        except NotFoundError:
+        except errors.NotFoundError:
             return True  # moved, compacted or truncated meanwhile
 
     async def read_exactly(
@@ -442,7 +429,7 @@ class SegmentReader:
             if fetched.damaged:
                 error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
                 if not _is_there(record, extent):
-                    raise NotFoundError(f"what {record.name} had there was moved or truncated")
+                    raise errors.NotFoundError(f"what {record.name} had there was moved or truncated")
                 container.damage.note(error)
                 raise error
             parts.append(fetched.data)

@@ -10,21 +10,28 @@ checksums are those of the objects as stored.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 from crc32c import crc32c
 
+from nadi import limits
 from nadi.errors import NadiError, NotFoundError
-from nadi.limits import SNAPSHOT_PART_BYTES
 from nadi.segmentstore.state.commit import Changes
+from nadi.segmentstore.state.metadata import STATE_FILE, Metadata
 from nadi.segmentstore.state.stored import TABLES
+from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import Part
+from nadi.segmentstore.tier2.records import Manifest, Part
 
 _BLOCK = struct.Struct("<I")
 _BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
@@ -61,29 +68,13 @@ def delta_name(container: int, sequence: int, unique: str) -> str:
 # --- writing: blocking functions are for a thread --------------------------------------------------
 
 
-def packed(raw: bytes) -> bytes:
-    """Return a part of a base in its stored form."""
-    return zlib.compress(raw, _LEVEL)
-
-
 def pack_changes(changes: Changes) -> bytes:
     """Return a delta in its stored form."""
-    packer = zlib.compressobj(_LEVEL)
-    stored = []
-    block: _Block = []
-
-    def add() -> None:
+    packer, stored = zlib.compressobj(_LEVEL), []
+    changed = ((_NUMBERS[table], key, value) for table, rows in changes.items() for key, value in rows.items())
+    while block := list(islice(changed, _BLOCK_CHANGES)):
         raw = _encode(block)
         stored.append(packer.compress(_BLOCK.pack(len(raw)) + raw))
-        block.clear()
-
-    for table, rows in changes.items():
-        for key, value in rows.items():
-            block.append((_NUMBERS[table], key, value))
-            if len(block) == _BLOCK_CHANGES:
-                add()
-    if block:
-        add()
     return b"".join(stored) + packer.flush()
 
 
@@ -106,10 +97,7 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
 
 async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
     """Store a piece of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
-
-    Raises:
-        UnavailableError, StorageFullError: it isn't stored.
-    """
+    UnavailableError, StorageFullError: it isn't stored."""
     part = Part(name, len(data), crc32c(data))
     try:
         for each in part.names:
@@ -122,18 +110,19 @@ async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
 
 async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[Part, ...]:
     """Store a state's file as a base under new names, and return its parts. If that fails, none of them is left, as far
-    as they can be deleted.
-
-    Raises:
-        UnavailableError, StorageFullError: it isn't stored.
-    """
+    as they can be deleted. UnavailableError, StorageFullError: it isn't stored."""
     in_thread = chunks.runtime.in_thread
     name = base_name(container, sequence, chunks.runtime.unique())
     parts: list[Part] = []
-    pieces = parts_of(file)
+
+    def piece() -> bytes:
+        with file.open("rb") as stream:
+            stream.seek(len(parts) * limits.SNAPSHOT_PART_BYTES)
+            return stream.read(limits.SNAPSHOT_PART_BYTES)
+
     try:
-        while (raw := await in_thread(next, pieces, None)) is not None:
-            stored = await in_thread(packed, raw)
+        while raw := await in_thread(piece):
+            stored = await in_thread(zlib.compress, raw, _LEVEL)
             chunks.check_room(2 * len(stored))
             parts.append(await put(chunks, f"{name}-{len(parts):06d}", stored))
     except NadiError:
@@ -153,12 +142,8 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
 
 
 async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes:
-    """Return a piece as stored, from its copy if it is damaged, which is noted.
-
-    Raises:
-        SnapshotError: it is missing, or not what was stored, and so is its copy.
-        UnavailableError: tier 2 can't be read.
-    """
+    """Return a piece as stored, from its copy if it is damaged, which is noted. SnapshotError: it is missing, or not
+    what was stored, and so is its copy. UnavailableError: tier 2 can't be read."""
     wrong: list[str] = []
     for name in part.names:
         try:
@@ -184,8 +169,53 @@ async def read_object(chunks: ChunkStore, name: str, part: Part) -> bytes:
     return data
 
 
-def parts_of(file: Path) -> Iterator[bytes]:
-    """Yield a base's parts before they are packed; blocking."""
-    with file.open("rb", buffering=0) as stream:
-        while raw := stream.read(SNAPSHOT_PART_BYTES):
-            yield raw
+async def restored(
+    chunks: ChunkStore, container: int, snapshot: Manifest | None, folder: Path
+) -> tuple[Metadata, list[str]]:
+    """Restore the state of a snapshot, without one an empty state, in a folder whose former content is deleted. Return
+    it, and what is wrong with objects of the snapshot whose copies were used instead. SnapshotError: an object is
+    missing or damaged, and so is its copy. StorageFullError, UnavailableError, OSError: the folder can't be written, or
+    tier 2 can't be read."""
+    in_thread, damaged = chunks.runtime.in_thread, list[str]()
+    await in_thread(shutil.rmtree, folder, True)
+    await in_thread(folder.mkdir, 0o700, True)
+    for_base, for_deltas = (snapshot.base, snapshot.deltas) if snapshot is not None else ((), ())
+    async for stored in _read(chunks, for_base, damaged):
+        await in_thread(_append, folder / STATE_FILE, stored)
+    metadata = await in_thread(Metadata, folder, container)
+    try:
+        async for stored in _read(chunks, for_deltas, damaged):
+            await in_thread(metadata.apply, unpack_changes(stored))
+        if snapshot is not None and metadata.state().sequence != snapshot.sequence:
+            raise SnapshotError(f"the snapshot of container {container} isn't one of frame {snapshot.sequence:,}")
+    except BaseException:
+        metadata.close()
+        raise
+    return metadata, damaged
+
+
+async def _read(chunks: ChunkStore, parts: Sequence[Part], damaged: list[str]) -> AsyncIterator[bytes]:
+    """The parts in order, some of them read ahead."""
+    reading: deque[asyncio.Task[bytes]] = deque()
+    try:
+        for at in range(len(parts)):
+            for further in parts[at + len(reading) : at + limits.SNAPSHOT_READ_AHEAD]:
+                reading.append(asyncio.create_task(read_part(chunks, further, damaged)))
+            yield await reading.popleft()
+    finally:
+        for task in reading:
+            task.cancel()
+        if reading:
+            await asyncio.wait(reading)
+
+
+def _append(file: Path, stored: bytes) -> None:
+    try:
+        raw = zlib.decompress(stored)
+    except zlib.error as error:
+        raise SnapshotError(f"a part of a base can't be unpacked: {error}") from error
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write_all(descriptor, memoryview(raw), os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)

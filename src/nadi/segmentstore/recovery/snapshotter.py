@@ -1,8 +1,7 @@
 """Keeps a container's snapshots in tier 2 close to its state, so that the log need not be kept for long.
 
 The container calls `take` while no commit of its state runs; what is to be sent is set aside there, and sent by a task
-while everything continues. One send runs at a time, and what changes meanwhile waits in `Metadata`, within its
-limit. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
+while everything continues. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
 
 A snapshot releases the log only while it is known to be intact. One that was just stored is, and one from which the
 state was restored; the scrub reads it every week (`verify`). If any of its objects is damaged, which are stored twice,
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,19 +20,9 @@ from typing import NamedTuple, Protocol
 import lmdb
 from msgspec.structs import replace
 
+from nadi import limits
 from nadi.backoff import Backoff
 from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError, UnavailableError
-from nadi.limits import (
-    CHECKPOINT_REST_S,
-    KIB,
-    SNAPSHOT_DELTAS,
-    SNAPSHOT_INTERVAL_S,
-    SNAPSHOT_LOG_BYTES,
-    SNAPSHOT_RETRY_MAX_S,
-    SNAPSHOT_STOP_BYTES,
-    SNAPSHOT_STOP_S,
-    STATE_CHANGES_MAX_BYTES,
-)
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.counts import Counts
@@ -43,21 +31,21 @@ from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state.commit import Changes, merge
 from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Part, Records, name_of
+from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Records, name_of
 
 log = logging.getLogger(__name__)
 
 _COPY_FILE = "snapshot.tmp"  # a copy of the state while it is sent
-_SMALL_BYTES = 64 * KIB  # of deltas, for which no new base is made
+_SMALL_BYTES = 64 * limits.KIB  # of deltas, for which no new base is made
 
 
 class SnapshotPace(NamedTuple):
     """How often one is made: after `interval_s`, or once the log has grown by `log_bytes`, at a checkpoint. A full one
     instead of a delta: after so many deltas, or once they have more than `deltas_part` of its size."""
 
-    interval_s: float = SNAPSHOT_INTERVAL_S
-    log_bytes: int = SNAPSHOT_LOG_BYTES
-    deltas: int = SNAPSHOT_DELTAS
+    interval_s: float = limits.SNAPSHOT_INTERVAL_S
+    log_bytes: int = limits.SNAPSHOT_LOG_BYTES
+    deltas: int = limits.SNAPSHOT_DELTAS
     deltas_part: float = 0.25
 
 
@@ -65,34 +53,22 @@ PACE = SnapshotPace()
 
 
 class RecordOwner(Protocol):
-    """Whoever has a container, whose record names the snapshot that counts. After a FencedError nothing here is called.
-
-    sweeps: whether what the newest snapshot doesn't name is deleted: not where a later owner's may be among it.
-    """
+    """Whoever has a container, whose record names the snapshot that counts: see `parts.ContainerParts`. After a
+    FencedError nothing here is called. sweeps: whether what the newest snapshot doesn't name is deleted: not where a
+    later owner's may be among it."""
 
     sweeps: bool
 
-    async def claim_record(self) -> tuple[Records, int]:
-        """Return the records, and the epoch in which the container's is claimed. Raises: as `Records.claim`."""
-
-    def start_after(self, sequence: int) -> ChainStart:
-        """Where the log begins for one who has a snapshot up to that frame."""
-
-    def released(self, start: ChainStart) -> None:
-        """The record says durably that the log begins there."""
-
-    def is_no_room(self, error: Exception) -> bool:
-        """Whether the error came from lack of room."""
-
-    def release_room(self) -> bool:
-        """Release the space kept aside; return False if there is none."""
+    async def claim_record(self) -> tuple[Records, int]: ...
+    def start_after(self, sequence: int) -> ChainStart: ...
+    def released(self, start: ChainStart) -> None: ...
+    def is_no_room(self, error: Exception) -> bool: ...
+    def release_room(self) -> bool: ...
 
 
 class Snapshotter:
-    """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`.
-
-    pace: `PACE` by default.
-    """
+    """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`. pace: `PACE` by
+    default."""
 
     def __init__(
         self,
@@ -126,7 +102,7 @@ class Snapshotter:
         self._unsent: Changes = {}  # since the newest snapshot, unless a base is due
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
-        self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=SNAPSHOT_RETRY_MAX_S)
+        self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=limits.SNAPSHOT_RETRY_MAX_S)
         self._next_at = 0.0
         self._log_bytes = 0
 
@@ -150,14 +126,9 @@ class Snapshotter:
     # --- whether it is whole ---------------------------------------------------------------------------
 
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
-        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each object's size.
-
-        A damaged snapshot is given up, and so is one whose record is damaged.
-
-        Raises:
-            FencedError: it is another server's; `on_fenced` was called.
-            UnavailableError: tier 2 can't be read.
-        """
+        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each object's size. A damaged
+        snapshot is given up, and so is one whose record is damaged. FencedError: it is another server's; `on_fenced`
+        was called. UnavailableError: tier 2 can't be read."""
         if self._manifest is None or self.damage:
             return self.damage
         manifest = self._manifest
@@ -166,7 +137,14 @@ class Snapshotter:
                 for name in part.names:
                     await snapshots.read_object(self._chunks, name, part)
                     await pause(part.size_bytes)
-            await self._check_record()
+            records, epoch = await self._owner.claim_record()
+            try:
+                await records.still_claimed(self._container, epoch)
+            except DamagedRecordError as error:
+                raise SnapshotError(str(error), error.name) from error
+            is_sending = self._sending is not None and not self._sending.done()  # which may be setting them just now
+            if (what := await records.unequal(self._container)) and not is_sending:
+                raise SnapshotError(what, name_of(self._container))
         except FencedError as error:
             self._fenced(error)
             raise
@@ -176,16 +154,6 @@ class Snapshotter:
                 self._give_up(str(error))
             # else it was replaced meanwhile, by what was stored just now
         return self.damage
-
-    async def _check_record(self) -> None:
-        records, epoch = await self._owner.claim_record()
-        try:
-            await records.still_claimed(self._container, epoch)
-        except DamagedRecordError as error:
-            raise SnapshotError(str(error), error.name) from error
-        is_sending = self._sending is not None and not self._sending.done()  # which may be setting them just now
-        if (what := await records.unequal(self._container)) and not is_sending:
-            raise SnapshotError(what, name_of(self._container))
 
     def _fenced(self, error: FencedError) -> None:
         self._fenced_by = error
@@ -225,20 +193,25 @@ class Snapshotter:
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
-        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES or self._deltas_are_enough():
+        if (
+            changes is None
+            or self._unsent_bytes + size_bytes > limits.STATE_CHANGES_MAX_BYTES
+            or self._deltas_are_enough()
+        ):
             self._forget_unsent()
         if self._whole_due or changes is None:
             try:
-                await self._runtime.in_thread(self._copy_state, metadata)
+                await self._runtime.in_thread(metadata.copy, self._copy)
             except (NadiError, OSError, lmdb.Error) as error:
                 self._copy.unlink(missing_ok=True)
                 self._failed(error)
                 return
-            self._send(partial(self._send_whole, sequence))
+            send = partial(self._send_whole, sequence)
         else:
             merge(self._unsent, changes)
             self._unsent_bytes += size_bytes
-            self._send(partial(self._send_delta, sequence))
+            send = partial(self._send_delta, sequence)
+        self._sending = asyncio.create_task(self._store(send), name=f"snapshot-{self._container}")
 
     def _forget_unsent(self) -> None:
         """What changed since the newest snapshot is not kept: the next one is a base."""
@@ -254,17 +227,7 @@ class Snapshotter:
         most_bytes = max(base_bytes * self._pace.deltas_part, _SMALL_BYTES)
         return len(manifest.deltas) >= self._pace.deltas or deltas_bytes > most_bytes
 
-    def _copy_state(self, metadata: Metadata) -> None:
-        descriptor = os.open(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            metadata.copy(descriptor)
-        finally:
-            os.close(descriptor)
-
     # --- sending: meanwhile everything goes on ---------------------------------------------------------
-
-    def _send(self, send: Callable[[], Awaitable[Manifest]]) -> None:
-        self._sending = asyncio.create_task(self._store(send), name=f"snapshot-{self._container}")
 
     async def _store(self, send: Callable[[], Awaitable[Manifest]]) -> None:
         began = self._runtime.monotonic()
@@ -298,29 +261,26 @@ class Snapshotter:
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
     async def _send_whole(self, sequence: int) -> Manifest:
-        rest = partial(self._runtime.rest, CHECKPOINT_REST_S)
+        rest = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
         try:
             await self._runtime.in_thread(verify, self._copy, self._container, rest)
         except DamagedStateError as error:  # a snapshot of it would replace a good one
             self.on_damage(error)
             raise
         base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
-        manifest = Manifest(self._container, sequence, base, ())
-        await self._let_count(manifest)
-        self._unsent, self._unsent_bytes = {}, 0
+        manifest = await self._let_count(Manifest(self._container, sequence, base, ()))
         self._whole_due, self._is_known = False, True
         return manifest
 
     async def _send_delta(self, sequence: int) -> Manifest:
         former = self._manifest
         assert former is not None, "a delta follows a base"
-        deltas = (*former.deltas, await self._put_unsent(sequence))
-        manifest = replace(former, sequence=sequence, deltas=deltas)
-        await self._let_count(manifest)
-        self._unsent, self._unsent_bytes = {}, 0
-        return manifest
+        stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
+        name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
+        deltas = (*former.deltas, await snapshots.put(self._chunks, name, stored))
+        return await self._let_count(replace(former, sequence=sequence, deltas=deltas))
 
-    async def _let_count(self, manifest: Manifest) -> None:
+    async def _let_count(self, manifest: Manifest) -> Manifest:
         """Have the record name it. If that fails, what only this one names is deleted, where it surely doesn't count;
         elsewhere nobody names it."""
         stored, epoch = await self._owner.claim_record()
@@ -333,6 +293,8 @@ class Snapshotter:
                 await snapshots.delete_all(self._chunks, manifest.names - former)
             raise
         self._owner.released(start)
+        self._unsent, self._unsent_bytes = {}, 0
+        return manifest
 
     async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
         """Delete what nobody needs any more, now that this one counts; raise NadiError if some of it stays."""
@@ -344,19 +306,12 @@ class Snapshotter:
             if name not in manifest.names:
                 await self._chunks.delete(name)
 
-    async def _put_unsent(self, sequence: int) -> Part:
-        stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
-        name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
-        return await snapshots.put(self._chunks, name, stored)
-
     def _failed(self, error: Exception) -> None:
         """Try again later; what was taken is kept, or will be in the next whole one."""
         self.counts.snapshot_errors += 1
-        said = str(error)
-        if said != self.error:
-            log.warning(
-                "container %d: its snapshot could not be stored, and the log is kept: %s", self._container, said
-            )
+        if self.error != (said := str(error)):
+            what = "container %d: its snapshot could not be stored, and the log is kept: %s"
+            log.warning(what, self._container, said)
         self.error = said
         self._next_at = self._runtime.monotonic() + self._backoff.take()
 
@@ -365,22 +320,20 @@ class Snapshotter:
     async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
         """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
         try:
-            async with asyncio.timeout(SNAPSHOT_STOP_S):
+            async with asyncio.timeout(limits.SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
                 is_due = self._whole_due or sequence != self._taken_sequence
-                if is_due and not self.error and self._fenced_by is None and self._is_quick():
+                is_whole = self._whole_due or self._deltas_are_enough()
+                state, most_bytes = self._folder / "state" / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
+                may_go = is_due and not self.error and self._fenced_by is None
+                if may_go and (not is_whole or state.stat().st_size <= most_bytes):
                     await self.take(metadata, sequence, log_bytes)
                     if self._sending is not None:
                         await asyncio.wait([self._sending])
         except TimeoutError:
             log.info("container %d: the next start makes a snapshot; for this one tier 2 was too slow", self._container)
         await self.ended(cancel=True)
-
-    def _is_quick(self) -> bool:
-        """Whether sending the next one takes no longer than a stop may."""
-        is_whole = self._whole_due or self._deltas_are_enough()
-        return not is_whole or (self._folder / "state" / STATE_FILE).stat().st_size <= SNAPSHOT_STOP_BYTES
 
     async def ended(self, *, cancel: bool = False) -> None:
         """Wait until nothing is in flight."""

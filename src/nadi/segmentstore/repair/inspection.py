@@ -23,10 +23,8 @@ from nadi.segmentstore.datafolder import (
     stored_containers,
 )
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.localparts import is_lost
-from nadi.segmentstore.recovery.parts import is_stored
-from nadi.segmentstore.recovery.restoring import restored
-from nadi.segmentstore.recovery.snapshots import SnapshotError
+from nadi.segmentstore.recovery.parts import is_lost, is_stored
+from nadi.segmentstore.recovery.snapshots import SnapshotError, restored
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.tier1.recovery import has_frames
@@ -39,11 +37,9 @@ _NAMED = 100  # segments named one by one in a report
 
 @dataclass(slots=True)
 class Report:
-    """What an inspection has shown of one part, line by line.
-
-    sound: what there is. healed: damage that a start, or `nadi repair`, repairs without loss. renewed: damage that a
-    server repairs while it runs. lost: what can't be read, or would be given up.
-    """
+    """What an inspection has shown of one part, line by line. sound: what there is. healed: damage that a start, or
+    `nadi repair`, repairs without loss. renewed: damage that a server repairs while it runs. lost: what can't be read,
+    or would be given up."""
 
     name: str
     sound: list[str] = field(default_factory=list)
@@ -70,11 +66,7 @@ class Report:
 
 
 async def inspect_folder(folder: Path) -> list[Report]:
-    """Look at a data folder that no server has open.
-
-    Raises:
-        UnavailableError, OSError: it can't be read.
-    """
+    """Look at a data folder that no server has open. UnavailableError, OSError: it can't be read."""
     report = _inspect_layout(folder)
     found = find(folder).store
     containers: dict[int, Report] = {}
@@ -83,20 +75,13 @@ async def inspect_folder(folder: Path) -> list[Report]:
         for number, container in known_containers(folder).items():
             if found is not None and number >= found.containers:
                 continue
-            if are_some_there and not container.is_dir():
-                containers[number] = await _inspect_missing(container, number, chunks)
+            if are_some_there and not container.is_dir():  # as when a disk isn't mounted
+                containers[number] = missing = Report(container.name)
+                await _inspect_snapshot(missing, number, chunks)
+                missing.refuse("its folder is missing, with its log: restore it; tier 2 has chunks or snapshots")
             else:
                 containers[number] = await inspect_container(container, number, chunks)
     return [report, *containers.values()]
-
-
-async def _inspect_missing(folder: Path, number: int, chunks: ChunkStore) -> Report:
-    """Report on a container whose folder is missing while others are there, as when a disk isn't mounted: a start from
-    what tier 2 has would lose what was in its log."""
-    report = Report(folder.name)
-    await _inspect_snapshot(report, number, chunks)
-    report.refuse("its folder is missing, with its log: restore it; tier 2 has chunks or snapshots")
-    return report
 
 
 def _inspect_layout(folder: Path) -> Report:
@@ -222,8 +207,7 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
             f"chunks with intact data but a damaged description: {stopped.undescribed:,}, "
             f"the first {stopped.first_undescribed}: the next scrub rewrites them"
         )
-    known = stopped.damage.all()
-    for damaged in known:
+    for damaged in stopped.damage.all():
         place = f"{in_words(damaged.segment)}: bytes {damaged.offset:,} to {damaged.end_offset:,}"
         report.lost.append(f"{place} can't be read: {damaged.reason}")
     if stopped.damage.unlisted:

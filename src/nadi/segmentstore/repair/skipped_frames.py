@@ -7,6 +7,8 @@ resulting state has all that the log still says.
 A frame may hold more than appends. If later frames show that a change is missing that readers wouldn't learn of, a
 table's entries or the creation of a segment, the log ends before the missing frames: then what the state says is
 consistent, and what later frames said is given up. What nothing shows is named as such.
+
+`repair_container` lets a snapshot of that state take the place of such a log.
 """
 
 from __future__ import annotations
@@ -20,15 +22,23 @@ import lmdb
 
 from nadi.errors import DamagedStateError
 from nadi.limits import FRAME_MAX_REQUESTS
-from nadi.segmentstore.recovery.replay import apply_frame
+from nadi.segmentstore import reserve
+from nadi.segmentstore.chain.log import ChainStart
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.parts import STATE, apply_frame
+from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.repair.stopped import Lost, ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.disk import aside_name
+from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import Manifest
 
 LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
 
@@ -36,11 +46,9 @@ LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: r
 @dataclass(slots=True)
 class Skipped:
     """What was skipped. frames: from and to. lost: what is known to be missing; reading its bytes raises an error.
-
     unsafe: what is missing without readers noticing. kept: how many later frames there are. ends: the first frame at
     the end of the log that is given up or may be missing, 0 if none. given_up: what those that can be read hold.
-    runs: files beside the log that the state mentions. unnamed: the names of chunks that it doesn't mention.
-    """
+    unnamed: the names of chunks that the state doesn't mention."""
 
     frames: list[tuple[int, int]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -48,7 +56,6 @@ class Skipped:
     kept: int = 0
     ends: int = 0
     given_up: Lost = field(default_factory=Lost)
-    runs: set[int] = field(default_factory=set)
     unnamed: list[str] = field(default_factory=list)
 
     def in_words(self) -> str:
@@ -61,14 +68,41 @@ class Skipped:
         return ("frame " if is_single else "frames ") + ", ".join(spans)
 
 
+async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str:
+    """Skip what can't be read of a container's log: a snapshot of the rest is stored, and the log begins anew after it.
+    Return where in tier 2 chunks are now that no state names, "" if there were none. It can be interrupted at any
+    point, and repeated. SnapshotError, DamagedRecordError: there is no snapshot to begin with. DamagedStateError: what
+    can be read of the log doesn't fit. StorageFullError: there is no room; what counts was not changed.
+    UnavailableError, OSError: the folder, or tier 2, can't be used."""
+    with reserve.in_words(folder):
+        records = await chunks.records()
+        record = (await records.read(number)).record
+        metadata, _ = await restored(chunks, number, record.snapshot, folder / STATE)
+        file = folder / "snapshot.tmp"
+        try:
+            skipped = await skip_frames(metadata, folder, number, chunks)
+            sequence = metadata.state().sequence
+            await asyncio.to_thread(metadata.copy, file)
+        finally:
+            metadata.close()
+        # first: once the snapshot counts, a server deletes what it doesn't name
+        if skipped.frames or skipped.ends:
+            await asyncio.to_thread(RunReader(folder / "log").keep_aside)
+        former = f"container-{number}"
+        aside = aside_name(former)
+        for name in skipped.unnamed:  # moved back under its former name, a chunk is what it was
+            await chunks.rename(name, aside + name.removeprefix(former))
+        base = await snapshots.put_base(chunks, number, sequence, file)
+        file.unlink()
+        await FileLog.begin(folder / "log", op.encode_head([]), sequence, name=folder.name)
+        await records.set_snapshot(number, record.epoch, Manifest(number, sequence, base, ()), ChainStart())
+        return aside if skipped.unnamed else ""
+
+
 async def skip_frames(metadata: Metadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
     """Bring a state, which nobody else has open, to the last frame of the container's log that can be read.
-
-    Raises:
-        DamagedStateError: what follows doesn't fit what there is.
-        UnavailableError: tier 2 can't be read.
-        OSError: a folder can't be used.
-    """
+    DamagedStateError: what follows doesn't fit what there is. UnavailableError: tier 2 can't be read. OSError: a folder
+    can't be used."""
     log = StoppedLog(folder / "log")
     try:
         rest = await asyncio.to_thread(_fold, metadata, log)
@@ -79,7 +113,6 @@ async def skip_frames(metadata: Metadata, folder: Path, container: int, chunks: 
     finally:
         await log.close()
     skipped = rest.skipped
-    skipped.runs = set(rest.state.runs.bytes_of)
     skipped.unnamed = [name for name in await chunks.listed(f"container-{container}") if name not in named]
     return skipped
 
@@ -120,11 +153,9 @@ def _fold(metadata: Metadata, log: StoppedLog) -> _Rest:
 
 def _write(metadata: Metadata, state: StateMachine) -> None:
     checkpoint = state.checkpoint()
-    entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
-    times = [(record.id, stored) for record, stored in checkpoint.times]
     while True:
         try:
-            metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, times)
+            metadata.commit(*checkpoint.to_commit())
         except lmdb.MapFullError:
             metadata.grow()
         else:
@@ -206,7 +237,7 @@ class _Rest:
         if operation.offset < record.length:
             what = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
             raise DamagedStateError(
-                self.state.metadata.where, what, f"it has {record.length:,} bytes without those that are missing"
+                str(self.state.metadata.folder), what, f"it has {record.length:,} bytes without those that are missing"
             )
         if operation.offset > record.length:
             _lose(self.state, record, operation.offset)

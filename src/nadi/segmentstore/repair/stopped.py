@@ -23,8 +23,7 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.damage import KnownDamage
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.recovery.replay import recovered_of
+from nadi.segmentstore.recovery.parts import LocalParts, recovered_of
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.fence import read_epoch
@@ -36,7 +35,6 @@ from nadi.segmentstore.tier1.recovery import (
     Headers,
     LogFile,
     Replay,
-    check_can_be_told,
     headers_of,
     read_headers,
 )
@@ -100,7 +98,6 @@ class StoppedLog:
         try:
             if folder.exists():
                 headers = read_headers(folder, known[0] if known else None, refuses=not is_passed)
-                check_can_be_told(headers, known is not None)
         except CorruptLogError as error:
             self.damage = error
             headers = read_headers(folder, known[0] if known else None, refuses=False)
@@ -126,12 +123,15 @@ class StoppedLog:
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
         found: dict[int, ReadableFrame] = {}
-        for frame in self._whole_frames():
-            sequence = frame.header.sequence
-            if sequence > after_sequence and (
-                sequence not in found or found[sequence].header.epoch < frame.header.epoch
-            ):
-                found[sequence] = frame
+        log_crc, numbered = crc32c(self._log_id), sorted(self._folder.glob("log-*.nadi"))
+        for path in [path for path in numbered if log_file_number(path.name) is not None]:
+            with path.open("rb", buffering=0) as stream:
+                for header in headers_of(stream.fileno(), log_crc, log_file_number(path.name) or 0):
+                    content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
+                    check, former = header.check(content, log_crc), found.get(header.sequence)
+                    is_newest = former is None or former.header.epoch < header.epoch
+                    if check.head_is_whole and is_newest and header.sequence > after_sequence:
+                        found[header.sequence] = ReadableFrame(path, header, check)
         frames: list[ReadableFrame] = []
         epoch = 0
         for _, frame in sorted(found.items()):
@@ -141,19 +141,6 @@ class StoppedLog:
         if frames and frames[-1].check.damaged_parts:
             frames.pop()
         return frames
-
-    def _whole_frames(self) -> Iterator[ReadableFrame]:
-        log_crc = crc32c(self._log_id)
-        for path in sorted(self._folder.glob("log-*.nadi")):
-            number = log_file_number(path.name)
-            if number is None:
-                continue
-            with path.open("rb", buffering=0) as stream:
-                for header in headers_of(stream.fileno(), log_crc, number):
-                    content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
-                    check = header.check(content, log_crc)
-                    if check.head_is_whole:
-                        yield ReadableFrame(path, header, check)
 
     def has_lost_its_end(self, frames: Sequence[ReadableFrame], after_sequence: int) -> bool:
         """Whether more may be missing behind those, which are all; known once a replay after that frame has ended."""
@@ -183,7 +170,7 @@ class StoppedLog:
         return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
-        return await each_by_itself(self, parts)
+        return await each_by_itself(self.read_at, parts)
 
     async def close(self) -> None:
         for file in self._files.values():
@@ -206,11 +193,8 @@ class StoppedContainer(Container):
 
     async def open(self, metadata: Metadata, *, is_passed: bool = False) -> None:
         """Recover from that state, which is changed as a start would do it, and the container's log. Damage that
-        refuses a start is in `log.damage` then. is_passed: see `StoppedLog`.
-
-        Raises:
-            DamagedStateError: the state is damaged after all.
-        """
+        refuses a start is in `log.damage` then. is_passed: see `StoppedLog`. DamagedStateError: the state is damaged
+        after all."""
         self.metadata = metadata
         self.log = StoppedLog(self.folder / "log", is_passed=is_passed)
         self.runs = self.log.runs
@@ -223,8 +207,7 @@ class StoppedContainer(Container):
 
     async def read_all(self) -> int:
         """Read every byte of every segment; return how many bytes could be read. Afterwards `damage` has what is
-        damaged, and `undescribed` the number of chunks with intact data but no intact description.
-        """
+        damaged, and `undescribed` the number of chunks with intact data but no intact description."""
         count = 0
         for segment in await asyncio.to_thread(self.segments):
             record = self.state.by_id(segment)

@@ -16,23 +16,7 @@ from typing import Protocol
 import msgspec
 from cachetools import FIFOCache
 
-from nadi.errors import (
-    DamagedStateError,
-    NadiError,
-    NotOwnerError,
-    ProtocolError,
-    StorageFullError,
-    StreamSealedError,
-    TokenExpiredError,
-    UnavailableError,
-)
-from nadi.limits import (
-    APPEND_SESSION_GONE_S,
-    APPEND_SESSION_IDLE_S,
-    APPEND_SESSIONS_KEPT,
-    CONNECTION_APPENDS_WAITING,
-    CONNECTION_SESSIONS,
-)
+from nadi import errors, limits
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
@@ -91,8 +75,8 @@ class Session:
             self.is_used, self.looked_at = False, now
             return False
         idle_s, container = now - self.looked_at, self.container
-        return idle_s > APPEND_SESSION_IDLE_S or (
-            idle_s > APPEND_SESSION_GONE_S
+        return idle_s > limits.APPEND_SESSION_IDLE_S or (
+            idle_s > limits.APPEND_SESSION_GONE_S
             and (
                 self.error is not None
                 or (container.failure is None and not container.state.record_cache.exists(self.segment))
@@ -100,11 +84,11 @@ class Session:
         )
 
 
-class WriterConflictError(NadiError):
+class WriterConflictError(errors.NadiError):
     """Another connection writes with the same writer id."""
 
 
-class ConditionError(NadiError):
+class ConditionError(errors.NadiError):
     """A conditional append did not meet the offset, or the append before it, that it expected."""
 
 
@@ -135,32 +119,9 @@ class Setup:
         self.peer.fail(error, self.command.request_id, self.command.segment)
 
 
-@dataclass(slots=True, eq=False)
-class Expired:
-    """An append whose session's token has expired: reported in its turn, then the connection ends. It must end, for the
-    Rust client takes no notice of the reply alone."""
-
-    peer: Peer
-    session: Session
-    request_id: int
-    size_bytes: int = 64
-    count: int = 1
-
-    def prepare(self, frame: FrameBuilder) -> int:
-        self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
-        raise self.session.error.with_traceback(None)
-
-    def done(self, result: int) -> None:
-        raise AssertionError("it always fails")
-
-    def failed(self, error: Exception) -> None:
-        self.peer.settled(1)
-        self.peer.fail(error, self.request_id, self.session.segment)
-        self.peer.end()
-
-
 class Append(msgspec.Struct, eq=False, gc=False):
-    """One append, atomic with its writer's event number; `parts` are its `size_bytes`."""
+    """One append, atomic with its writer's event number; `parts` are its `size_bytes`. is_expired: its session's token
+    has expired."""
 
     session: Session
     writer: bytes
@@ -171,6 +132,7 @@ class Append(msgspec.Struct, eq=False, gc=False):
     request_id: int
     expected_offset: int | None = None
     after: int = NO_VERSION
+    is_expired: bool = False
 
 
 class Appends:
@@ -191,16 +153,16 @@ class Appends:
     def size_bytes(self) -> int:
         return sum([append.size_bytes for append in self.appends])
 
-    def prepare(self, frame: FrameBuilder) -> list[int | NadiError]:
+    def prepare(self, frame: FrameBuilder) -> list[int | errors.NadiError]:
         """Of each append, the segment's length after it, or why it isn't stored."""
-        outcomes: list[int | NadiError] = []
+        outcomes: list[int | errors.NadiError] = []
         refused = 0
         for append in self.appends:
             try:
                 outcomes.append(_store(append, frame))
-            except DamagedStateError:
+            except errors.DamagedStateError:
                 raise
-            except NadiError as error:
+            except errors.NadiError as error:
                 # without its traceback: whoever keeps the error would keep all that was appended with it
                 outcomes.append(error.with_traceback(None))
                 refused += 1
@@ -211,7 +173,7 @@ class Appends:
         frame.arrivals.append(Arrival(self.at, len(outcomes) - refused, self))
         return outcomes
 
-    def done(self, result: list[int | NadiError]) -> None:
+    def done(self, result: list[int | errors.NadiError]) -> None:
         peer = self.peer
         peer.settled(len(self.appends))
         acknowledged: list[wire.DataAppended] = []
@@ -241,9 +203,11 @@ class Appends:
             peer.end()
         else:
             # also where the container failed after `prepare`; not this very one, which gathers frames as it is raised
-            append.session.error = again(error) if type(error) is UnavailableError else error
-            offset = append.last if isinstance(error, StreamSealedError) else -1
+            append.session.error = again(error) if type(error) is errors.UnavailableError else error
+            offset = append.last if isinstance(error, errors.StreamSealedError) else -1
             peer.fail(error, append.request_id, append.session.segment, offset)
+            if append.is_expired:
+                peer.end()  # it must end, for the Rust client takes no notice of the reply alone
 
 
 def _store(append: Append, frame: FrameBuilder) -> int:
@@ -251,15 +215,17 @@ def _store(append: Append, frame: FrameBuilder) -> int:
     session, writer = append.session, append.writer
     if session.error is not None:
         raise session.error.with_traceback(None)  # else it would hold on to every append that met it
+    if append.is_expired:
+        raise errors.TokenExpiredError("the session's delegation token has expired")
     if frame.log_is_full:
-        raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
+        raise errors.StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
     state = frame.state
     record = find(state, session.segment, Kind.STREAM)
     if record.sealed:
-        raise StreamSealedError(session.segment)
+        raise errors.StreamSealedError(session.segment)
     if session.parent is not None and find(state, session.parent).sealed:
         # reported now: the Rust client looks for it here, and would repeat a refused merge forever
-        raise StreamSealedError(session.parent)
+        raise errors.StreamSealedError(session.parent)
     stored = state.attribute(record, writer)
     if (NO_VERSION if stored is None else stored) != session.stored or append.last < session.stored:
         raise WriterConflictError(f"another connection writes with the id {writer.hex()}")
@@ -273,13 +239,10 @@ def _store(append: Append, frame: FrameBuilder) -> int:
 
 
 class Writers:
-    """The writers of one connection: their sessions, and what they append, gathered for each container.
-
-    Appends are taken one by one as they are decoded; `hand_over` puts what came in one go into the containers' queues,
-    before anything else of the connection is handled that may depend on it. Nothing is awaited for an append, and no
-    task or future is made for one.
-    resume: called when more may be taken. `sessions` are by writer; `waiting` counts appends in containers' queues.
-    """
+    """The writers of one connection: their sessions, and what they append, gathered for each container. `hand_over`
+    puts what came in one go into the containers' queues, before anything else of the connection is handled that may
+    depend on it. Nothing is awaited for an append. resume: called when more may be taken. `sessions` are by writer;
+    `waiting` counts appends in containers' queues."""
 
     def __init__(
         self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]
@@ -289,7 +252,9 @@ class Writers:
         self._container_of = container_of
         self._access = access
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._moved: FIFOCache[bytes, NotOwnerError] = FIFOCache(CONNECTION_SESSIONS)  # by writer: the reply it gets
+        self._moved: FIFOCache[bytes, errors.NotOwnerError] = FIFOCache(
+            limits.CONNECTION_SESSIONS
+        )  # by writer: the reply it gets
         self.block: wire.AppendBlock | None = None  # the next command is its end
         self._gathered: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
@@ -298,7 +263,7 @@ class Writers:
     @property
     def is_full(self) -> bool:
         """Whether no more is taken for now; `resume` is called when that changes."""
-        return self._throttle is not None or self.waiting >= CONNECTION_APPENDS_WAITING
+        return self._throttle is not None or self.waiting >= limits.CONNECTION_APPENDS_WAITING
 
     def close(self) -> None:
         if self._throttle is not None:
@@ -308,17 +273,20 @@ class Writers:
         try:
             ends_at = self._access.check(command)
             container = self._container_of(command.segment)
-        except NadiError as error:
+        except errors.NadiError as error:
             self.sessions.pop(command.writer_id, None)
             self.fail(error, command.request_id, command.segment)
             return
         session = Session(command.segment, container, ends_at, command.request_id)
         self.sessions[command.writer_id] = session
-        if len(self.sessions) > CONNECTION_SESSIONS:
-            raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
+        if len(self.sessions) > limits.CONNECTION_SESSIONS:
+            raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
         self.waiting += 1
-        if len(self.sessions) > APPEND_SESSIONS_KEPT:
-            self._look_at_sessions()
+        if len(self.sessions) > limits.APPEND_SESSIONS_KEPT:
+            for _ in range(4):  # a new one needs two looks: so none that are over pile up
+                writer, former = self.sessions.popitem(last=False)
+                if not former.is_over():
+                    self.sessions[writer] = former
         container.submit(Setup(self, session, command))
 
     def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
@@ -328,22 +296,15 @@ class Writers:
         for writer, session in list(self.sessions.items()):
             if session.container is container and self.sessions.get(writer) is session:
                 del self.sessions[writer]
-                self._moved[writer] = error = NotOwnerError(session.segment, owner)
+                self._moved[writer] = error = errors.NotOwnerError(session.segment, owner)
                 if session.error is None:
                     self.fail(error, session.request_id, session.segment)
             yield
 
-    def _look_at_sessions(self) -> None:
-        """Drop sessions that are over: four looks for each new one, which needs two, so that none pile up."""
-        for _ in range(4):
-            writer, session = self.sessions.popitem(last=False)
-            if not session.is_over():
-                self.sessions[writer] = session
-
     def settled(self, count: int) -> None:
         before = self.waiting
         self.waiting = before - count
-        if before > CONNECTION_APPENDS_WAITING // 2 >= self.waiting:
+        if before > limits.CONNECTION_APPENDS_WAITING // 2 >= self.waiting:
             self._resume()
 
     def send_all(self, commands: list[wire.DataAppended]) -> None:
@@ -352,7 +313,7 @@ class Writers:
     def append(self, end: wire.AppendBlockEnd) -> None:
         block, events = self.block, end.num_events
         if events <= 0:
-            raise ProtocolError(f"an append of {events} events")
+            raise errors.ProtocolError(f"an append of {events} events")
         if block is None:
             parts: list[Buffer] = [end.data]
             size = len(end.data)
@@ -407,18 +368,14 @@ class Writers:
         if session is None:
             moved = self._moved.get(writer)
             if moved is None:
-                raise ProtocolError("an append without SetupAppend")
+                raise errors.ProtocolError("an append without SetupAppend")
             self.fail(moved, request_id, moved.segment)
             return
         session.is_used = True
         self.waiting += 1
-        container = session.container
-        if self._access.has_ended(session.ends_at):
-            self.hand_over()
-            container.submit(Expired(self, session, request_id))
-            return
-        append = Append(session, writer, parts, size, events, last, request_id, expected, after)
-        self._gathered_for(container).appends.append(append)
+        is_expired = self._access.has_ended(session.ends_at)
+        append = Append(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
+        self._gathered_for(session.container).appends.append(append)
 
     def _gathered_for(self, container: Container) -> Appends:
         gathered = self._gathered.get(container)
@@ -450,4 +407,4 @@ class Writers:
             if session.error is None and not self._access.has_ended(session.ends_at):
                 session.container.load.report(session.segment, positions, command.events)
         elif command.writer_id not in self._moved:
-            raise ProtocolError("a report of keys without SetupAppend")
+            raise errors.ProtocolError("a report of keys without SetupAppend")

@@ -1,13 +1,11 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-Commands are decoded from the incoming bytes, no more than there is room for: reading continues while what came is
-within its limits; else it stops, and the peer's own network holds the rest. In one turn of the loop a bounded number of
-commands is taken. A peer that has shown no token yet may send only small frames, and must do so soon; later, a frame
-that has begun must be completed in time.
+Reading continues while what came is within its limits; else it stops, and the peer's own network holds the rest. In one
+turn of the loop a bounded number of commands is taken. A peer that has shown no token yet may send only small frames,
+and must do so soon; later, a frame that has begun must be completed in time.
 
 Appends go to the containers' queues together with the others that came in one go (`appends`); reads go past these
-(`reads`), for they may wait at the tail; other commands are begun in order, some beside others. No reply is built that
-can't be sent soon (`replies`).
+(`reads`), for they may wait at the tail; other commands are begun in order, some beside others.
 """
 
 from __future__ import annotations
@@ -18,26 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from nadi import limits
 from nadi.access.budget import Account, Budget
 from nadi.errors import NadiError, NotOwnerError, ProtocolError, SegmentNotFoundError, UnavailableError
-from nadi.limits import (
-    COMMANDS_AT_ONCE,
-    COMMANDS_OF_CROWD,
-    COMMANDS_UNDER_WAY,
-    CONNECTION_COMMANDS_AT_ONCE,
-    CONNECTION_COMMANDS_WAITING,
-    CONNECTION_RECEIVED_BYTES,
-    FRAME_LEAST_BYTES_S,
-    FRAME_TIMEOUT_S,
-    MAX_FRAME_RECEIVED_BYTES,
-    PEERS_LEAST_BYTES,
-    RECEIVE_BUFFER_BYTES,
-    RECEIVE_BUFFER_LEAST_BYTES,
-    SEND_HIGH_WATER_BYTES,
-    SEND_LOW_WATER_BYTES,
-    UNKNOWN_PEER_FRAME_BYTES,
-    UNKNOWN_PEER_S,
-)
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
@@ -76,14 +57,12 @@ _background: set[asyncio.Task[None]] = set()  # deletions of transient segments
 class CommandQueue:
     """The commands of one connection other than appends and reads, and what of these came after one of them.
 
-    Those with small replies are handled at one time, so that what they change in a container shares a frame of its log,
-    and none waits for another's container. They are begun in order, so two on one segment take effect in order; each is
-    answered once it is done. Others are handled one after another, once all before them are done. A task does that
-    while there are any, and waits whenever the peer takes no replies or there is no room for one.
+    Those with small replies are handled at one time, so that what they change in a container shares a frame of its log.
+    They are begun in order, so two on one segment take effect in order. Others are handled one after another, once all
+    before them are done, and whenever the peer takes replies and there is room for one.
 
     received: what is held for what it received. dispatch: handles a command that isn't the service's. resume: called
-    when more may be taken.
-    """
+    when more may be taken."""
 
     def __init__(
         self,
@@ -110,7 +89,7 @@ class CommandQueue:
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= CONNECTION_COMMANDS_WAITING
+        return len(self._waiting) >= limits.CONNECTION_COMMANDS_WAITING
 
     def add(self, command: wire.Command, size_bytes: int) -> None:
         """Have it handled in its turn; so much is held for it until then."""
@@ -142,7 +121,10 @@ class CommandQueue:
             type(command) in _AT_ONE_TIME
             and (
                 not running
-                or (running < CONNECTION_COMMANDS_AT_ONCE and self._scheduler.under_way < COMMANDS_UNDER_WAY)
+                or (
+                    running < limits.CONNECTION_COMMANDS_AT_ONCE
+                    and self._scheduler.under_way < limits.COMMANDS_UNDER_WAY
+                )
             )
             and replies.writable.is_set()
             and replies.held.room_bytes > 0
@@ -177,7 +159,7 @@ class CommandQueue:
                     await asyncio.sleep(0)
             else:
                 await self._done(command, size)
-            if len(self._waiting) == CONNECTION_COMMANDS_WAITING // 2:
+            if len(self._waiting) == limits.CONNECTION_COMMANDS_WAITING // 2:
                 self._resume()
         if not self._is_over:
             self._worker = None
@@ -256,8 +238,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._pool = budget.receiving
         self._held = self._pool.account()  # for what was received
-        self._decoder = Decoder(RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_LEAST_BYTES, self._held)
-        self._decoder.max_frame_bytes = UNKNOWN_PEER_FRAME_BYTES
+        self._decoder = Decoder(limits.RECEIVE_BUFFER_BYTES, limits.RECEIVE_BUFFER_LEAST_BYTES, self._held)
+        self._decoder.max_frame_bytes = limits.UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
         self._is_reading = True
         self._is_due = False  # in the scheduler
@@ -271,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
-        made.set_write_buffer_limits(high=SEND_HIGH_WATER_BYTES, low=SEND_LOW_WATER_BYTES)
+        made.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES, low=limits.SEND_LOW_WATER_BYTES)
         self.replies.open(made)
         self._made_at = self._frame_at = self._loop.time()
         self._connections[self] = None
@@ -295,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
             scheduler = self._scheduler
-            scheduler.count(self._take(COMMANDS_OF_CROWD if scheduler.is_spent else COMMANDS_AT_ONCE))
+            scheduler.count(self._take(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
         self.replies.pause()
@@ -324,14 +306,14 @@ class Connection(asyncio.BufferedProtocol):
     def _overdue(self, now_s: float) -> str:
         """Return why the connection must end for what didn't come, or "". Idle peers' buffers are freed."""
         decoder = self._decoder
-        if not self._is_known and now_s - self._made_at > UNKNOWN_PEER_S:
-            return f"it showed nothing valid in {UNKNOWN_PEER_S:.0f} s"
+        if not self._is_known and now_s - self._made_at > limits.UNKNOWN_PEER_S:
+            return f"it showed nothing valid in {limits.UNKNOWN_PEER_S:.0f} s"
         if not decoder.pending_bytes:
             self._quiet += 1
             if self._quiet > 1:
                 decoder.rest()
             return ""
-        longest_s = FRAME_TIMEOUT_S + decoder.wanted_bytes / FRAME_LEAST_BYTES_S
+        longest_s = limits.FRAME_TIMEOUT_S + decoder.wanted_bytes / limits.FRAME_LEAST_BYTES_S
         if self._is_reading and now_s - self._frame_at > longest_s:
             return f"a frame was not whole after {longest_s:.0f} s: {decoder.pending_bytes:,} bytes of it came"
         return ""
@@ -342,8 +324,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return True
         held = self._held.held_bytes
-        if held > PEERS_LEAST_BYTES and (  # what the peer sent before fills its share: the buffer in use doesn't count
-            held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
+        if (
+            held > limits.PEERS_LEAST_BYTES
+            and (  # what the peer sent before fills its share: the buffer in use doesn't count
+                held > limits.CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
+            )
         ):
             self._pool.wait(self.resume)
             return True
@@ -359,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_due = False
         if self._transport is None or self._transport.is_closing() or self.is_full:
             return 0
-        return self._take(COMMANDS_AT_ONCE)
+        return self._take(limits.COMMANDS_AT_ONCE)
 
     def _take(self, most: int) -> int:
         decoder, transport = self._decoder, self._transport
@@ -438,19 +423,19 @@ class Connection(asyncio.BufferedProtocol):
             except NadiError:
                 return
         self._is_known = True
-        self._decoder.max_frame_bytes = MAX_FRAME_RECEIVED_BYTES
+        self._decoder.max_frame_bytes = limits.MAX_FRAME_RECEIVED_BYTES
         self._known()
 
     def _may_come(self) -> bool:
         """Whether the rest of a frame that has begun may come: a large one needs a valid token in its head."""
         code, size = self._decoder.head
-        if size <= UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > MAX_FRAME_RECEIVED_BYTES:
+        if size <= limits.UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > limits.MAX_FRAME_RECEIVED_BYTES:
             return True  # or `next` refuses it
         pending = self._decoder.pending
         try:
             head: Any = decode_payload(wire.GetTableSegmentInfo.code, pending, 8, len(pending))
         except ProtocolError:
-            if len(pending) > UNKNOWN_PEER_FRAME_BYTES:
+            if len(pending) > limits.UNKNOWN_PEER_FRAME_BYTES:
                 raise
             return False
         try:

@@ -14,15 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from nadi import limits
 from nadi.errors import NadiError, NotOwnerError, ProtocolError
-from nadi.limits import (
-    CONNECTION_READS_WAITING,
-    KIB,
-    READ_REPLY_FIRST_BYTES,
-    READ_REPLY_MAX_BYTES,
-    READ_WEIGHT_BYTES,
-    READS_AT_ONCE,
-)
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader, is_cut_short
@@ -34,7 +27,7 @@ from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 
-_LARGE_READ_BYTES = 64 * KIB
+_LARGE_READ_BYTES = 64 * limits.KIB
 
 
 class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -73,12 +66,12 @@ class Reads:
         self._tasks: dict[asyncio.Task[None], int] = {}  # and what is held for the reply of each
         self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
         self._is_due = False
-        self._reply_bytes = READ_REPLY_FIRST_BYTES
+        self._reply_bytes = limits.READ_REPLY_FIRST_BYTES
 
     def start(self, command: wire.ReadSegment) -> None:
         """Answer it, now or later; raise ProtocolError if too many are pending."""
-        if len(self._waits) + len(self._tasks) + len(self._ready) >= CONNECTION_READS_WAITING:
-            raise ProtocolError(f"more than {CONNECTION_READS_WAITING} reads wait on one connection")
+        if len(self._waits) + len(self._tasks) + len(self._ready) >= limits.CONNECTION_READS_WAITING:
+            raise ProtocolError(f"more than {limits.CONNECTION_READS_WAITING} reads wait on one connection")
         segment = command.segment
         try:
             self._access.check(command)
@@ -112,25 +105,25 @@ class Reads:
         """Answer some; return how much that was, counted in commands."""
         ready, replies = self._ready, self._replies
         done = 0
-        while ready and done < READS_AT_ONCE:
+        while ready and done < limits.READS_AT_ONCE:
             room = replies.room_bytes
             if not room:
                 return done
             command, container = ready.popleft()
             try:
                 length = self._reply_bytes if self._reply_bytes < room else room
-                done += 1 + self._answer(container, command, length) // READ_WEIGHT_BYTES
+                done += 1 + self._answer(container, command, length) // limits.READ_WEIGHT_BYTES
             except Exception as error:  # the caller may be a container, which has others to serve
                 log.error("a read of %s failed", command.segment, exc_info=error, extra={"segment": command.segment})
                 replies.close()
-        if done >= READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
+        if done >= limits.READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
             self._is_due = True
             self._scheduler.add(self._again)
         return done
 
     def taken(self) -> None:
         """The peer took what was sent, so the next reply may be larger: little is held for one that takes none."""
-        self._reply_bytes = min(2 * self._reply_bytes, READ_REPLY_MAX_BYTES)
+        self._reply_bytes = min(2 * self._reply_bytes, limits.READ_REPLY_MAX_BYTES)
 
     def _again(self) -> int:
         self._is_due = False
@@ -156,7 +149,7 @@ class Reads:
             if offset >= record.durable_length:
                 self._wait(container, record, command)
             else:
-                held = min(max(length, 0), READ_REPLY_MAX_BYTES)
+                held = min(max(length, 0), limits.READ_REPLY_MAX_BYTES)
                 self._replies.held.take(held)
                 task = asyncio.create_task(self._fetch(container, command, length))
                 self._tasks[task] = held

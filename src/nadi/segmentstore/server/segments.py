@@ -5,23 +5,9 @@ reply goes out once the frame with the change is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
-from nadi.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotEmptyError,
-    SegmentNotFoundError,
-    StreamSealedError,
-    TruncatedError,
-)
-from nadi.limits import (
-    EVENT_TIME_MAX,
-    EVENT_TIME_MIN,
-    MOMENTS_AT_ONCE,
-    TABLE_FIXED_KEY_MAX_BYTES,
-    TIMES_INDEXED_AT_ONCE,
-)
+from nadi import errors, limits
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import operations as op
@@ -36,14 +22,14 @@ from nadi.wire.moments import ARRIVAL, NO_TIMES, check_clock, is_earliest, packe
 Answer = Callable[[Any, FrameBuilder], wire.Command]
 
 
-class WrongKindError(InvalidArgumentError):
+class WrongKindError(errors.InvalidArgumentError):
     """A table command on a stream segment, or the reverse."""
 
 
 def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRecord:
     record = state.find(name)
     if record is None:
-        raise SegmentNotFoundError(name)
+        raise errors.SegmentNotFoundError(name)
     if kind is Kind.TABLE and record.kind != Kind.TABLE:
         raise WrongKindError(f"{name} is not a table segment")
     if kind is Kind.STREAM and record.kind == Kind.TABLE:
@@ -54,9 +40,9 @@ def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRec
 def create(frame: FrameBuilder, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int) -> None:
     """Create a segment; AlreadyExistsError if there is one of that name."""
     if not name:
-        raise InvalidArgumentError("a segment needs a name")
+        raise errors.InvalidArgumentError("a segment needs a name")
     if frame.state.find(name) is not None:
-        raise AlreadyExistsError("segment", name)
+        raise errors.AlreadyExistsError("segment", name)
     frame.emit(op.Create(frame.state.next_segment, name, kind, frame.now_ms, **fields), of_kept=of_kept)
     record = frame.state.find(name)
     assert record is not None
@@ -91,7 +77,7 @@ def _create(command: wire.CreateSegment, frame: FrameBuilder) -> wire.Command:
 def _seal(command: wire.SealSegment, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment)
     if record.sealed:
-        raise StreamSealedError(command.segment)
+        raise errors.StreamSealedError(command.segment)
     frame.emit(op.Seal(record.id, frame.now_ms), record, of_kept=ALL)
     return wire.SegmentSealed(command.request_id, command.segment)
 
@@ -115,7 +101,7 @@ def _get_attribute(command: wire.GetSegmentAttribute, frame: FrameBuilder) -> wi
 def _update_attribute(command: wire.UpdateSegmentAttribute, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment)
     if record.sealed:
-        raise StreamSealedError(command.segment)
+        raise errors.StreamSealedError(command.segment)
     is_met = _attribute(frame.state, record, command.attribute_id) == command.expected_value
     if is_met:
         frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record, of_kept=HALF)
@@ -125,7 +111,7 @@ def _update_attribute(command: wire.UpdateSegmentAttribute, frame: FrameBuilder)
 def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, Kind.STREAM)
     if not record.start_offset <= command.truncation_offset <= record.length:
-        raise TruncatedError(command.segment, command.truncation_offset, record.start_offset)
+        raise errors.TruncatedError(command.segment, command.truncation_offset, record.start_offset)
     if command.truncation_offset > record.start_offset:
         frame.emit(op.Truncate(record.id, command.truncation_offset), record, of_kept=ALL)
     return wire.SegmentTruncated(command.request_id, command.segment)
@@ -149,7 +135,7 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
         check_clock(command.clock)
     start = max(command.start, record.start_offset)
     found, is_last = time_index.entries(
-        frame.state.metadata, record, command.clock, start, command.end, MOMENTS_AT_ONCE
+        frame.state.metadata, record, command.clock, start, command.end, limits.MOMENTS_AT_ONCE
     )
     return wire.MomentsListed(
         command.request_id, command.segment, packed_moments(found), is_last, record.appended_ms, record.start_offset
@@ -160,7 +146,7 @@ def _index_times(command: wire.IndexTimes, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, Kind.STREAM)
     check_clock(command.clock)
     if command.clock == ARRIVAL or is_earliest(command.clock):
-        raise InvalidArgumentError(f"times of events are added by a LATEST clock, not by {command.clock}")
+        raise errors.InvalidArgumentError(f"times of events are added by a LATEST clock, not by {command.clock}")
     until = time_index.indexed_to(frame.state.metadata, record, command.clock)
     if command.stretches and command.start == until:
         stretches = _stretches(command, record)
@@ -174,14 +160,18 @@ def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[in
     try:
         stretches = stretches_in(command.stretches)
     except ValueError as error:
-        raise InvalidArgumentError(f"times for the index of {record.name} can't be read: {error}") from None
-    if len(stretches) > TIMES_INDEXED_AT_ONCE:
-        raise InvalidArgumentError(f"{len(stretches):,} stretches at once are too many for the index of {record.name}")
+        raise errors.InvalidArgumentError(f"times for the index of {record.name} can't be read: {error}") from None
+    if len(stretches) > limits.TIMES_INDEXED_AT_ONCE:
+        raise errors.InvalidArgumentError(
+            f"{len(stretches):,} stretches at once are too many for the index of {record.name}"
+        )
     before = command.start
     for end, earliest, latest in stretches:
-        are_times = EVENT_TIME_MIN <= earliest <= latest <= EVENT_TIME_MAX or (earliest, latest) == NO_TIMES
+        are_times = (
+            limits.EVENT_TIME_MIN <= earliest <= latest <= limits.EVENT_TIME_MAX or (earliest, latest) == NO_TIMES
+        )
         if not (before < end <= record.length and are_times):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"no events from offset {before:,} to {end:,} of {record.name} have times from {earliest} to {latest}"
             )
         before = end
@@ -192,10 +182,10 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
     source = find(frame.state, command.source, Kind.STREAM)
     target = frame.state.find(command.target)
     if target is None:
-        raise SegmentNotFoundError(command.source)
+        raise errors.SegmentNotFoundError(command.source)
     _check_merge(target, source)
     if target.sealed:
-        raise StreamSealedError(command.source)
+        raise errors.StreamSealedError(command.source)
     values: dict[bytes, int] = {}
     for update in command.attribute_updates:
         found = values.get(update.attribute)
@@ -215,7 +205,7 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
 def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.Command:
     target = find(frame.state, command.target, Kind.STREAM)
     if target.sealed:
-        raise StreamSealedError(command.target)
+        raise errors.StreamSealedError(command.target)
     merged: list[tuple[str, int]] = []
     sources: dict[int, SegmentRecord] = {}
     length = target.length
@@ -237,19 +227,14 @@ def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
     if Kind.TABLE in (target.kind, source.kind):
         raise WrongKindError(f"{source.name} can't be merged into {target.name}: one of them is a table segment")
     if source is target:
-        raise InvalidArgumentError(f"{target.name} can't be merged into itself")
+        raise errors.InvalidArgumentError(f"{target.name} can't be merged into itself")
     if source.start_offset > 0:
-        raise InvalidArgumentError(f"{source.name} was truncated, so it can't be merged into another segment")
+        raise errors.InvalidArgumentError(f"{source.name} was truncated, so it can't be merged into another segment")
 
 
 def _attribute(state: StateMachine, record: SegmentRecord, attribute: bytes) -> int:
     value = state.attribute(record, attribute)
     return NO_VERSION if value is None else value
-
-
-def _wrapped(value: int) -> int:
-    """The sum as a 64-bit integer that wraps around, as in Java."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
@@ -259,11 +244,11 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
             return new
         case 2:
             return new if new > value else None
-        case 3:
-            return new if value == NO_VERSION else _wrapped(value + new)
+        case 3:  # a 64-bit integer that wraps around, as in Java
+            return new if value == NO_VERSION else (value + new + (1 << 63)) % (1 << 64) - (1 << 63)
         case 4:
             return new if value == expected else None
-    raise InvalidArgumentError(f"there is no attribute update of kind {kind}")
+    raise errors.InvalidArgumentError(f"there is no attribute update of kind {kind}")
 
 
 def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.Command:
@@ -273,8 +258,10 @@ def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.
 
 def _table_create(command: wire.CreateTableSegment, frame: FrameBuilder) -> wire.Command:
     key_length = command.key_length
-    if not 0 <= key_length <= TABLE_FIXED_KEY_MAX_BYTES:
-        raise InvalidArgumentError(f"a table's key length is 0 to {TABLE_FIXED_KEY_MAX_BYTES}, not {key_length}")
+    if not 0 <= key_length <= limits.TABLE_FIXED_KEY_MAX_BYTES:
+        raise errors.InvalidArgumentError(
+            f"a table's key length is 0 to {limits.TABLE_FIXED_KEY_MAX_BYTES}, not {key_length}"
+        )
     rollover_bytes = command.rollover_size_bytes
     create(frame, command.segment, Kind.TABLE, key_length=key_length, rollover_bytes=rollover_bytes)
     return wire.SegmentCreated(command.request_id, command.segment)
@@ -283,7 +270,7 @@ def _table_create(command: wire.CreateTableSegment, frame: FrameBuilder) -> wire
 def _table_delete(command: wire.DeleteTableSegment, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, Kind.TABLE)
     if command.must_be_empty and record.entry_count:
-        raise NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
+        raise errors.NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
     delete(frame, command.segment)
     return wire.SegmentDeleted(command.request_id, command.segment)
 
@@ -333,27 +320,9 @@ def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wi
     return wire.TableEntriesDeltaRead(command.request_id, command.segment, tuple(entries), False, reached_end, position)
 
 
-ANSWERS: dict[type[wire.Command], Answer] = {
-    wire.GetStreamSegmentInfo: _info,
-    wire.CreateSegment: _create,
-    wire.SealSegment: _seal,
-    wire.DeleteSegment: _delete,
-    wire.UpdateSegmentPolicy: _update_policy,
-    wire.GetSegmentAttribute: _get_attribute,
-    wire.UpdateSegmentAttribute: _update_attribute,
-    wire.TruncateSegment: _truncate,
-    wire.LocateMoment: _locate_moment,
-    wire.ListMoments: _list_moments,
-    wire.IndexTimes: _index_times,
-    wire.MergeSegments: _merge,
-    wire.MergeSegmentsBatch: _merge_batch,
-    wire.GetTableSegmentInfo: _table_info,
-    wire.CreateTableSegment: _table_create,
-    wire.DeleteTableSegment: _table_delete,
-    wire.UpdateTableEntries: _table_update,
-    wire.UpdateTableToFreeRoom: _table_update_to_free_room,
-    wire.RemoveTableKeys: _table_remove,
-    wire.ReadTableKeys: _table_keys,
-    wire.ReadTableEntries: _table_entries,
-    wire.ReadTableEntriesDelta: _table_delta,
-}
+_EACH: tuple[Answer, ...] = (  # to the command that its parameter says
+    _info, _create, _seal, _delete, _update_policy, _get_attribute, _update_attribute, _truncate, _locate_moment,
+    _list_moments, _index_times, _merge, _merge_batch, _table_info, _table_create, _table_delete, _table_update,
+    _table_update_to_free_room, _table_remove, _table_keys, _table_entries, _table_delta,
+)  # fmt: skip
+ANSWERS: dict[type[wire.Command], Answer] = {get_type_hints(answer)["command"]: answer for answer in _EACH}

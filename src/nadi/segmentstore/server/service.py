@@ -7,7 +7,7 @@ Most commands are answered in one turn (`segments`); here are those that take se
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -16,27 +16,18 @@ from typing import Any, TypeVar
 import msgspec
 from cachetools import LRUCache
 
+from nadi import errors
 from nadi.access.commands import ACTS, acts_of
 from nadi.access.names import Act
 from nadi.access.tokens import Token, TokenKey
-from nadi.errors import (
-    NadiError,
-    PermissionDeniedError,
-    SegmentNotFoundError,
-    StorageFullError,
-    TokenExpiredError,
-    TruncatedError,
-    UnavailableError,
-)
 from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
 from nadi.model.chunks import ChunkPart
 from nadi.model.scrub import ScrubReport
 from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
-from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.load_stats import LoadMeter
+from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub import Scrub
@@ -57,7 +48,7 @@ def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart
     Without those that were damaged when they were last looked at: what these have, the store gives out, or tells what
     is wrong with it. TruncatedError if the segment no longer has `start`."""
     if start < record.start_offset:
-        raise TruncatedError(record.name, start, record.start_offset)
+        raise errors.TruncatedError(record.name, start, record.start_offset)
     parts: list[ChunkPart] = []
     if start >= record.length:
         return parts, True
@@ -73,29 +64,11 @@ def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart
     return parts, True
 
 
-def _subject(command: Any) -> str:
-    """The segment to name in an error reply to the command."""
-    names = (getattr(command, field, None) for field in ("segment", "source", "target", "parent_segment"))
-    return next((name for name in names if name is not None), "")
-
-
-def _size_of(command: Any) -> int:
-    """What the command counts for in the container's queue, in bytes."""
-    match command:
-        case wire.UpdateTableEntries() | wire.UpdateTableToFreeRoom():
-            return sum(len(entry.key) + len(entry.value) for entry in command.entries)
-        case wire.RemoveTableKeys():
-            return sum(len(key.key) for key in command.keys)
-    return 64
-
-
 class TokenCheck:
-    """Lets commands pass or refuses them, by the tables of `nadi.access`; without a key, all pass.
-
-    A signature is checked once per token and then remembered, with its expiry on the monotonic clock, so setting the
-    wall clock neither ends nor prolongs a token; all that remains per command is a dictionary lookup or two. Append
-    sessions are checked at their setup and keep their expiry time.
-    """
+    """Lets commands pass or refuses them, by the tables of `nadi.access`; without a key, all pass. A signature is
+    checked once per token and then remembered, with its expiry on the monotonic clock, so setting the wall clock
+    neither ends nor prolongs a token; all that remains per command is a dictionary lookup or two. Append sessions are
+    checked at their setup and keep their expiry time."""
 
     def __init__(self, key: TokenKey | None = None) -> None:
         self._key = key
@@ -115,9 +88,9 @@ class TokenCheck:
             token = self._key.check(command.token)
             self._good[command.token] = token
         elif token.ends_at <= self._key.monotonic_s():
-            raise TokenExpiredError("the delegation token has expired")
+            raise errors.TokenExpiredError("the delegation token has expired")
         if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
-            raise PermissionDeniedError("the delegation token is not for this segment, or not for this command")
+            raise errors.PermissionDeniedError("the delegation token is not for this segment, or not for this command")
         return token.ends_at
 
     def has_ended(self, ends_at: float) -> bool:
@@ -125,23 +98,13 @@ class TokenCheck:
 
 
 class SegmentService:
-    """Handles commands. `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks
-    tokens. meters: returns those of the containers it has now."""
+    """Handles commands. `hosted` has the containers, `reader` their bytes; `access` checks tokens."""
 
-    def __init__(
-        self,
-        container_of: Callable[[str], Container],
-        reader: SegmentReader,
-        access: TokenCheck,
-        runtime: Runtime,
-        meters: Callable[[], Iterable[LoadMeter]] = tuple,
-    ) -> None:
+    def __init__(self, hosted: Hosted, reader: SegmentReader, access: TokenCheck, runtime: Runtime) -> None:
         self.scrub: Scrub | None = None  # it reads everything stored
         self.access = access
-        self._container_of = container_of
-        self._reader = reader
-        self._runtime = runtime
-        self._meters = meters
+        self._hosted, self._container_of = hosted, hosted.container_of
+        self._reader, self._runtime = reader, runtime
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
             **{kind: partial(self._in_one_turn, answer) for kind, answer in segments.ANSWERS.items()},
             wire.CreateTransientSegment: self._create_transient,
@@ -163,12 +126,16 @@ class SegmentService:
         try:
             self.access.check(command)
             return await self._handlers[type(command)](command)
-        except NadiError as error:
+        except errors.NadiError as error:
             writes_nothing = ACTS[type(command)] is Act.READ or isinstance(command, wire.Scrub)
-            if isinstance(error, StorageFullError) and writes_nothing:
+            if isinstance(error, errors.StorageFullError) and writes_nothing:
                 # it shared a frame with a write, or came while the log was being reopened: that ends soon
-                raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
-            return error_reply(error, command.request_id, _subject(command))
+                raise errors.UnavailableError(
+                    f"the container recovers from a full disk: try again ({error})"
+                ) from error
+            fields = ("segment", "source", "target", "parent_segment")
+            names = (getattr(command, field) for field in fields if hasattr(command, field))
+            return error_reply(error, command.request_id, next(names, ""))
 
     async def delete(self, segment: str) -> None:
         await self._turn(segment, lambda frame: segments.delete(frame, segment))
@@ -178,8 +145,12 @@ class SegmentService:
 
     async def _in_one_turn(self, answer: segments.Answer, command: Any) -> wire.Command:
         is_merge = isinstance(command, (wire.MergeSegments, wire.MergeSegmentsBatch))
-        segment = command.target if is_merge else command.segment
-        return await self._turn(segment, partial(answer, command), _size_of(command))
+        segment, size_bytes = command.target if is_merge else command.segment, 64
+        if isinstance(command, (wire.UpdateTableEntries, wire.UpdateTableToFreeRoom)):
+            size_bytes = sum(len(entry.key) + len(entry.value) for entry in command.entries)
+        elif isinstance(command, wire.RemoveTableKeys):
+            size_bytes = sum(len(key.key) for key in command.keys)
+        return await self._turn(segment, partial(answer, command), size_bytes)
 
     async def _create_transient(self, command: wire.CreateTransientSegment) -> wire.Command:
         name = transient_segment_name(command.parent_segment, command.writer_id, bytes.fromhex(self._runtime.unique()))
@@ -243,7 +214,7 @@ class SegmentService:
 
     async def _scrub(self, command: wire.Scrub) -> wire.Command:
         if self.scrub is None or command.segment != SCRUB_SEGMENT:
-            raise SegmentNotFoundError(command.segment)
+            raise errors.SegmentNotFoundError(command.segment)
         if command.start:
             self.scrub.begin()
         report = msgspec.json.encode(ScrubReport(self.scrub.running, self.scrub.last))
@@ -252,8 +223,8 @@ class SegmentService:
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
         """The loads of the first segments after the one named, over all containers."""
         if command.segment != LOAD_SEGMENT:
-            raise SegmentNotFoundError(command.segment)
-        pages = [meter.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for meter in self._meters()]
+            raise errors.SegmentNotFoundError(command.segment)
+        pages = [each.load.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for each in self._hosted.all()]
         loads = sorted(chain.from_iterable(pages), key=attrgetter("segment"))
         page = packed_loads(loads[:LOAD_PAGE_SEGMENTS])
         return wire.SegmentLoads(command.request_id, command.segment, page, len(loads) <= LOAD_PAGE_SEGMENTS)

@@ -6,15 +6,18 @@ are gathered in runs, have a live form of their own in `frame`. Clean, idle reco
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
+from typing import Any
 
 from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES, RECORD_ATTRIBUTES_IN_MEMORY, RECORDS_IN_MEMORY
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
-from nadi.segmentstore.state.extent_rows import ChangedExtents
+from nadi.segmentstore.state.commit import ChangedExtents
 from nadi.segmentstore.state.metadata import Metadata, Overlay
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change
@@ -34,16 +37,18 @@ class Checkpoint:
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
     times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
+    def to_commit(self) -> tuple[Any, ...]:
+        """What `Metadata.commit` takes, but for its `rest`."""
+        entries = [(record.id, overlay) for record, overlay in self.entries]
+        times = [(record.id, stored) for record, stored in self.times]
+        return self.changes, self.deleted, self.extents, entries, times
+
 
 class RecordCache:
-    """Which segment records are in memory, which of them changed, and which may leave.
-
-    A record is looked up by name or id and loaded from disk where it is not here. It may leave once it is clean (a
-    checkpoint wrote it), has no bytes in the log, and nobody holds it; then loading it again gives the same. Those that
-    may leave stand in a queue, the first to come to rest at its head; `make_room` takes from there. It is called only
-    where no record is held on the stack, so code between two awaits may keep what it looked up; across an await it must
-    `hold` it, or look again. frames: the log's, which loaded records share.
-    """
+    """Which segment records are in memory, which of them changed, and which may leave. A record may leave once it is
+    clean (a checkpoint wrote it), has no bytes in the log, and nobody holds it; then loading it again gives the same.
+    `make_room` is called only where no record is held on the stack: across an await code must `hold` a record, or look
+    again. frames: the log's, which loaded records share."""
 
     def __init__(self, metadata: Metadata, frames: dict[int, FrameRef]) -> None:
         self.dirty: dict[int, SegmentRecord] = {}  # changed since the last checkpoint began
@@ -220,9 +225,8 @@ class StateMachine:
                     extent.frame.at = self._now
                     if extent.run:
                         self.runs.hold(extent.run, extent.length)
-        in_order = sorted(frames.items())
-        frames.clear()
-        frames.update(in_order)
+        for sequence in sorted(frames):  # in order
+            frames[sequence] = frames.pop(sequence)
 
     def must(self, segment: int) -> SegmentRecord:
         record = self.by_id(segment)
@@ -231,7 +235,8 @@ class StateMachine:
         return record
 
     def _strange(self, what: str) -> DamagedStateError:
-        return DamagedStateError(self.metadata.where, what, "state and log aren't of one container and one time")
+        why_not = "state and log aren't of one container and one time"
+        return DamagedStateError(str(self.metadata.folder), what, why_not)
 
     def attribute(self, record: SegmentRecord, attribute: bytes) -> int | None:
         value = record.attributes.get(attribute)
@@ -308,7 +313,11 @@ class StateMachine:
                 record.sealed, record.modified_ms = True, operation.at_ms
                 self.mark(record)
             case op.Truncate():
-                self._truncate(self.must(operation.segment), operation.offset)
+                record = self.must(operation.segment)
+                record.start_offset = operation.offset
+                time_index.trim(record)
+                self._drop_extents(record, bisect_right(record.extents, operation.offset, key=attrgetter("end")))
+                self.mark(record)
             case op.Delete():
                 record = self.must(operation.segment)
                 self._drop_extents(record, len(record.extents))
@@ -349,32 +358,18 @@ class StateMachine:
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
         for extent in extents_of(operation, frame, data_at, checksum, in_pieces=record.kind == Kind.TRANSIENT):
-            self._append_extent(record, extent)
+            record.extents.append(extent)
+            record.changed_extents[extent.offset] = extent
+            record.length += extent.length
+            record.log_bytes += extent.length
+            frame.live_bytes += extent.length
+            frame.segments.append(record.id)
             if extent.run:
                 self.runs.hold(extent.run, extent.length)
         record.event_count += operation.events
         record.attributes.update(operation.writers)
         record.changed_attributes.update(operation.writers)
         record.modified_ms = operation.at_ms
-        self.mark(record)
-
-    @staticmethod
-    def _append_extent(record: SegmentRecord, extent: Extent) -> None:
-        assert extent.frame is not None
-        record.extents.append(extent)
-        record.changed_extents[extent.offset] = extent
-        record.length += extent.length
-        record.log_bytes += extent.length
-        extent.frame.live_bytes += extent.length
-        extent.frame.segments.append(record.id)
-
-    def _truncate(self, record: SegmentRecord, offset: int) -> None:
-        record.start_offset = offset
-        time_index.trim(record)
-        gone = 0
-        while gone < len(record.extents) and record.extents[gone].end <= offset:
-            gone += 1
-        self._drop_extents(record, gone)
         self.mark(record)
 
     def _drop_extents(self, record: SegmentRecord, count: int) -> None:
@@ -388,16 +383,13 @@ class StateMachine:
         if extent.frame is not None:
             record.log_bytes -= extent.length
             extent.frame.aside_bytes -= extent.length * extent.aside
-            self.release_log(extent.frame, extent.length)
+            extent.frame.live_bytes -= extent.length
+            if extent.frame.live_bytes == 0 and extent.frame.address is not None:
+                self.frames.pop(extent.frame.sequence, None)
             if extent.run:
                 self.runs.release(extent.run, extent.length, self.sequence + 1)
         elif extent.chunk:
             self.garbage[extent.chunk] = self._now
-
-    def release_log(self, frame: FrameRef, length: int) -> None:
-        frame.live_bytes -= length
-        if frame.live_bytes == 0 and frame.address is not None:
-            self.frames.pop(frame.sequence, None)
 
     def _merge(self, target: SegmentRecord, source: SegmentRecord, at_ms: int) -> None:
         assert source is not target

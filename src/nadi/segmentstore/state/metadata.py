@@ -1,10 +1,9 @@
 """The state of one container while it is open: an LMDB file, written after the log, and never synced, for it doesn't
 outlive the process.
 
-What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes into one transaction
-together with that number. Each value has a checksum, which is verified whenever it is read (`stored`): a disk may
-damage what memory had no room for. What a checkpoint wrote is also noted, record by record, for the snapshots
-(`changes`).
+What a checkpoint wrote reflects the log up to `sequence`, because all of it goes into one transaction together with
+that number; it is also noted for the snapshots (`changes`). Each value has a checksum, which is verified whenever it is
+read (`stored`): a disk may damage what memory had no room for.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ import lmdb
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES, VERIFIED_ROWS
-from nadi.segmentstore.state import extent_rows
-from nadi.segmentstore.state.commit import Changes, Commit, merge
-from nadi.segmentstore.state.extent_rows import ChangedExtents
+from nadi.segmentstore.state.commit import TABLE, ChangedExtents, Changes, Commit, merge, put_extents, singles
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import (
     CRC_BYTES,
@@ -71,15 +68,6 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _reserve_lock_file(path: Path) -> None:
-    """Let LMDB's lock file have its blocks: it is written through a mapping, where a full disk means SIGBUS."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
-    finally:
-        os.close(descriptor)
-
-
 def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) -> dict[str, int]:
     """Read all records of a state's file, which nobody changes; return how many each table has; blocking. rest: called
     now and then, so that others get the interpreter. DamagedStateError: one isn't what was stored."""
@@ -107,11 +95,8 @@ class Metadata:
     raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
 
     def __init__(self, folder: Path, container: int = 0) -> None:
-        """Open or create the state of that container in a folder of its own.
-
-        Raises StorageFullError, DamagedStateError or UnavailableError where LMDB can't, OSError where the folder
-        can't be used.
-        """
+        """Open or create the state of that container in a folder of its own. Raises StorageFullError, DamagedStateError
+        or UnavailableError where LMDB can't, OSError where the folder can't be used."""
         self.folder = folder
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
@@ -121,7 +106,12 @@ class Metadata:
         file = folder / STATE_FILE
         size_bytes = file.stat().st_size if file.exists() else 0
         map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
-        _reserve_lock_file(folder / "lock.mdb")
+        # LMDB's lock file is written through a mapping, where a full disk means SIGBUS: let it have its blocks
+        descriptor = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+        finally:
+            os.close(descriptor)
         with _explained(folder):
             self._env = lmdb.open(
                 os.fsencode(folder),
@@ -141,11 +131,6 @@ class Metadata:
     def close(self) -> None:
         self._env.close()
 
-    @property
-    def where(self) -> str:
-        """Its folder, for messages."""
-        return str(self.folder)
-
     def commit(
         self,
         changes: Sequence[Change],
@@ -160,15 +145,20 @@ class Metadata:
         MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
             commit = Commit(txn, self._tables, self.seeds, rest)
-            for segment, name in deleted.items():
-                self._delete(txn, commit, ID.pack(segment), bounded_key(name.encode()))
+            for segment, segment_name in deleted.items():
+                prefix, name = ID.pack(segment), bounded_key(segment_name.encode())
+                owner = txn.get(name, db=self._tables["names"])
+                if owner is not None and self._whole("names", name, owner) == prefix:  # else another's by now
+                    commit.delete("names", name)
+                for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "times"):
+                    commit.delete_range(table, prefix)
             for table, key, value in changes:
                 if value is None:
                     commit.delete(table, key)
                 else:
                     commit.put(table, key, value)
             for segment, changed, stored in extents:
-                extent_rows.put_extents(commit, self._whole, segment, changed, stored)
+                put_extents(commit, self._whole, segment, changed, stored)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added in times:
@@ -202,21 +192,18 @@ class Metadata:
         self.changes, self.changed_bytes = {}, 0
         return taken
 
-    def copy(self, file: int) -> None:
-        """Write a compact copy of the state, as of the last commit, to an open file; blocking, while no commit runs."""
-        with _explained(self.folder):
-            self._env.copyfd(file, compact=True)
+    def copy(self, file: Path) -> None:
+        """Write a compact copy of the state, as of the last commit; blocking, while no commit runs."""
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with _explained(self.folder):
+                self._env.copyfd(descriptor, compact=True)
+        finally:
+            os.close(descriptor)
 
     def grow(self) -> None:
         """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
         self._env.set_mapsize(2 * self._env.info()["map_size"])
-
-    def _delete(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, name: bytes) -> None:
-        owner = txn.get(name, db=self._tables["names"])
-        if owner is not None and self._whole("names", name, owner) == prefix:  # else another's by now
-            commit.delete("names", name)
-        for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "times"):
-            commit.delete_range(table, prefix)
 
     def _put_entries(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, overlay: Overlay) -> None:
         for key, (version, value) in overlay.items():
@@ -238,8 +225,7 @@ class Metadata:
                 commit.put("times", time_key(segment, clock, time), ID.pack(offset))
         if not times.start_offset:
             return
-        cursor = txn.cursor(self._tables["times"])
-        clock = 0
+        cursor, clock = txn.cursor(self._tables["times"]), 0
         while cursor.set_range(time_key(segment, clock)) and (key := bytes(cursor.key())).startswith(ID.pack(segment)):
             clock, _ = time_of(key)
             commit.delete_range(  # not too many at once: the rest goes later
@@ -277,7 +263,7 @@ class Metadata:
                     yield key, self._whole(table, key, raw)
 
     def _extents(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return extent_rows.singles(self._scan(extent_rows.TABLE, prefix))
+        return singles(self._scan(TABLE, prefix))
 
     def page(self, table: str, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first `count` (key, value) of a table after a key; from the start if the key is empty."""

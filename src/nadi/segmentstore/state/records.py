@@ -42,18 +42,13 @@ class FrameRef:
 
 
 class Extent(msgspec.Struct, eq=False, gc=False):
-    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
+    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start. run: the
+    file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none. checksums: of a
+    chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; empty if the frame lost
+    them. continues: it begins within an event, which an extent before it began. aside: it is damaged, so the storage
+    writer leaves it where it is.
 
-    run: the file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none.
-
-    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; empty if
-    the frame lost them.
-    continues: it begins within an event, which an extent before it began.
-    aside: it is damaged, so the storage writer leaves it where it is.
-
-    There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector, which
-    finds nothing there as an extent refers to nothing that refers to it.
-    """
+    There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector."""
 
     offset: int
     length: int

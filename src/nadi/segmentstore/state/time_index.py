@@ -5,19 +5,12 @@ appended before that moment. `note` makes an entry at the start of bytes that ar
 merge, if the last entry is old enough and enough was added since (`TIME_INDEX_*` in `limits`); its moment is the first
 at which it could have been made. The same operations call it live and in replay, so both make the same index.
 
-An event's moment is the clock's time when its append was taken, or its transaction merged; if the clock went back,
-the latest earlier moment in its segment. The offset that `locate` returns for a moment in the past
-
-- loses nothing: each event of that moment or later lies at or after it;
-- is close: older data after it arrived less than `TIME_INDEX_MS` before the moment, or is less than
-  `TIME_INDEX_BYTES` in all and arrived less than `TIME_INDEX_MOST_MS` before it;
-- is stable: it is the same whenever asked for, however much is appended later. So it may lie before the segment's
-  end although nothing was appended since: a later append might not make an entry there. Thus slices between
-  moments follow each other without gaps or overlaps;
-- never lies before the start offset, to which a truncation may move it;
-- is a boundary between events, as appends and merges consist of whole events.
-
-For a moment in the future it is the segment's current end.
+An event's moment is the clock's time when its append was taken, or its transaction merged; if the clock went back, the
+latest earlier moment in its segment. The offset that `locate` returns for a past moment is a boundary between events
+that loses none of that moment or later. Older data after it arrived less than `TIME_INDEX_MS` before the moment, or is
+less than `TIME_INDEX_BYTES` in all and arrived less than `TIME_INDEX_MOST_MS` before it. It is the same however much is
+appended later, so slices between moments follow each other without gaps or overlaps: thus it may lie before the
+segment's end although nothing was appended since. For a future moment it is the segment's current end.
 
 Every other clock tells a time that the events have themselves: whoever can read them adds its entries, stretch by
 stretch from the segment's start (`indexed`), and up to where that was done is an attribute of the segment. An even

@@ -13,15 +13,14 @@ import re
 from pathlib import Path
 from typing import Self
 
-from crc32c import crc32c
-
+from nadi.engines.lines import line_of, value_of
 from nadi.errors import ClosedError
 from nadi.segmentstore.tier1.disk import read_line, replace_line, sync_folder, write_all
 
 EPOCH_FILE, LATEST_FILE = "epoch", "latest"
 _LINE = re.compile(r"nadi-log-epoch ([0-9a-f]{32}) (\d+)")
-_PLACE_BYTES = 512
-_LATEST_LINE = re.compile(rb"(nadi-log-latest ([0-9a-f]{32}) (\d+) (\d+)) ([0-9a-f]{8})\n *")
+_LATEST_BYTES = 512
+_LATEST_LINE = re.compile(rb"nadi-log-latest ([0-9a-f]{32}) (\d+)")
 _logger = logging.getLogger(__name__)
 
 
@@ -69,41 +68,24 @@ class Fence:
 
 def latest(folder: Path, log_id: bytes | None) -> int:
     """The number of the last file that the log had in use; 0: not known. `log_id` None: of any log."""
-    return _read_latest(folder, log_id)[1]
-
-
-def _read_latest(folder: Path, log_id: bytes | None) -> tuple[int, int]:
-    """Return how many times `note` has written, and the number."""
     try:
-        text = (folder / LATEST_FILE).read_bytes()
+        line = value_of((folder / LATEST_FILE).read_bytes().rstrip(b" ")) or b""
     except FileNotFoundError:
-        return 0, 0
-    known = [(0, 0)]
-    for begin in (0, _PLACE_BYTES):
-        match = _LATEST_LINE.fullmatch(text[begin : begin + _PLACE_BYTES])
-        is_intact = match is not None and int(match[5], 16) == crc32c(match[1])
-        if match is not None and is_intact and log_id in (None, bytes.fromhex(match[2].decode())):
-            known.append((int(match[3]), int(match[4])))
-    return max(known)
+        return 0
+    match = _LATEST_LINE.fullmatch(line)
+    return int(match[2]) if match is not None and log_id in (None, bytes.fromhex(match[1].decode())) else 0
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Record, durably, that file `number` is in use; blocking. Two places in the file are overwritten in turn, so
-    a full disk has room and a torn write leaves the previous number.
-
-    Raises:
-        OSError: the disk fails, or has no room for a new `latest`.
-    """
+    """Record, durably, that file `number` is in use; blocking. The file is overwritten in place, so a full disk has
+    room; if that is torn, only the number isn't known until the next one. OSError: the disk fails, or has no room for a
+    new `latest`."""
     path = folder / LATEST_FILE
-    count = _read_latest(folder, log_id)[0] + 1
-    line = b"nadi-log-latest %s %d %d" % (log_id.hex().encode(), count, number)
-    place = b"%s %08x\n" % (line, crc32c(line))
     is_new = not path.exists()
+    line = line_of(b"nadi-log-latest %s %d" % (log_id.hex().encode(), number))
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if os.fstat(fd).st_size < 2 * _PLACE_BYTES:
-            write_all(fd, memoryview(bytes(2 * _PLACE_BYTES)), 0)
-        write_all(fd, memoryview(place.ljust(_PLACE_BYTES)), count % 2 * _PLACE_BYTES)
+        write_all(fd, memoryview(line.ljust(_LATEST_BYTES)), 0)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -4,9 +4,9 @@
 then answers; a small one, while the disk is quick (`Pace`), it writes by itself. Files are full of zeros or of released
 frames before they are used, so that a write changes no metadata.
 
-Frames are never written after those of a former owner: the first append after `open` starts a new file, and so does a
-frame that doesn't fit the rest of one. A frame larger than a file makes its file larger. After a failed write the log
-takes no more: what is on disk is uncertain until it is reopened.
+The first append after `open` starts a new file, and so does a frame that doesn't fit the rest of one; a frame that is
+larger than its file enlarges it. After a failed write the log takes no more: what is on disk is uncertain until it is
+reopened.
 """
 
 from __future__ import annotations
@@ -23,33 +23,25 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from crc32c import crc32c
 
-from nadi.errors import ClosedError, NotFoundError, StorageFullError, UnavailableError
-from nadi.limits import (
-    LOG_FILE_BYTES,
-    LOG_QUICK_FRAME_BYTES,
-    LOG_QUICK_LONGEST_PAUSE_S,
-    LOG_QUICK_PAUSE_S,
-    LOG_QUICK_WRITE_S,
-    LOG_SPARE_FILES,
-    MIB,
-)
+from nadi import limits
+from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
-from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, read_near, some_of
-from nadi.segmentstore.tier1.recovery import LogFile, Replay, check_can_be_told, passed_over, read_headers
+from nadi.segmentstore.tier1.reading import read_checked, read_heads, read_near, some_of
+from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, Replay, passed_over, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _WEIGHT = 1 / 16  # of the latest write in the average
-_MOST_S = 4 * LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
+_MOST_S = 4 * limits.LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
 
 
 class Pace:
@@ -58,27 +50,23 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._average_s = LOG_QUICK_WRITE_S / 2
+        self._average_s = limits.LOG_QUICK_WRITE_S / 2
         self._pause_s = 0.0  # the last one
         self._pause_until = clock()
 
     def is_quick(self, payload_bytes: int) -> bool:
-        return payload_bytes <= LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
+        return payload_bytes <= limits.LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
 
     def took(self, seconds: float) -> None:
         self._average_s += (min(seconds, _MOST_S) - self._average_s) * _WEIGHT
-        if self._average_s > LOG_QUICK_WRITE_S:
+        if self._average_s > limits.LOG_QUICK_WRITE_S:
             now = self._clock()
             is_slow_again = now - self._pause_until < self._pause_s
-            self._pause_s = min(self._pause_s * 2, LOG_QUICK_LONGEST_PAUSE_S) if is_slow_again else LOG_QUICK_PAUSE_S
+            self._pause_s = (
+                min(self._pause_s * 2, limits.LOG_QUICK_LONGEST_PAUSE_S) if is_slow_again else limits.LOG_QUICK_PAUSE_S
+            )
             self._pause_until = now + self._pause_s
-            self._average_s = LOG_QUICK_WRITE_S / 2
-
-
-class _Append(NamedTuple):
-    parts: Sequence[bytes]
-    loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[Appended]
+            self._average_s = limits.LOG_QUICK_WRITE_S / 2
 
 
 class FileLog:
@@ -103,7 +91,6 @@ class FileLog:
             former_epoch = max(former_epoch, newest_epoch, begins[1])
         else:
             headers = read_headers(folder, known_id)
-            check_can_be_told(headers, known is not None)
             former_epoch = max(former_epoch, *(file.epoch for file in headers.used), 0)
         log_id = headers.log_id or secrets.token_bytes(16)
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
@@ -122,9 +109,9 @@ class FileLog:
         self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
 
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
-        self._writer = FrameWriter(log_id, self._fence, self._supply, self._add_file)
+        self._writer = FrameWriter(log_id, self._fence, self._supply, self._on_new_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
-        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[bytes], asyncio.Future[Appended]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
         self._current: LogFile | None = None  # the last of _files, once it is written to
         self._before_bytes = 0  # in those before it
@@ -140,33 +127,26 @@ class FileLog:
         cls,
         folder: Path,
         *,
-        file_bytes: int = LOG_FILE_BYTES,
-        spare_files: int = LOG_SPARE_FILES,
+        file_bytes: int = limits.LOG_FILE_BYTES,
+        spare_files: int = limits.LOG_SPARE_FILES,
         name: str = "log",
     ) -> Self:
-        """Become the owner of the log in `folder`, which is created if it's missing; blocking.
-
-        name: for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
-
-        Raises:
-            CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
-            DataFolderVersionError: another version of nadi wrote it.
-            OSError: the folder can't be used.
-        """
+        """Become the owner of the log in `folder`, which is created if it's missing; blocking. name: for messages. At
+        most `spare_files` released files of `file_bytes` are kept for reuse. CorruptLogError: files' headers are
+        damaged, and frames don't say what was in them; no log file was changed. DataFolderVersionError: another version
+        of nadi wrote it. OSError: the folder can't be used."""
         assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "files are whole blocks, two at least"
         return cls(folder, file_bytes, spare_files, name, None)
 
     @classmethod
-    async def begin(
-        cls, folder: Path, parts: Sequence[bytes], after: int, epoch: int = 0, *, name: str = "log"
-    ) -> None:
-        """Let the log in `folder` begin with a frame of these parts after that frame, in an epoch later than that one.
+    async def begin(cls, folder: Path, part: bytes, after: int, epoch: int = 0, *, name: str = "log") -> None:
+        """Let the log in `folder` begin with a frame of that part after that frame, in an epoch later than that one.
         What is there, damaged as it may be, is not replayed any more, and stays to be read. Raises: as `append`."""
-        new = await asyncio.to_thread(cls, folder, LOG_FILE_BYTES, LOG_SPARE_FILES, name, (after, epoch))
+        new = await asyncio.to_thread(cls, folder, limits.LOG_FILE_BYTES, limits.LOG_SPARE_FILES, name, (after, epoch))
         try:
             async for _ in new.replay(after):
                 raise AssertionError("it is new")
-            await new.append(parts)
+            await new.append([part])
         finally:
             await new.close()
 
@@ -237,10 +217,9 @@ class FileLog:
         size = sum(map(len, parts))
         if self._pace.is_quick(size) and self._writer.has_room(size, len(parts)):
             return self._write_here(parts)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Appended] = loop.create_future()
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._appending = True
-        self._queue.put(_Append(parts, loop, done))
+        self._queue.put((parts, done))
         return await done
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
@@ -260,23 +239,27 @@ class FileLog:
         return read
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
-        async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:
-            with self._lock:
-                if self._files.get(file.number) is not file:
-                    return None
-            pinned = self._pin(LogAddress(place[1], file.number, place[0]))
-            try:
-                return await self._reading(
-                    pinned, lambda: read_heads(pinned, self._log_crc, place, stop, after_sequence, MIB)
-                )
-            except OSError as error:
-                raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
-
         last_sequence = self.last_sequence
         with self._lock:
             files = list(self._files.values())
-        async for found in heads_of_files(files, last_sequence, after_sequence, read):
-            yield found
+        for file, following in zip(files, [*files[1:], None], strict=False):
+            stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
+            position, sequence = BLOCK_BYTES, file.first_sequence
+            while after_sequence + 1 < stop and sequence < stop:
+                with self._lock:
+                    if self._files.get(file.number) is not file:  # it is no longer needed
+                        break
+                try:
+                    pinned, place = self._pin(LogAddress(sequence, file.number, position)), (position, sequence)
+                    look = partial(read_heads, pinned, self._log_crc, place, stop, after_sequence, limits.MIB)
+                    found = await self._reading(pinned, look)
+                except NotFoundError:
+                    what = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
+                    found = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, what),))
+                except OSError as error:
+                    raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
+                yield found
+                position, sequence = found.position, found.sequence
 
     def has(self, address: LogAddress, length: int) -> bool:
         with self._lock:
@@ -320,14 +303,15 @@ class FileLog:
 
     def _run(self) -> None:
         while (request := self._queue.get()) is not None:
+            parts, done = request
             outcome: Appended | Exception
             try:
-                outcome = self._writer.write(request.parts, self._next_sequence)
+                outcome = self._writer.write(parts, self._next_sequence)
                 self._next_sequence += 1
             except Exception as error:  # passed on to the caller
                 self._failure = outcome = self._explained(error)
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
-                request.loop.call_soon_threadsafe(self._answer, request.done, outcome)
+                done.get_loop().call_soon_threadsafe(self._answer, done, outcome)
 
     def _answer(self, done: asyncio.Future[Appended], outcome: Appended | Exception) -> None:
         self._appending = False
@@ -345,7 +329,7 @@ class FileLog:
             return full
         return error
 
-    def _add_file(self, file: LogFile) -> None:
+    def _on_new_file(self, file: LogFile) -> None:
         with self._lock:
             if self._current is not None:
                 self._before_bytes += self._current.end

@@ -17,7 +17,7 @@ data, which are read later, each by itself. What always holds, for every impleme
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from nadi.errors import CorruptLogError, NotFoundError
@@ -90,15 +90,9 @@ class DurableLog(Protocol):
 
     def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
         """Return all frames later than `after_sequence`, in order. The log has had that frame: earlier ones may be
-        damaged or missing, but the log may not end before it.
-
-        Must be read to its end, once, before the first append.
-
-        Raises:
-            CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed.
-            FencedError: another server has taken over the log since it was opened.
-            UnavailableError, OSError: what keeps it can't be read.
-        """
+        damaged or missing, but the log may not end before it. Must be read to its end, once, before the first append.
+        CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed. FencedError: another
+        server has taken over the log since it was opened. UnavailableError, OSError: what keeps it can't be read."""
 
     @property
     def is_full(self) -> bool:
@@ -121,36 +115,21 @@ class DurableLog(Protocol):
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.
-
-        Raises:
-            StorageFullError: no room; the frame may or may not be there after the next open.
-            OSError: the disk failed; the same holds.
-            UnavailableError: an earlier append failed: open the log again.
-            ClosedError: the log was closed, or another owner has opened it; where that owner is another server,
-                FencedError.
-        """
+        StorageFullError: no room; the frame may or may not be there after the next open. OSError: the disk failed; the
+        same holds. UnavailableError: an earlier append failed: open the log again. ClosedError: the log was closed, or
+        another owner has opened it; where that owner is another server, FencedError."""
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
-        """`length` bytes of a frame's payload, from `offset` in it, which must lie inside it.
-
-        checksum: of just these bytes, which are a part; without it the whole frame is read and checked.
-
-        Raises:
-            NotFoundError: the frame was released by `truncate`, or its file is gone.
-            CorruptLogError: the bytes are not those that were appended.
-        """
+        """`length` bytes of a frame's payload, from `offset` in it, which must lie inside it. checksum: of just these
+        bytes, which are a part; without it the whole frame is read and checked. NotFoundError: the frame was released
+        by `truncate`, or its file is gone. CorruptLogError: the bytes are not those that were appended."""
 
     async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
         """What `read_at` returns or raises for each of them; those that lie close together are read in one go."""
 
     def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         """See whether what a replay after that frame needs is still there, of all frames there are now, piece by piece.
-
-        What is released meanwhile is skipped.
-
-        Raises:
-            UnavailableError: the disk fails.
-        """
+        What is released meanwhile is skipped. UnavailableError: the disk fails."""
 
     def has(self, address: LogAddress, length: int) -> bool:
         """Whether that much of the frame's payload should be there, by the size of its file; nothing is read."""
@@ -162,16 +141,12 @@ class DurableLog(Protocol):
         """Wait for an append in flight, then let go of everything. Nothing is written."""
 
 
-class _ReadsParts(Protocol):
-    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes: ...
-
-
-async def each_by_itself(log: _ReadsParts, parts: Sequence[Part]) -> list[PartRead]:
-    """`read_parts` of a log that has no quicker way."""
+async def each_by_itself(read_at: Callable[..., Awaitable[bytes]], parts: Sequence[Part]) -> list[PartRead]:
+    """`read_parts` of a log that has no quicker way than its `read_at`."""
     read: list[PartRead] = []
     for part in parts:
         try:
-            read.append(await log.read_at(*part))
+            read.append(await read_at(*part))
         except (NotFoundError, CorruptLogError) as error:
             read.append(error)
     return read

@@ -7,16 +7,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
 
-from nadi.errors import CorruptLogError, NotFoundError
+from nadi.errors import CorruptLogError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, checksum_at, pack_checksum
 from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead
-from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
+from nadi.segmentstore.tier1.recovery import LogFile, headers_in
 
 _REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
 _REPLAY_FRAMES = 1_000
@@ -30,11 +30,20 @@ def read_checked(
     """As DurableLog.read_at, of a file that is open for reading; blocking. CorruptLogError: the bytes there are others,
     or fewer, or the disk can't read them. OSError: reading failed for another reason."""
     place = address.offset + offset
-    if not checksum:
-        with _readable(file.path, place):
-            return _of_whole_frame(file, log_crc, address, offset, length)
-    seed = checksum_at(b"", log_crc, file.number, place)
-    return read_part(file.read_fd, file.path, place, length, checksum, seed)
+    if checksum:
+        seed = checksum_at(b"", log_crc, file.number, place)
+        return read_part(file.read_fd, file.path, place, length, checksum, seed)
+    begin = address.offset // BLOCK_BYTES * BLOCK_BYTES
+    with _readable(file.path, place):
+        header = FrameHeader.decode(memoryview(os.pread(file.read_fd, BLOCK_BYTES, begin)), log_crc, file.number, begin)
+        if header is None or header.sequence != address.sequence:
+            raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} is not there")
+        frame = memoryview(os.pread(file.read_fd, header.content_bytes, begin))
+    if not header.check(frame, log_crc).is_whole:
+        raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} has a wrong checksum")
+    data = bytes(frame[address.offset - begin + offset :][:length])
+    assert len(data) == length, "a read stays inside its frame"
+    return data
 
 
 def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
@@ -93,29 +102,13 @@ def _readable(path: Path, place: int) -> Iterator[None]:
         raise CorruptLogError(str(path), place, f"the disk can't read it ({error})") from error
 
 
-def _of_whole_frame(file: LogFile, log_crc: int, address: LogAddress, offset: int, length: int) -> bytes:
-    begin = address.offset // BLOCK_BYTES * BLOCK_BYTES
-    block = memoryview(os.pread(file.read_fd, BLOCK_BYTES, begin))
-    header = FrameHeader.decode(block, log_crc, file.number, begin)
-    if header is None or header.sequence != address.sequence:
-        raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} is not there")
-    frame = memoryview(os.pread(file.read_fd, header.content_bytes, begin))
-    if not header.check(frame, log_crc).is_whole:
-        raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} has a wrong checksum")
-    data = bytes(frame[address.offset - begin + offset :][:length])
-    assert len(data) == length, "a read stays inside its frame"
-    return data
-
-
 def read_heads(
     file: LogFile, log_crc: int, place: tuple[int, int], stop: int, after_sequence: int, most_bytes: int
 ) -> HeadsRead:
     """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
-
     place: a frame's position and sequence. It ends before frame `stop`, or after `most_bytes` or a little more; the
     data is skipped. `file` is open for reading; blocking. OSError: reading failed for a reason other than the disk not
-    being able to read a place.
-    """
+    being able to read a place."""
     position, sequence = place
     read_bytes = 0
     damages: list[CorruptLogError] = []
@@ -153,31 +146,6 @@ def read_heads(
         position += header.frame_bytes
         sequence += 1
     return HeadsRead(position, sequence, read_bytes, tuple(damages))
-
-
-ReadHeads = Callable[[LogFile, tuple[int, int], int], Awaitable[HeadsRead | None]]
-
-
-async def heads_of_files(
-    files: Sequence[LogFile], last_sequence: int, after_sequence: int, read: ReadHeads
-) -> AsyncIterator[HeadsRead]:
-    """See whether what a replay after that frame needs of files, up to the last frame, is still there, piece by piece.
-    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file that is
-    no longer needed, NotFoundError says that it is missing."""
-    for file, following in zip(files, [*files[1:], None], strict=False):
-        stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
-        place = BLOCK_BYTES, file.first_sequence
-        while after_sequence + 1 < stop and place[1] < stop:
-            found: HeadsRead | None
-            try:
-                found = await read(file, place, stop)
-            except NotFoundError:
-                what = f"the file is missing, with frames {place[1]:,} to {stop - 1:,}"
-                found = HeadsRead(place[0], stop, 0, (CorruptLogError(str(file.path), 0, what),))
-            if found is None:
-                break
-            yield found
-            place = found.position, found.sequence
 
 
 def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int) -> tuple[FrameHeader | None, int]:

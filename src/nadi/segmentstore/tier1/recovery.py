@@ -1,8 +1,7 @@
 """Reading a log's files back: which of them are in use, and every intact frame in order.
 
-`read_headers` looks at the first blocks of each file; `Replay` then walks the frames. Frames up to the one that the
-state reflects are not needed to start: if they are damaged or their file is gone, the walk resumes after them, and
-reading what they held raises an error. For all later ones, how a torn tail is told from damage:
+Frames up to the one that the state reflects are not needed to start: if they are damaged or their file is gone, the
+walk resumes after them, and reading what they held raises an error. For later ones, a torn tail is told from damage:
 
 * Each owner starts a file of its own, and a file's header is durable before its first frame is written. So in every
   file but the last, the next header says where the frames must reach to: one that can't be read before that is damage.
@@ -118,13 +117,10 @@ UNKNOWN = 1 << 62  # as a sequence: later than any
 
 
 def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) -> Headers:
-    """Sort out a folder's log files; `log_id` None takes the first header's.
-
-    A damaged header is made up for by the file's first frame, which says the same. refuses: if not, whatever may be in
-    use counts as such, and frames of a file in which none is recognizable as UNKNOWN.
-    CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one only
-    prepared.
-    """
+    """Sort out a folder's log files; `log_id` None takes the first header's. A damaged header is made up for by the
+    file's first frame, which says the same. refuses: if not, whatever may be in use counts as such, and frames of a
+    file in which none is recognizable as UNKNOWN. CorruptLogError: the headers are out of order, or the last file in
+    use is missing, or can't be told from one only prepared, or nothing says which log it is."""
     files: list[LogFile] = []
     in_use: list[bool] = []
     for number, path in sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None):
@@ -167,6 +163,8 @@ def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) ->
         elif following and (following.epoch, following.first_sequence) < (file.epoch, file.first_sequence):
             raise CorruptLogError(str(following.path), 0, "its header is older than that of the file before it")
         following = file
+    if log_id is None and prepared:
+        raise CorruptLogError(str(prepared[0].path), 0, "neither its header nor the epoch file can be read")
     return Headers(folder, log_id, used, prepared, files[valid - 1].number + 1 if valid else 1)
 
 
@@ -188,37 +186,30 @@ def _all_headers(folder: Path, log_id: bytes | None, files: list[LogFile], in_us
 
 def passed_over(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
     """What there is of a log that is to begin anew beside it: no file in use; and the newest epoch that is known."""
-    numbers, epochs = [0], [0]
+    last = newest = 0
+    for number, _, header in _each_header(folder):
+        last = max(last, number)
+        if header is not None:
+            log_id, newest = log_id or header.log_id, max(newest, header.epoch)
+    return Headers(folder, log_id, [], [], last + 1), newest
+
+
+def _each_header(folder: Path) -> Iterator[tuple[int, Path, FileHeader | None]]:
+    """Each log file's number and path, and its header if that can be read."""
     for path in folder.iterdir():
         number = log_file_number(path.name)
         if number is not None:
-            numbers.append(number)
             with path.open("rb") as stream:
-                header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
-            if header is not None:
-                log_id = log_id or header.log_id
-                epochs.append(header.epoch)
-    return Headers(folder, log_id, [], [], max(numbers) + 1), max(epochs)
-
-
-def check_can_be_told(headers: Headers, is_known: bool) -> None:
-    """If no file says which log it belongs to, the epoch file must (`is_known`). CorruptLogError: it doesn't."""
-    if not is_known and headers.prepared and not headers.used:
-        what = "neither its header nor the epoch file can be read"
-        raise CorruptLogError(str(headers.prepared[0].path), 0, what)
+                yield number, path, FileHeader.decode(stream.read(BLOCK_BYTES), path)
 
 
 def has_frames(folder: Path) -> bool:
     """Whether a frame of the log can be recognized in any of its files; blocking."""
     known = read_epoch(folder)
-    for path in folder.glob("log-*.nadi"):
-        number = log_file_number(path.name)
-        if number is not None:
-            with path.open("rb") as stream:
-                header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
-            log_id = header.log_id if header is not None else known[0] if known is not None else None
-            if log_id is not None and first_frame(path, number, log_id) is not None:
-                return True
+    for number, path, header in _each_header(folder) if folder.is_dir() else ():
+        log_id = header.log_id if header is not None else known[0] if known is not None else None
+        if log_id is not None and first_frame(path, number, log_id) is not None:
+            return True
     return False
 
 
@@ -277,9 +268,14 @@ class Replay:
         for file in self._used:
             if file.header_is_damaged:
                 _logger.warning("%s: its header is damaged; what was in it is taken from frames", file.path)
+        newest_epoch = self._used[-1].epoch if self._used else 0
         try:
             for file in self._prepared:
-                self._check_no_frames(file)
+                self._window.open(file.path)
+                for header in self._headers_from(file, BLOCK_BYTES):
+                    if header.epoch >= newest_epoch:
+                        what = f"its header is damaged, and it holds frame {header.sequence:,}"
+                        raise CorruptLogError(str(file.path), 0, what)
             if self._used and self._used[0].first_sequence > after_sequence + 1:
                 first = self._used[0]
                 what = f"the log begins with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
@@ -370,20 +366,10 @@ class Replay:
             _logger.warning(message, file.path, sequence, position, end.torn.payload_bytes)
         return sequence
 
-    def _check_no_frames(self, file: LogFile) -> None:
-        newest_epoch = self._used[-1].epoch if self._used else 0
-        self._window.open(file.path)
-        for header in self._headers_from(file, BLOCK_BYTES):
-            if header.epoch >= newest_epoch:
-                what = f"its header is damaged, and it holds frame {header.sequence:,}"
-                raise CorruptLogError(str(file.path), 0, what)
-
     def _later(self, file: LogFile, position: int, sequence: int) -> FrameHeader | None:
         """The first header after the block at `position` of a frame later than `sequence`."""
-        for header in self._headers_from(file, position + BLOCK_BYTES):
-            if header.epoch == file.epoch and header.sequence > sequence:
-                return header
-        return None
+        later = self._headers_from(file, position + BLOCK_BYTES)
+        return next((header for header in later if header.epoch == file.epoch and header.sequence > sequence), None)
 
     def _headers_from(self, file: LogFile, position: int) -> Iterator[FrameHeader]:
         """All intact frame headers that belong where they stand, from `position` on."""

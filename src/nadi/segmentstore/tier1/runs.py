@@ -1,11 +1,9 @@
 """Files beside the log that take large runs of a segment's bytes, so that these are written once: a file that is full
 becomes a chunk of tier 2 by a second name (`docs/decisions/0020`).
 
-A large run is durable in such a file before the frame that mentions it is written to the log. So a frame that is there
-has all its bytes, a torn one is torn as ever, and what a crash leaves in a file beyond that is mentioned nowhere.
-
-Files are prepared in advance by a thread, with all their blocks allocated: a run that finds none ready, because there
-is no room or because it is the first one, goes to the log as small ones do. A former owner's files are only read.
+A large run is durable in such a file before the frame that mentions it is written to the log. Files are prepared in
+advance by a thread, with all their blocks allocated: a run that finds none ready goes to the log as small ones do. A
+former owner's files are only read.
 """
 
 from __future__ import annotations
@@ -16,24 +14,14 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from crc32c import crc32c
 
+from nadi import limits
 from nadi.errors import NotFoundError
-from nadi.limits import (
-    MIB,
-    RUN_CARRY_BYTES,
-    RUN_FILE_BYTES,
-    RUN_FILES_OPEN,
-    RUN_FILES_READY,
-    RUN_IDLE_S,
-    RUN_LEAST_BYTES,
-    RUN_WRITERS,
-)
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, pack_checksum
@@ -93,7 +81,7 @@ class RunFile:
 
     def carry(self, offset: int, block: Buffer) -> bool:
         """Carry a small run, which is in the log; False if that isn't possible: then the file must be closed."""
-        if self.closed or offset != self.next_offset or self._carried_bytes + len(block) > RUN_CARRY_BYTES:
+        if self.closed or offset != self.next_offset or self._carried_bytes + len(block) > limits.RUN_CARRY_BYTES:
             return False
         self._carried.append(block)
         self._carried_bytes += len(block)
@@ -145,11 +133,11 @@ class RunFile:
         """Go on with the checksums of the file's MiBs; they are not seeded."""
         view = memoryview(data)
         while view:
-            left = MIB - at % MIB
+            left = limits.MIB - at % limits.MIB
             self._crc = crc32c(view[:left], self._crc)
             at += len(view[:left])
             view = view[left:]
-            if not at % MIB:
+            if not at % limits.MIB:
                 self._crcs.append(self._crc)
                 self._crc = 0
 
@@ -160,7 +148,7 @@ class RunFile:
         carried = b"".join(self._carried)
         crcs, crc = list(self._crcs), self._crc
         self._sum(carried, self.end)
-        found = [*self._crcs, self._crc] if self.length % MIB else list(self._crcs)
+        found = [*self._crcs, self._crc] if self.length % limits.MIB else list(self._crcs)
         self._crcs, self._crc = crcs, crc  # so that it can be done again after a failure
         return carried, found
 
@@ -240,13 +228,8 @@ class RunReader:
         return stat.S_ISREG(found.st_mode) and found.st_size >= end
 
     def read(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
-        """All of a run, checked; blocking.
-
-        Raises:
-            NotFoundError: the file is gone.
-            CorruptLogError: the bytes are not those that were written, or the disk can't read them.
-            OSError: reading failed for another reason.
-        """
+        """All of a run, checked; blocking. NotFoundError: the file is gone. CorruptLogError: the bytes are not those
+        that were written, or the disk can't read them. OSError: reading failed for another reason."""
         path = self._folder / run_name(number)
         if not self.has(number, 0):  # a pipe in its place would make whoever opens it wait forever
             raise NotFoundError(f"{path} is missing, or no file")
@@ -262,29 +245,15 @@ class RunReader:
     async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         return await self._runtime.in_thread(self.read, number, position, length, checksum)
 
-    def keep_aside(self, used: Container[int]) -> str:
-        """Give all files that are not `used` a second name in a folder beside theirs, from which they can be put back;
-        return its name, "" if there were none. Blocking."""
-        aside = ""
-        for number in self.numbers():
-            if number in used:
-                continue
-            folder = self._folder.with_name(aside or disk.aside_name(FOLDER))
-            if not aside:
-                folder = disk.free_name(folder)
-                folder.mkdir(mode=0o700)
-                aside = folder.name
-            os.link(self._folder / run_name(number), folder / run_name(number))
-        if aside:
-            disk.sync_folder(self._folder.with_name(aside))
-            disk.sync_folder(self._folder.parent)
-        return aside
-
-
-class _Ready(NamedTuple):
-    number: int
-    path: Path
-    fd: int
+    def keep_aside(self) -> None:
+        """Give all files a second name in a folder beside theirs, from which they can be put back; blocking."""
+        if numbers := self.numbers():
+            folder = disk.free_name(self._folder.with_name(disk.aside_name(FOLDER)))
+            folder.mkdir(mode=0o700)
+            for number in numbers:
+                os.link(self._folder / run_name(number), folder / run_name(number))
+            disk.sync_folder(folder)
+            disk.sync_folder(folder.parent)
 
 
 class RunFiles(RunReader):
@@ -297,12 +266,12 @@ class RunFiles(RunReader):
         self._next_number = (epoch << 32) + 1
         self._open: dict[int, RunFile] = {}  # by segment, the one that was used last at the end
         self._written: dict[int, RunFile] = {}  # all of this owner's that are still of use
-        self._ready: list[_Ready] = []
+        self._ready: list[tuple[int, Path, int]] = []  # number, path, and descriptor
         self._wanted = False
         self._no_room_until = 0.0
         self._direct: bool | None = None
         self._staging = threading.local()
-        self._pool = ThreadPoolExecutor(RUN_WRITERS, thread_name_prefix=f"nadi-runs-{name}")
+        self._pool = ThreadPoolExecutor(limits.RUN_WRITERS, thread_name_prefix=f"nadi-runs-{name}")
         self._maker = ThreadPoolExecutor(1, thread_name_prefix=f"nadi-runs-ready-{name}")
         self._stopped = False
 
@@ -313,7 +282,7 @@ class RunFiles(RunReader):
     def place(self, segment: int, offset: int, block: Buffer) -> Piece | None:
         """Place for a large run, or None: it stays in the log. What is placed must be written, before anything else is
         placed."""
-        assert len(block) >= RUN_LEAST_BYTES
+        assert len(block) >= limits.RUN_LEAST_BYTES
         file = self._open.pop(segment, None)
         if file is not None and not file.takes(offset, len(block)):
             self._end(file)
@@ -353,25 +322,21 @@ class RunFiles(RunReader):
         piece.file.write(piece, memoryview(staging)[:size])
 
     def _begin(self, segment: int, offset: int, size: int) -> RunFile | None:
-        if size > RUN_FILE_BYTES or not self._may_open():
+        if size > limits.RUN_FILE_BYTES:
             return None
+        if len(self._open) >= limits.RUN_FILES_OPEN:
+            oldest = next(iter(self._open.values()))
+            if self._runtime.monotonic() - oldest.used_at < limits.RUN_IDLE_S:
+                return None  # its segment would come back at once, and push out another's
+            self._end(oldest)
         ready = self._ready.pop(0) if self._ready else None
-        if len(self._ready) < RUN_FILES_READY:
+        if len(self._ready) < limits.RUN_FILES_READY:
             self._prepare()
         if ready is None:
             return None
-        file = RunFile(*ready, RUN_FILE_BYTES, segment, offset)
+        file = RunFile(*ready, limits.RUN_FILE_BYTES, segment, offset)
         self._written[file.number] = file
         return file
-
-    def _may_open(self) -> bool:
-        if len(self._open) < RUN_FILES_OPEN:
-            return True
-        oldest = next(iter(self._open.values()))
-        if self._runtime.monotonic() - oldest.used_at < RUN_IDLE_S:
-            return False  # its segment would come back at once, and push out another's
-        self._end(oldest)
-        return True
 
     def _end(self, file: RunFile) -> None:
         """Write no more runs to it; it may be long until it is moved."""
@@ -421,9 +386,9 @@ class RunFiles(RunReader):
         for file in written:
             file.abandon()
         while self._ready:  # none twice, whatever fails: a descriptor's number may be another file's by then
-            ready = self._ready.pop()
-            os.close(ready.fd)
-            self._delete([ready.number])
+            number, _, fd = self._ready.pop()
+            os.close(fd)
+            self._delete([number])
 
     # --- the thread that prepares them -----------------------------------------------------------------
 
@@ -440,7 +405,7 @@ class RunFiles(RunReader):
             if self._direct is None:
                 self._direct = disk.supports_direct(self._folder)
                 disk.sync_folder(self._folder.parent)
-            while len(self._ready) < RUN_FILES_READY and not self._stopped:
+            while len(self._ready) < limits.RUN_FILES_READY and not self._stopped:
                 self._ready.append(self._made())
         except OSError as error:
             self._no_room_until = self._runtime.monotonic() + _TRY_AGAIN_S
@@ -449,15 +414,15 @@ class RunFiles(RunReader):
         finally:
             self._wanted = False
 
-    def _made(self) -> _Ready:
-        if disk.room_to_spare(self._folder) < _ROOM_FILES * RUN_FILE_BYTES:
+    def _made(self) -> tuple[int, Path, int]:
+        if disk.room_to_spare(self._folder) < _ROOM_FILES * limits.RUN_FILE_BYTES:
             raise OSError(errno.ENOSPC, "the disk has little room left", str(self._folder))
         while (path := self._folder / run_name(self._next_number)).exists():
             self._next_number += 1
         number = self._next_number
         fd = disk.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, direct=bool(self._direct))
         try:
-            os.posix_fallocate(fd, 0, RUN_FILE_BYTES)
+            os.posix_fallocate(fd, 0, limits.RUN_FILE_BYTES)
             os.fsync(fd)
             disk.sync_folder(self._folder)
         except BaseException:
@@ -465,4 +430,4 @@ class RunFiles(RunReader):
             path.unlink(missing_ok=True)
             raise
         self._next_number += 1
-        return _Ready(number, path, fd)
+        return number, path, fd

@@ -4,12 +4,10 @@ rotation never waits. Everything in `FrameWriter` blocks, and is called by one t
 Preparing file N takes a spare (a file that `truncate` released) or fills a new one with zeros, gives it the name of log
 file N and makes that durable. It has no valid header yet, so a restart sees that it was only prepared. Released files
 come back through `recycle`, lowest first and each durably, so that a crash never leaves a gap in the numbers. The first
-new files are small, so that a server that is given little to store takes little of the disk; each is twice as large as
-the one before, up to the full size.
+new files are small; each is twice as large as the one before, up to the full size.
 
-A disk that has no room for the next file is checked again every second, and whenever a file is released. A new file
-never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too. In
-addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
+A new file never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too.
+In addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class FileSupply:
     """Prepares one file ahead; keeps at most `spare_files` released ones, if they have the full size."""
 
     def __init__(self, folder: Path, file_bytes: int, spare_files: int, fence: Fence, *, direct: bool) -> None:
-        self._folder, self._file_bytes, self._spare_files = folder, file_bytes, spare_files
+        self.folder, self._file_bytes, self._spare_files = folder, file_bytes, spare_files
         self._fence, self._direct = fence, direct
         self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # of the next new file
         self._least_bytes = self._new_bytes
@@ -89,10 +87,10 @@ class FileSupply:
         """Start, with the files that a former owner had prepared; its spares are found here. Without `reuse` they are
         deleted: in a log without files in use the numbers start again, and a stale frame of the same number could be
         taken for a live one."""
-        for temporary in self._folder.glob("new-*.tmp"):
+        for temporary in self.folder.glob("new-*.tmp"):
             temporary.unlink()
-        former = sorted(self._folder.glob("spare-*.nadi"))
-        kept = self._folder / _KEPT_FILE
+        former = sorted(self.folder.glob("spare-*.nadi"))
+        kept = self.folder / _KEPT_FILE
         if not reuse:
             for path in [*former, *left_over]:
                 path.unlink()
@@ -102,17 +100,12 @@ class FileSupply:
         if not self._has_kept:
             kept.unlink(missing_ok=True)  # it would fail when it is needed: another is created
         self._names = itertools.count(max((int(path.stem[6:]) for path in former), default=0) + 1)
-        for path in former:
-            if _has_all(path, self._file_bytes):
-                self._keep_or_delete(path, rename=False)
-            else:
-                path.unlink()
-        for path in left_over:
+        for path in [*former, *left_over]:
             if _has_all(path, path.stat().st_size):
-                self._keep_or_delete(path)
+                self._keep_or_delete(path, rename=path in left_over)
             else:
                 path.unlink()
-        disk.sync_folder(self._folder)
+        disk.sync_folder(self.folder)
         self._thread.start()
 
     def request(self, number: int) -> None:
@@ -120,9 +113,6 @@ class FileSupply:
         with self._outcome:
             self._number, self.ready, self.failure, self.is_full = number, None, None, False
         self._jobs.put(self._prepare)
-
-    def room_to_spare(self) -> int:
-        return disk.room_to_spare(self._folder)
 
     @property
     def kept_bytes(self) -> int:
@@ -189,7 +179,7 @@ class FileSupply:
         if self.ready is not None:  # an earlier try has brought it
             return
         number = self._number
-        path = self._folder / log_file_name(number)
+        path = self.folder / log_file_name(number)
         is_kept = False
         try:
             self._fence.check()
@@ -198,9 +188,9 @@ class FileSupply:
             except OSError as error:
                 if not (kept_will_do and self._has_kept and is_no_room(error)):
                     raise
-                source, is_kept, self._has_kept = self._folder / _KEPT_FILE, True, False
+                source, is_kept, self._has_kept = self.folder / _KEPT_FILE, True, False
             source.rename(path)
-            disk.sync_folder(self._folder)
+            disk.sync_folder(self.folder)
             fd = disk.open_file(path, os.O_RDWR, direct=self._direct)
             self._tell(PreparedFile(number, path, fd, path.stat().st_size, is_kept))
         except Exception as error:  # the taker gets it
@@ -216,7 +206,7 @@ class FileSupply:
 
     def _new_file(self, path: Path) -> Path:
         """A file full of zeros: a smaller one, where the disk has not enough room for what would be next."""
-        room = disk.room_to_spare(self._folder)
+        room = disk.room_to_spare(self.folder)
         size_bytes = self._new_bytes
         while size_bytes > room and size_bytes // 2 >= self._least_bytes:
             size_bytes //= 2
@@ -237,9 +227,9 @@ class FileSupply:
 
     def _keep_aside(self) -> None:
         """Create the small file for a full disk, if there is room for it and it doesn't exist yet."""
-        if self._has_kept or disk.room_to_spare(self._folder) < self._kept_bytes:
+        if self._has_kept or disk.room_to_spare(self.folder) < self._kept_bytes:
             return
-        path = self._folder / _KEPT_FILE
+        path = self.folder / _KEPT_FILE
         with contextlib.suppress(OSError):  # then there is none, until a file is prepared again
             fd = disk.open_file(path, os.O_RDWR | os.O_CREAT, direct=False)
             try:
@@ -256,7 +246,7 @@ class FileSupply:
         with contextlib.suppress(OSError, ClosedError):
             self._fence.check()
             self._keep_or_delete(path)
-            disk.sync_folder(self._folder)
+            disk.sync_folder(self.folder)
         if self.is_full:
             self._prepare()
 
@@ -264,15 +254,15 @@ class FileSupply:
         """Keep the file for whatever use it has; delete it if the disk is short of room."""
         size_bytes = path.stat().st_size
         if rename and size_bytes == self._kept_bytes and not self._has_kept:
-            path.rename(self._folder / _KEPT_FILE)
+            path.rename(self.folder / _KEPT_FILE)
             self._has_kept = True
         elif (
             len(self._spares) < self._spare_files
             and size_bytes == self._file_bytes
-            and disk.room_to_spare(self._folder) >= 0
+            and disk.room_to_spare(self.folder) >= 0
         ):
             if rename:
-                path = path.rename(self._folder / f"spare-{next(self._names):08d}.nadi")
+                path = path.rename(self.folder / f"spare-{next(self._names):08d}.nadi")
             self._spares.append(path)
         else:
             path.unlink()
@@ -358,7 +348,8 @@ class FrameWriter:
             if supply.ready is None or supply.ready.size_bytes >= _LARGE_BYTES:
                 return _PLENTY_BYTES
             # a frame that is larger than its file makes it larger
-            return max(supply.ready.size_bytes, self._rest_bytes(of_kept), supply.room_to_spare()) - 2 * BLOCK_BYTES
+            room = disk.room_to_spare(supply.folder)
+            return max(supply.ready.size_bytes, self._rest_bytes(of_kept), room) - 2 * BLOCK_BYTES
         return max(self._rest_bytes(of_kept), int(of_kept * supply.kept_bytes) - BLOCK_BYTES) - BLOCK_BYTES
 
     def _rest_bytes(self, of_kept: float) -> int:
@@ -389,7 +380,11 @@ class FrameWriter:
         block[:] = header.encode()
         disk.write_all(self._fd, memoryview(block), 0)
         os.fdatasync(self._fd)
-        self._note_latest(prepared.path.parent)
+        try:
+            note(prepared.path.parent, self._log_id, self._next_number)
+        except OSError as error:
+            if not is_no_room(error):
+                raise  # else it is noted with the next file: what can be done on a full disk comes first
         self._next_number += 1
         self._supply.request(self._next_number)
         self._file = LogFile(
@@ -397,13 +392,6 @@ class FrameWriter:
         )
         self._on_new_file(self._file)
         return self._file
-
-    def _note_latest(self, folder: Path) -> None:
-        try:
-            note(folder, self._log_id, self._next_number)
-        except OSError as error:
-            if not is_no_room(error):
-                raise  # else it is noted with the next file: what can be done on a full disk comes first
 
     def _stage(self, parts: Sequence[bytes], parts_bytes: int, size: int) -> memoryview:
         if size > len(self._staging) or len(self._staging) > _STAGING_BYTES:

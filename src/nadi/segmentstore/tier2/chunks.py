@@ -13,13 +13,14 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 from crc32c import crc32c
+from obstore.store import LocalStore
 
 from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.files import open_files
@@ -32,9 +33,8 @@ from nadi.limits import KIB
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
 from nadi.segmentstore.tier2 import object_places
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks, is_right, seed_of
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, ChunkDescription, damaged_blocks, is_right, seed_of
 from nadi.segmentstore.tier2.claim import Claim
-from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.segmentstore.tier2.object_places import DiskReadError as DiskReadError
 from nadi.segmentstore.tier2.object_places import HdfsPlace, ObjectPlace, Place, failed, unwritten
 from nadi.segmentstore.tier2.object_places import Listed as Listed
@@ -99,34 +99,28 @@ class ChunkStore:
     them: what a store says may hold credentials."""
 
     def __init__(
-        self, place: Place, local: Path | None, url: str, runtime: Runtime = REAL, config: dict[str, str] | None = None
+        self,
+        place: Place,
+        local: Path | None,
+        url: str,
+        runtime: Runtime = REAL,
+        config: dict[str, str] | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        self.runtime = runtime
+        self.runtime, self.claim = runtime, claim
         self.url = url  # without credentials: those that it takes come from the environment
-        self.claim: Claim | None = None
         self._mark = ""
         self._is_alone = False  # in a data folder
         self._place, self._local, self._config = place, local, config or {}
+        self.has, self.sizes, self.pages = place.has, place.sizes, place.pages
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, Records] | None = None
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
         """That of a data folder, in the folder itself."""
-        store = cls._in(folder, runtime)
+        store = cls.at(folder.absolute().as_uri(), runtime, {})
         store._is_alone = True
-        return store
-
-    @classmethod
-    def _in(cls, folder: Path, runtime: Runtime) -> ChunkStore:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(ObjectPlace.in_folder(folder, runtime), folder, folder.absolute().as_uri(), runtime)
-
-    @classmethod
-    def of(cls, claim: Claim, runtime: Runtime = REAL) -> ChunkStore:
-        """The store that a data folder claims. Errors: see `from_url`."""
-        store = cls._at(claim.url, runtime, claim.options)
-        store.claim = claim
         return store
 
     @classmethod
@@ -137,20 +131,25 @@ class ChunkStore:
         >>> ChunkStore.from_url("memory:///").room_bytes() > 0
         True
         """
-        return cls._at(url, REAL, config)
+        return cls.at(url, REAL, config)
 
     @classmethod
-    def _at(cls, url: str, runtime: Runtime, config: dict[str, str]) -> ChunkStore:
+    def at(cls, url: str, runtime: Runtime, config: dict[str, str], claim: Claim | None = None) -> ChunkStore:
+        """`from_url`. claim: that of the data folder that claims it."""
+        place: Place
         folder = folder_of(url, **config)
         if folder is not None:
-            return cls._in(folder, runtime)
-        if urlsplit(url).scheme == HDFS:
-            return cls(HdfsPlace(url, runtime, config), None, url, runtime, config)
-        store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
-        patient = store
-        if scheme != "memory":
-            patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
-        return cls(ObjectPlace(store, secrets=secrets, patient=patient), None, url, runtime, config)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place = ObjectPlace(LocalStore(str(folder), mkdir=True), folder, runtime)
+        elif urlsplit(url).scheme == HDFS:
+            place = HdfsPlace(url, runtime, config)
+        else:
+            store, scheme, secrets = remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config)
+            patient = store
+            if scheme != "memory":
+                patient = remote_store(url, retries=_RETRIES, timeout_s=_PUT_TIMEOUT_S, **config).store
+            place = ObjectPlace(store, secrets=secrets, patient=patient)
+        return cls(place, folder, url, runtime, config, claim)
 
     @property
     def is_here(self) -> bool:
@@ -320,21 +319,9 @@ class ChunkStore:
                 return
             raise DiskReadError(f"the disk can't read chunk {name}: it is no file")
 
-    def has(self, name: str) -> bool:
-        """Whether an object of that name is there; blocking."""
-        return self._place.has(name)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """`listed`; blocking."""
-        return self._place.sizes(prefix)
-
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
         return await self.runtime.in_thread(self.sizes, folder)
-
-    def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
-        """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
-        return self._place.pages(folder)
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""

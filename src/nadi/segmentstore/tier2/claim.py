@@ -1,19 +1,16 @@
 """A data folder's claim to a store elsewhere: no two folders, no cluster, and no copy of the folder ever write there
 together.
 
-Each opening claims the records of all containers, as a server of a cluster does, and the folder remembers the epochs
-(`store.json`). So another folder is told apart by the store's id, and a copy of the same folder by the epochs: the one
-that opens the store after the other did is refused, and the one that has it open finds out before it deletes anything,
-and lets no snapshot count after that.
-
-A start claims the store before anything else, for the containers' states are restored from there.
+Each opening claims the records of all containers, as a server of a cluster does, before anything else, and the folder
+remembers the epochs (`store.json`). So another folder is told apart by the store's id, and a copy of the same folder by
+the epochs: the one that opens the store after the other did is refused, and the one that has it open finds out before
+it deletes anything, and lets no snapshot count after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -59,12 +56,8 @@ class Claim:
         return (root / NAME).exists()
 
     async def start(self) -> None:
-        """Claim the store, before anything is served.
-
-        Raises:
-            StoreError: it is another's, can't be used, or refuses.
-            UnavailableError: it doesn't answer.
-        """
+        """Claim the store, before anything is served. StoreError: it is another's, can't be used, or refuses.
+        UnavailableError: it doesn't answer."""
         try:
             async with asyncio.timeout(START_S if self.store.is_elsewhere else None):
                 await patiently(f"be claimed at {self.url}", self.confirm, self._runtime)
@@ -75,22 +68,16 @@ class Claim:
             ) from None
 
     async def confirm(self) -> None:
-        """Make sure that the store was claimed by this process.
-
-        Raises:
-            StoreError: it is another's, or can't be used; `on_lost` was called.
-            UnavailableError: that isn't known.
-        """
+        """Make sure that the store was claimed by this process. StoreError: it is another's, or can't be used;
+        `on_lost` was called. UnavailableError: that isn't known."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         if not self.is_confirmed:
             await self._confirm()
 
     async def check(self) -> None:
-        """Make sure that no other has opened the store since: whoever does claims the first container first.
-
-        Raises: as `confirm`.
-        """
+        """Make sure that no other has opened the store since: whoever does claims the first container first. Raises: as
+        `confirm`."""
         await self.confirm()
         try:
             await (await self.records()).still_claimed(0, self.store.epochs[0])
@@ -135,15 +122,12 @@ class Claim:
             check_is_elsewhere(cluster, self.url)
             if cluster.cluster != self.store.cluster:
                 raise StoreError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
-            seen = await self._records_seen(records)
+            seen = await _of_each(records.read, range(self.store.containers))
             for number, one in enumerate(seen):
                 self._check_known(number, one)
         except StoreError as error:
             raise self._lose(error) from None
         await self._claim(records, seen)
-
-    async def _records_seen(self, records: Records) -> list[Stored]:
-        return await _of_each(records.read, range(self.store.containers))
 
     def _check_known(self, number: int, seen: Stored) -> None:
         """That nobody but this folder has claimed the container since it last did."""
@@ -162,27 +146,25 @@ class Claim:
         """Claim what was seen, the first container first; the folder knows before that it may, and then that it has."""
         epochs = tuple(one.record.epoch for one in seen)
         await self._say(replace(self.store, epochs=epochs, next=self._runtime.unique()))
+
+        async def claim(number: int) -> int:
+            claimed = await records.claim(number, self.store.cluster, seen[number], self.store.next)
+            return claimed.record.epoch
+
         try:
-            first = await self._claim_one(records, seen, 0)
-            others = await _of_each(partial(self._claim_one, records, seen), range(1, len(seen)))
+            first = await claim(0)
+            others = await _of_each(claim, range(1, len(seen)))
         except FencedError:
             raise UnavailableError(f"somebody else is just opening {self.url}") from None
         await self._say(replace(self.store, epochs=(first, *others), next=""))
         self.is_confirmed = True
 
-    async def _claim_one(self, records: Records, seen: list[Stored], number: int) -> int:
-        claimed = await records.claim(number, self.store.cluster, seen[number], self.store.next)
-        return claimed.record.epoch
-
     async def take_over(self) -> None:
         """Claim the store whichever copy of the folder had it, for an operator who knows that nobody else needs it.
-
-        Raises:
-            StoreError: its data was moved elsewhere, or a record is damaged.
-            UnavailableError: it isn't known whether it was claimed; it may be done again.
-        """
+        StoreError: its data was moved elsewhere, or a record is damaged. UnavailableError: it isn't known whether it
+        was claimed; it may be done again."""
         records = await self.records()
-        await self._claim(records, await self._records_seen(records))
+        await self._claim(records, await _of_each(records.read, range(self.store.containers)))
 
     def _copied(self) -> StoreError:
         return StoreError(

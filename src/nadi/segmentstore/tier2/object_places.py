@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
-from obstore.store import LocalStore, ObjectStore
+from obstore.store import ObjectStore
 
 from nadi.engines.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
 from nadi.engines.hdfs.engine import value_of
@@ -110,10 +110,6 @@ class ObjectPlace:
         self._store, self._patient = store, patient if patient is not None else store
         self._local, self._secrets = local, secrets
         self._runtime = runtime
-
-    @classmethod
-    def in_folder(cls, folder: Path, runtime: Runtime) -> ObjectPlace:
-        return cls(LocalStore(str(folder), mkdir=True), folder, runtime)
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         return await self._put(name, parts, "create")

@@ -33,26 +33,19 @@ from nadi.segmentstore.tier2.claim import Claim, check_is_elsewhere, gone
 
 def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
     """For a server, which then starts the store's `claim`, if it is elsewhere. options: as that is reached. Blocking.
-
-    Raises:
-        InvalidArgumentError: it isn't a store's URL, or its options lack something.
-        UnavailableError: it is in a folder that isn't there now.
-    """
+    InvalidArgumentError: it isn't a store's URL, or its options lack something. UnavailableError: it is in a folder
+    that isn't there now."""
     if not store.url:
         return ChunkStore.in_folder(folder / TIER2, runtime)
     _check_there(folder, store)
-    return ChunkStore.of(Claim(folder, store, options, runtime), runtime)
+    return ChunkStore.at(store.url, runtime, options, Claim(folder, store, options, runtime))
 
 
 @contextmanager
 def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
     """That of a stopped folder, to read from; an empty one elsewhere if the folder has lost its own. Blocking.
-
-    Raises:
-        StoreError: it is elsewhere, and not the folder's, as when a disk isn't mounted: no chunk is missing for that.
-        UnavailableError: it doesn't answer.
-        as `chunks_of`.
-    """
+    StoreError: it is elsewhere, and not the folder's, as when a disk isn't mounted: no chunk is missing for that.
+    UnavailableError: it doesn't answer. as `chunks_of`."""
     store = find(folder).store
     if store is not None and store.is_elsewhere:
         _check_there(folder, store)
@@ -69,10 +62,7 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
 
 @asynccontextmanager
 async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore]:
-    """That of a stopped folder, to change it.
-
-    Raises: as `chunks_of`, and `Claim.confirm`.
-    """
+    """That of a stopped folder, to change it. Raises: as `chunks_of`, and `Claim.confirm`."""
     store = find(folder).store
     if store is None or not store.is_elsewhere:
         yield ChunkStore.in_folder(folder / TIER2, runtime)
@@ -88,14 +78,10 @@ async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore
 
 async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     """Make the store the folder's, whichever copy had it, and begin the folder anew if it is empty; return its URL. It
-    may be killed, and done again. at: None is the store that the folder names.
-
-    Raises:
-        DataFolderError: the folder names none, has chunks of its own, was moved, or has other containers.
-        InvalidArgumentError: it isn't the URL of a store that can have them.
-        StoreError: the store isn't a data folder's, or another folder's.
-        UnavailableError: it isn't known whether it was claimed.
-    """
+    may be killed, and done again. at: None is the store that the folder names. DataFolderError: the folder names none,
+    has chunks of its own, was moved, or has other containers. InvalidArgumentError: it isn't the URL of a store that
+    can have them. StoreError: the store isn't a data folder's, or another folder's. UnavailableError: it isn't known
+    whether it was claimed."""
     store = find(folder).store
     if store is not None:
         check_stays(folder, store)
@@ -113,7 +99,17 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     elsewhere = folder_of(url)
     if elsewhere is not None and not elsewhere.is_dir():
         raise StoreError(f"there is no folder {elsewhere}: see whether the URL is right, and whether it is mounted")
-    new = await _found_there(url, at.options, runtime)
+    engine, _ = await open_of_chunks(url, runtime, **at.options)
+    try:
+        cluster = await read_cluster(engine)
+    except RefusedError as error:
+        raise StoreError(str(error)) from None
+    finally:
+        await engine.close()
+    if cluster is None:
+        raise StoreError(f"there are no chunks in {url}: see whether the URL is right")
+    check_is_elsewhere(cluster, url)
+    new = StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(at.options))
     if store is not None and store.is_elsewhere and store.cluster != new.cluster:
         raise StoreError(f"{url} has the chunks of another data folder: see whether the URL is right")
     there = container_folders(folder)
@@ -129,21 +125,6 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     finally:
         await claim.close()
     return url
-
-
-async def _found_there(url: str, options: dict[str, str], runtime: Runtime) -> StoreFile:
-    """What a folder is to say whose store is there."""
-    engine, _ = await open_of_chunks(url, runtime, **options)
-    try:
-        cluster = await read_cluster(engine)
-    except RefusedError as error:
-        raise StoreError(str(error)) from None
-    finally:
-        await engine.close()
-    if cluster is None:
-        raise StoreError(f"there are no chunks in {url}: see whether the URL is right")
-    check_is_elsewhere(cluster, url)
-    return StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(options))
 
 
 def _check_there(folder: Path, store: StoreFile) -> None:

@@ -26,7 +26,6 @@ from nadi.engines.lines import line_of, value_of
 from nadi.errors import FencedError, StorageFullError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.layout import Place
 from nadi.segmentstore.chain.log import ChainStart
 
 T = TypeVar("T")
@@ -73,25 +72,6 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
         return {name for part in self.parts for name in part.names}
 
 
-class LogStart(msgspec.Struct, frozen=True):
-    """`ChainStart`, as it is stored."""
-
-    epoch: int = 0
-    number: int = 1
-    sequence: int = 0
-    begun: tuple[tuple[int, int], ...] = ((0, 1),)
-    held_from: int = 1
-    held_bytes: int = 0
-
-    @classmethod
-    def of(cls, start: ChainStart) -> LogStart:
-        return cls(*start.place, start.sequence, start.begun, start.held_from, start.held_bytes)
-
-    @property
-    def chain(self) -> ChainStart:
-        return ChainStart(Place(self.epoch, self.number), self.sequence, self.begun, self.held_from, self.held_bytes)
-
-
 class MovedAway(msgspec.Struct, frozen=True):
     """to: the URL of what has the data now. migration: the id of what moved it there."""
 
@@ -108,7 +88,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     owner: str = ""
     target: str = ""
     released: bool = False
-    start: LogStart = LogStart()
+    start: ChainStart = ChainStart()
     snapshot: Manifest | None = None
     nonce: str = ""
     moved: MovedAway | None = None
@@ -136,13 +116,9 @@ class Records:
         self._registry, self._runtime = registry, runtime
 
     async def read(self, container: int) -> Stored:
-        """The newest record; of a folder's two, that with the newer snapshot.
-
-        Raises:
-            DamagedRecordError: it is damaged: a wrong place in the log, or a wrong snapshot, would lose what was
-                acknowledged.
-            UnavailableError: the store can't answer.
-        """
+        """The newest record; of a folder's two, that with the newer snapshot. DamagedRecordError: it is damaged: a
+        wrong place in the log, or a wrong snapshot, would lose what was acknowledged. UnavailableError: the store can't
+        answer."""
         records, damages, version = list[ContainerRecord](), list[DamagedRecordError](), None
         for which in ("", COPY) if self.is_alone else ("",):
             try:
@@ -155,7 +131,8 @@ class Records:
             version = there if not which else version  # of the first one, which is set first
         if damages and not records:
             raise damages[0]
-        return Stored(max(records, key=_sequence, default=ContainerRecord()), version)
+        newest = max(records, key=lambda one: one.snapshot.sequence if one.snapshot else 0, default=ContainerRecord())
+        return Stored(newest, version)
 
     async def unequal(self, container: int) -> str:
         """Why a folder's two records aren't both the newest one, or ""; of a store elsewhere there is one."""
@@ -191,12 +168,8 @@ class Records:
     async def claim(self, container: int, server: str, seen: Stored, nonce: str = "") -> Stored:
         """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
         former owner can change the record from now on. nonce: of this claim alone, by which it is known later.
-
-        Raises:
-            FencedError: it is another by now.
-            StoreError: its data was moved elsewhere.
-            UnavailableError: it isn't known whether it is claimed.
-        """
+        FencedError: it is another by now. StoreError: its data was moved elsewhere. UnavailableError: it isn't known
+        whether it is claimed."""
         record = seen.record
         check_stays(record)
         claimed = replace(
@@ -232,7 +205,7 @@ class Records:
     async def set_snapshot(self, container: int, epoch: int, snapshot: Manifest | None, start: ChainStart) -> None:
         """Let that snapshot count, and the log begin there, durably; raise FencedError if the container is another's,
         UnavailableError if it isn't known whether it counts."""
-        await self._change(container, epoch, snapshot=snapshot, start=LogStart.of(start))
+        await self._change(container, epoch, snapshot=snapshot, start=start)
 
     async def renew(self, container: int, epoch: int) -> None:
         """Set the record anew as it is: a claim of what it was before fails from now on. Raises as `set_snapshot`."""
@@ -291,10 +264,6 @@ class Records:
 NONE = Stored(ContainerRecord(), None)
 
 
-def _sequence(record: ContainerRecord) -> int:
-    return record.snapshot.sequence if record.snapshot is not None else 0
-
-
 @asynccontextmanager
 async def answer_within(seconds: float) -> AsyncIterator[None]:
     """UnavailableError if there is none by then: whoever asked may have stood still, too."""
@@ -318,7 +287,7 @@ def first_record(epoch: int, snapshot: Manifest) -> ContainerRecord:
     """The record of a container that begins with a snapshot and a log of which nothing is there; epochs of
     claims follow that one."""
     sequence = snapshot.sequence
-    start = LogStart(epoch, 1, sequence, ((epoch, sequence + 1),), sequence + 1, 0)
+    start = ChainStart(epoch, 1, sequence, ((epoch, sequence + 1),), sequence + 1, 0)
     return ContainerRecord(epoch, start=start, snapshot=snapshot)
 
 
