@@ -72,7 +72,6 @@ def event_size(loads: Iterable[SegmentLoad]) -> float | None:
 
 
 async def loads_of(flow: Workflows, name: StreamName) -> Mapping[int, SegmentLoad]:
-    """The loads of one stream's segments."""
     return by_stream(await flow.segments.loads(f"{name.key}/")).get(name, {})
 
 

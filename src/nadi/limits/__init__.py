@@ -335,6 +335,7 @@ FORWARD_REST_SILENCE_S = 300.0  # a scope's deletion says nothing before it is d
 # --- KEDA's questions ----------------------------------------------------------------------------
 SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
 SCALER_LOOK_S = 0.25  # between two looks at a stream that is watched; what one has seen is told to all for as long
+SCALER_AT_ONCE = 4  # questions how far a reader group is behind; a silent store holds up others when it has all of them
 SCALER_KEPT = 1_000  # streams and groups whose latest numbers are kept, a second's work or less
 SCALER_WATCHES_MAX = 200  # StreamIsActive calls under way on all connections, and on one,
 SCALER_WATCHES_OF_CONNECTION = 50  # for KEDA sends all questions over one, and no more than RPC_STREAMS_MAX at a time

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from nadi import errors
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, nothing
+from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, written
 from nadi.controller.rest.endpoint import (
     STREAM,
     Call,
@@ -102,7 +102,7 @@ async def metrics(call: Call) -> Response:
     # count them twice; and each server tells of itself
     accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
     try:
-        text = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
+        text = written([], accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
     except errors.NadiError:
         if own is None:
             raise

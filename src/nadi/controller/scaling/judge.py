@@ -126,8 +126,8 @@ def around(sample: Sampled, key: HotKey, pieces: int) -> list[KeyRange]:
 def _within(sample: Sampled, low: float, high: float) -> Sampled:
     kept = [(p, s) for p, s in zip(sample.positions, sample.shares, strict=True) if low <= p < high]
     total = sum(share for _, share in kept)
-    part = round(sample.count * total)
-    return Sampled(low, high, tuple(p for p, _ in kept), tuple(s / total for _, s in kept), part)
+    shares = tuple(share / total for _, share in kept)
+    return Sampled(low, high, tuple(p for p, _ in kept), shares, round(sample.count * total))
 
 
 OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own,
@@ -236,8 +236,6 @@ class Judge:
                 known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
 
-    # --- splits ----------------------------------------------------------------------------------
-
     def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
         room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
         steps = []
@@ -283,13 +281,10 @@ class Judge:
         if len(ranges) < 2 or (key is None and segment.high - segment.low < NARROWEST):
             return None
         self.hot_keys.pop(segment.id, None)
+        where = "where its sampled keys divide its load"
         if key is None:
             self._expect(segment, ranges)
-        where = (
-            "where its sampled keys divide its load"
-            if key is not None
-            else "evenly, as no writer reported its keys lately"
-        )
+            where = "evenly, as no writer reported its keys lately"
         return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
 
     def _split_around(
@@ -340,8 +335,6 @@ class Judge:
                 return False
         return known.blind >= VAIN_GENERATIONS
 
-    # --- merges ----------------------------------------------------------------------------------
-
     def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
         busy = {segment for step in splits for segment in step.segments if step.into}
         added = sum(len(step.into) - 1 for step in splits if step.into)
@@ -358,7 +351,9 @@ class Judge:
                 continue
             is_soon = left_s <= self.profile.together_s
             if len(run) > 1 and not (waits or (is_soon and left_s > 0)):
-                steps.append(self._merge(stream, run))
+                rate, target = sum(stream.calm_rate(quiet) for quiet in run), stream.amount(stream.target)
+                why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
+                steps.append(stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why))
                 spare -= len(run) - 1
             waits = is_soon and left_s > 0
             run = [segment] if segment is not None and left_s <= 0 else []
@@ -394,12 +389,6 @@ class Judge:
         rested_s = known.seen_s + profile.rest_s if known.by_change else now_s
         return max(rested_s, known.quiet_s + profile.quiet_s) - now_s
 
-    def _merge(self, stream: _Stream, run: Sequence[EpochSegment]) -> Step:
-        rate = sum(stream.calm_rate(segment) for segment in run)
-        target = stream.amount(stream.target)
-        why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
-        return stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why)
-
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
@@ -425,7 +414,6 @@ class _Stream:
 
     @property
     def most(self) -> int:
-        """Pieces that one split may make."""
         return max(2, self.config.scale_factor)
 
     def amount(self, rate: float) -> str:
@@ -435,7 +423,6 @@ class _Stream:
         return mean(load, window_s, in_bytes=self.in_bytes) if load is not None else 0.0
 
     def within(self, low: float, high: float) -> Iterator[EpochSegment]:
-        """The segments that have keys of that range."""
         index = bisect_left(self.segments, low, key=lambda segment: segment.high)
         while index < len(self.segments) and self.segments[index].low < high:
             if self.segments[index].high > low:
