@@ -248,9 +248,7 @@ READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its l
 # --- REST ----------------------------------------------------------------------------------------
 REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
 REST_BODY_TIMEOUT_S = 10.0
-REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a chunked body, besides the body: chunk lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
-REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send about 20
 REST_SOCKET_BYTES = 32 * KIB  # of one connection in the system, which has twice that; and read ahead of us for TLS
 REST_PORTION_BYTES = 16 * KIB  # of input, read and handled at a time,
 REST_PORTION_LINES = 64  # or this many lines, each a header or half a chunk: 20 to 40 us
