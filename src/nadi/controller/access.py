@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -50,8 +51,7 @@ def _itself(request: Any) -> Any:
     return request
 
 
-def _info(request: Any) -> Any:
-    return request.streamInfo
+_info, _listed = attrgetter("streamInfo"), attrgetter("scope.scope")
 
 
 def _cluster(permission: Permission) -> Callable[[Any], Need]:
@@ -133,10 +133,6 @@ def _is_emptied(reply: Any, field: str, caller: Caller) -> bool:
     del listed[:]
     listed.extend(kept)
     return bool(had and not kept)
-
-
-def _listed(request: Any) -> str:
-    return str(request.scope.scope)
 
 
 _SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))

@@ -36,8 +36,6 @@ from nadi.controller.state.segments import (
     Store,
     T,
     Versioned,
-    always,
-    one_place,
 )
 from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
@@ -66,8 +64,8 @@ class Controller:
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
         scaling: Profile = DEFAULT_PROFILE,
-        is_leased: Leased = always,
-        place_of: PlaceOf = one_place,
+        is_leased: Leased = lambda: True,
+        place_of: PlaceOf = lambda _: "",
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.rest_port = 0  # of the same server, for clients
@@ -119,7 +117,7 @@ class Controller:
 
     @property
     def unfinished(self) -> dict[str, int]:
-        return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
+        return {"workflows": self._flow.pending_count, "transactions": len(self.transactions.leases)}
 
     async def stop(self) -> None:
         """End all background tasks; the next start resumes what they were doing."""

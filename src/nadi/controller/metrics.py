@@ -24,11 +24,10 @@ from nadi import limits
 from nadi.controller import reports
 from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.rates import Loads, Rates, event_size
-from nadi.controller.reports import Group, Standing
+from nadi.controller.rates import Loads, Rates, StreamRate, event_size
+from nadi.controller.reports import Group, HotKeys, Standing
 from nadi.controller.retention import past
 from nadi.controller.retention.rounds import Released, RetentionRounds
-from nadi.controller.scaling.judge import HotKey
 from nadi.controller.scaling.rounds import Counts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
@@ -48,7 +47,7 @@ log = logging.getLogger(__name__)
 OTHERS = "(others)"  # no name of a stream or group
 _OF_STREAMS = {
     attribute: Meaning(name, text, ("scope", "stream"))
-    for attribute, name, text in (  # the attribute of StreamFigures
+    for attribute, name, text in (  # the attribute of StreamRate
         ("segments", "nadi_stream_segments", "Current segments of a stream; 0 if it is sealed."),
         ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
         (
@@ -100,19 +99,7 @@ MEANINGS = by_name(
         Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
     )
 )
-HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 _complaints = Complaints(log, "%s aren't complete")
-
-
-@dataclass(slots=True)
-class StreamFigures:
-    """segments: the current ones. kept_bytes: None if that isn't known."""
-
-    segments: int = 0
-    events_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    hot_keys: int = 0
-    kept_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -121,8 +108,8 @@ class Figures:
     each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
     not everything was looked at."""
 
-    streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
-    others: StreamFigures | None = None
+    streams: dict[StreamName, StreamRate] = field(default_factory=dict)
+    others: StreamRate | None = None
     streams_count: int | None = None
     lags: list[GroupLagReport] = field(default_factory=list)
     groups_count: int | None = None
@@ -152,9 +139,7 @@ async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
 
 async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
     found = {
-        one.name: StreamFigures(
-            0 if one.is_sealed else one.segments, one.events_per_s, one.bytes_per_s, len(hot_keys(one.name))
-        )
+        one.name: replace(one, segments=0 if one.is_sealed else one.segments, hot_keys=len(hot_keys(one.name)))
         for one in await rates.all()
     }
     if len(found) < limits.METRICS_STREAMS_LOOKED_AT:
@@ -166,7 +151,7 @@ async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
     if others := found.values():
         segments, hot = sum(one.segments for one in others), sum(one.hot_keys for one in others)
         events_per_s, bytes_per_s = sum(one.events_per_s for one in others), sum(one.bytes_per_s for one in others)
-        figures.others = StreamFigures(segments, events_per_s, bytes_per_s, hot)
+        figures.others = StreamRate(StreamName("", OTHERS), segments, False, events_per_s, bytes_per_s, hot)
 
 
 async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, ReaderGroup]) -> None:
@@ -207,7 +192,7 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
 async def _kept(flow: Workflows, figures: Figures) -> None:
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
-    async def look(name: StreamName, one: StreamFigures) -> None:
+    async def look(name: StreamName, one: StreamRate) -> None:
         one.kept_bytes = (await past.look(flow, name)).kept_bytes
 
     unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
@@ -231,9 +216,9 @@ def families(
 ) -> Iterator[Metric]:
     """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
     now_s: by its monotonic clock."""
-    streams: list[tuple[tuple[str, ...], StreamFigures]] = [(tuple(name), one) for name, one in figures.streams.items()]
+    streams: list[tuple[tuple[str, ...], StreamRate]] = [(tuple(name), one) for name, one in figures.streams.items()]
     if figures.others is not None:
-        streams.append((("", OTHERS), figures.others))
+        streams.append((tuple(figures.others.name), figures.others))
     ordered = sorted(figures.lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
     named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
     groups: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=itemgetter(0))

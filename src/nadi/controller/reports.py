@@ -395,12 +395,7 @@ def _report(history: History, segment: int) -> SegmentReport:
 Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
 Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 
-KINDS: Mapping[str, Kind] = {
-    SEGMENTS: segments,
-    SCALING: scalings,
-    GROUP_LAG: of_group,
-    STREAM_LAG: of_stream,
-}
+KINDS: Mapping[str, Kind] = {SEGMENTS: segments, SCALING: scalings, GROUP_LAG: of_group, STREAM_LAG: of_stream}
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:

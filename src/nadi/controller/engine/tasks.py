@@ -23,42 +23,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 _AGAIN_S = 1.0
 BACKGROUND = "controller background"  # their name
-
-
-class Tasks:
-    """Owner of the controller's background tasks: none outlives `close`."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._closed = False
-
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._begun(coroutine)
-        task.add_done_callback(_log_failure)
-        return task
-
-    def _begun(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        if self._closed:
-            coroutine.close()
-            raise ClosedError("the controller is being stopped: try again")
-        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
-
-    async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
-        not leave something half done."""
-        task = self._begun(coroutine)
-        task.add_done_callback(seen)
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        self._closed = True
-        while tasks := list(self._tasks):
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
+Ended = Callable[[asyncio.Task[Any]], None]
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
@@ -70,6 +35,36 @@ def seen(future: asyncio.Future[Any]) -> None:
     """For futures whose error is for those who wait, if anybody still does."""
     if not future.cancelled():
         future.exception()
+
+
+class Tasks:
+    """Owner of the controller's background tasks: none outlives `close`."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], ended: Ended = _log_failure) -> asyncio.Task[T]:
+        if self._closed:
+            coroutine.close()
+            raise ClosedError("the controller is being stopped: try again")
+        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(ended)
+        return task
+
+    async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
+        not leave something half done."""
+        return await asyncio.shield(self.spawn(coroutine, seen))
+
+    async def close(self) -> None:
+        self._closed = True
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
 
 
 class Convoy:

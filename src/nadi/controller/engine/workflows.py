@@ -6,8 +6,8 @@ its steps until they succeed. The steps are idempotent; a store that can't be re
 controller that dies leaves the record, and `resume` finishes the work. Workflows run in their own tasks, so a client
 that hangs up doesn't stop one halfway; one that hasn't begun never will.
 
-A store has one controller: a deposed one gives no further command (`state.segments`), and its records are fenced with
-the container that has them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
+A deposed controller gives no further command (`state.segments`), and its records are fenced with the container that has
+them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The JSON objects of the REST interface, and how they express stream configurations.
 
-Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused
-with the field's name. The same structs make the schemas of the OpenAPI description.
+Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused with its name. The
+same structs make the schemas of the OpenAPI description.
 """
 
 from __future__ import annotations

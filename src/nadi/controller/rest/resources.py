@@ -232,7 +232,9 @@ async def scaling_events(call: Call) -> Response:
     history = await call.controller.history(call.stream)
 
     async def pages() -> AsyncIterator[list[bodies.ScaleMetadata]]:
-        epochs = epochs_within(history, start_ms, end_ms)
+        # the one in force at the start of the range, then those that started within it
+        first, last = history.epoch_at(start_ms - 1), history.epoch_at(end_ms)
+        epochs = range(first, last + (history.change(last).created_ms <= end_ms))
         for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
             yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
 
@@ -259,13 +261,6 @@ def _time(call: Call, name: str) -> int:
     if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
         raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
     return int(text)
-
-
-def epochs_within(history: History, start_ms: int, end_ms: int) -> range:
-    """The epoch in force at the start of the range, then those that started within it."""
-    at_start = history.epoch_at(start_ms - 1)
-    at_end = history.epoch_at(end_ms)
-    return range(at_start, at_end + (history.change(at_end).created_ms <= end_ms))
 
 
 def _metadata(history: History, epoch: int) -> bodies.ScaleMetadata:

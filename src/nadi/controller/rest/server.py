@@ -219,10 +219,9 @@ def _guarded(app: ASGIApp) -> ASGIApp:
 def _is_foreign(headers: Headers) -> bool:
     """By what a browser says of where a request is from. Without TLS it says only the origin, which tells if a proxy
     before this server leaves it its name."""
-    told = headers.get("sec-fetch-site")
-    if told is not None:
-        return told not in ("same-origin", "none")
-    origin = headers.get("origin")
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
     return origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
@@ -361,11 +360,11 @@ class RestProtocol(H11Protocol):
         now = self.loop.time()
         self._watch = self.loop.call_later(limits.PATROL_S, self._look)
         if self._unsent.stalled_s(now) > limits.SEND_TIMEOUT_S:
-            self._end(f"it took nothing of an answer for {limits.SEND_TIMEOUT_S:.0f} s")
+            reason = f"it took nothing of an answer for {limits.SEND_TIMEOUT_S:.0f} s"
         elif not self._is_answering and now - self._waits_since > limits.REST_HEAD_TIMEOUT_S:
-            self._end(f"no whole request came in {limits.REST_HEAD_TIMEOUT_S:.0f} s")
-
-    def _end(self, reason: str) -> None:
+            reason = f"no whole request came in {limits.REST_HEAD_TIMEOUT_S:.0f} s"
+        else:
+            return
         _report(self.client, reason)
         self.transport.abort()
 

@@ -24,6 +24,7 @@ from nadi.model.keyspace import equal_ranges
 from nadi.model.load import KeySample, SegmentLoad
 from nadi.model.segments import KeyRange
 
+Loads = Mapping[int, SegmentLoad]  # by segment
 LEAST_SAMPLES = 20  # with fewer, nothing is known of where the load falls
 SAMPLES_A_PIECE = 8
 
@@ -197,13 +198,7 @@ class Judge:
     _is_new: bool = True
 
     def look(
-        self,
-        segments: Sequence[EpochSegment],
-        config: Config,
-        loads: Mapping[int, SegmentLoad],
-        now_s: float,
-        *,
-        all_measured: bool = True,
+        self, segments: Sequence[EpochSegment], config: Config, loads: Loads, now_s: float, *, all_measured: bool = True
     ) -> Decision:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
         have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
@@ -219,7 +214,7 @@ class Judge:
         steps = [*splits, *self._merges(stream, splits, now_s)]
         return Decision(tuple(sorted(steps, key=lambda step: order[step.segments[0]])))
 
-    def _meet(self, segments: Sequence[EpochSegment], loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+    def _meet(self, segments: Sequence[EpochSegment], loads: Loads, now_s: float) -> None:
         current = {segment.id for segment in segments}
         for gone in self._known.keys() - current:
             del self._known[gone]
@@ -272,7 +267,7 @@ class Judge:
             if key.position != known.hot:
                 known.hot, known.hot_s = key.position, now_s
             stays = now_s - known.hot_s >= profile.stays_s
-            return self._split_around(stream, segment, sample, key, rate, told, room, stays=stays)
+            return self._split_around(stream, segment, sample, rate, told, room, stays=stays)
         known.hot = None
         if key is None and (segment.id in self.hot_keys or self._is_vain(stream, segment, rate)):
             return self._found(stream, segment, None, rate, f"{told}, and cutting it left all its load in one piece")
@@ -283,24 +278,20 @@ class Judge:
         self.hot_keys.pop(segment.id, None)
         where = "where its sampled keys divide its load"
         if key is None:
-            self._expect(segment, ranges)
             where = "evenly, as no writer reported its keys lately"
+            if len(self._blind) > STREAM_MAX_SEGMENTS:
+                self._blind.clear()  # of changes that were refused
+            for piece in ranges:  # what is to be known of it when it is seen
+                self._blind[piece] = _Known(0.0, True, blind=known.blind + 1, of=(segment.low, segment.high))
         return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
 
     def _split_around(
-        self,
-        stream: _Stream,
-        segment: EpochSegment,
-        sample: Sampled,
-        key: HotKey,
-        rate: float,
-        told: str,
-        room: int,
-        *,
-        stays: bool,
+        self, stream: _Stream, segment: EpochSegment, sample: Sampled, rate: float, told: str, room: int, *, stays: bool
     ) -> Step | None:
         """What to do about a segment of which one key alone is over the target. stays: for a while already; each
         place by which a hot key comes must not become a segment."""
+        key = sample.heaviest()
+        assert key is not None
         others = (1 - key.share) * rate
         if others > (OTHERS_SHARE if stays else OTHERS_AT_ONCE) * stream.target:
             pieces = min(1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, room + 1)
@@ -314,14 +305,6 @@ class Judge:
         """A hot key: told once for a segment, until it is hot no more."""
         self.hot_keys[segment.id] = key
         return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
-
-    def _expect(self, segment: EpochSegment, ranges: Sequence[KeyRange]) -> None:
-        """Remember that the range was cut blindly, for when its pieces are seen."""
-        if len(self._blind) > STREAM_MAX_SEGMENTS:
-            self._blind.clear()  # of changes that were refused
-        blind, of = self._known[segment.id].blind + 1, (segment.low, segment.high)
-        for piece in ranges:
-            self._blind[piece] = _Known(0.0, True, blind=blind, of=of)
 
     def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
         """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
@@ -396,7 +379,7 @@ class _Stream:
 
     segments: Sequence[EpochSegment]
     config: Config
-    loads: Mapping[int, SegmentLoad]
+    loads: Loads
     all_measured: bool
     profile: Profile
 

@@ -1,9 +1,8 @@
 """A stream's epochs and what follows from them, without I/O.
 
-An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them
-and makes the next epoch. `History` folds the recorded changes, and answers all questions about successors,
-stream cuts and ranges of segments. A segment's id contains the epoch that created it, so of two segments
-that share keys, the one with the smaller id is the earlier.
+An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them and makes the next
+epoch. `History` folds the recorded changes, and answers all questions about successors, stream cuts and ranges. A
+segment's id contains the epoch that created it, so of two that share keys, the one with the smaller id is the earlier.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from operator import attrgetter
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -55,12 +55,7 @@ class History:
     of the first epoch's segments, when their own epoch began, if that is an older one.
     """
 
-    def __init__(
-        self,
-        changes: Iterable[EpochChange],
-        sizes: Mapping[int, int] | None = None,
-        began_ms: Mapping[int, int] | None = None,
-    ) -> None:
+    def __init__(self, changes: Iterable[EpochChange], began_ms: Mapping[int, int] | None = None) -> None:
         self.changes: list[EpochChange] = []
         self.segments: dict[int, EpochSegment] = {}
         self.sealed_in: dict[int, int] = {}
@@ -360,8 +355,7 @@ def _gone(what: str) -> EpochGoneError:
     )
 
 
-def _low(piece: EpochSegment) -> float:
-    return piece.low
+_low = attrgetter("low")
 
 
 def _taking(pieces: Sequence[EpochSegment], key: float) -> EpochSegment | None:

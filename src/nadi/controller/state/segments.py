@@ -48,20 +48,12 @@ _CAN_COME = (
 )  # for a correct command
 
 
-def always() -> bool:
-    return True
-
-
-def one_place(command: Command) -> str:
-    return ""
-
-
 class Segments:
     """Typed calls to the segment stores. place_of: returns the one that a command goes to, by any name. is_leased:
     whether no other controller can have started since this one did; no command is given otherwise."""
 
     def __init__(
-        self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = one_place, is_leased: Leased = always
+        self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = lambda _: "", is_leased: Leased = lambda: True
     ) -> None:
         self._exchange, self._place_of, self._is_leased = exchange, place_of, is_leased
         self.clock = clock

@@ -125,10 +125,6 @@ class Transactions:
             self._ids = (number + 1, end)
             return number
 
-    @property
-    def unfinished_count(self) -> int:
-        return len(self.leases)
-
     def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
         mine = self.leases.of(name).items()
         return {text: held.record.value for text, held in mine if held.record.value.state is state}

@@ -34,10 +34,6 @@ class Live:
     lease_ends_ms: int
     life_ends_ms: int
 
-    @property
-    def is_open(self) -> bool:
-        return self.record.value.state is TxnState.OPEN
-
 
 class Leases:
     """`len` is how many transactions are unfinished. due_ms: no lease expires before that."""
@@ -70,7 +66,7 @@ class Leases:
         elif held.record.version > record.version:
             return  # another change was faster
         held.record = record
-        if held.is_open:
+        if stored.state is TxnState.OPEN:
             held.lease_ends_ms = min(now + lease_ms, held.life_ends_ms)
             self.due_ms = min(self.due_ms, held.lease_ends_ms + limits.TXN_GRACE_MS)
 
@@ -88,7 +84,7 @@ class Leases:
             return due
         self.due_ms = now_ms + limits.TXN_MAX_EXECUTION_MS
         for owner, mine in self._live.items():
-            live = {text: held for text, held in mine.items() if held.is_open}
+            live = {text: held for text, held in mine.items() if held.record.value.state is TxnState.OPEN}
             rust = {text for text, held in live.items() if held.record.value.lease_ms == _RUST_LEASE_MS}
             for text, held in live.items():
                 others = len(rust) - 1 if text in rust else 0

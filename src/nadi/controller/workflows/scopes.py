@@ -99,13 +99,11 @@ async def _delete_contents(flow: Workflows, scope: str, held: Versioned[Scope] |
     while True:
         try:
             await flow.quiet(scope)
-        except errors.StorageFullError as error:
+            if await _is_empty(flow, scope):
+                return
+        except errors.StorageFullError:
             if recursive or held is None:
                 raise
-            await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
-            raise Refused(_not_empty(scope)) from error
-        if await _is_empty(flow, scope):
-            return
         if not recursive and held is not None:
             await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
             raise Refused(_not_empty(scope))
