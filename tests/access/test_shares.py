@@ -92,7 +92,6 @@ async def test_one_that_takes_many_has_its_turn_and_those_behind_it_theirs() -> 
     await settled()
     large, after = Holder(places, 100), [Holder(places, 1) for _ in range(9)]
     await settled()
-    assert places.are_waited_for()
     assert not large.has_come.is_set()
     assert not any(one.has_come.is_set() for one in after)
     for one in small:
@@ -103,7 +102,6 @@ async def test_one_that_takes_many_has_its_turn_and_those_behind_it_theirs() -> 
     assert sum(one.has_come.is_set() for one in after) == 8
     for one in after:
         await one.leave()
-    assert not places.are_waited_for()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
@@ -115,14 +113,12 @@ async def test_whoever_waits_behind_one_that_gives_up_goes_on(how: str) -> None:
     await settled()
     small = Holder(places, 1)
     await settled()
-    assert places.are_waited_for()
     assert not small.has_come.is_set()
     if how == "cancelled":
         large.task.cancel()
     (outcome,) = await asyncio.gather(large.task, return_exceptions=True)
     assert isinstance(outcome, UnavailableError if how == "too late" else asyncio.CancelledError)
     await asyncio.wait_for(small.has_come.wait(), 60)
-    assert not places.are_waited_for()
     for one in (first, small):
         await one.leave()
     async with asyncio.timeout(60), AsyncExitStack() as all_of_them:

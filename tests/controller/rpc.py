@@ -53,8 +53,8 @@ def over_grpc(test: Callable[[Call, FakeStore], Awaitable[None]]) -> None:
         await server.stop(None)
         await controller.stop()
 
-    with pytest.MonkeyPatch.context() as patient:  # else a machine that pauses would have calls that wait end others
-        patient.setattr("nadi.limits.RPC_MESSAGE_HURRIED_S", 60.0)
+    with pytest.MonkeyPatch.context() as patient:  # for a machine that pauses
+        patient.setattr("nadi.limits.RPC_MESSAGE_TIMEOUT_S", 60.0)
         asyncio.run(main())
 
 

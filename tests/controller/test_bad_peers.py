@@ -16,7 +16,6 @@ import pytest
 import nadi
 from nadi import limits
 from nadi.access.loop_turns import LoopTurns
-from nadi.access.shares import Places
 from nadi.client import StreamManager
 from nadi.controller.grpc import server, service
 from nadi.controller.grpc.server import add_controller, rpc_server
@@ -25,7 +24,6 @@ from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
-from tests.support.waiting import until_async
 
 
 @asynccontextmanager
@@ -64,38 +62,6 @@ async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.Monke
         monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
         scope = pb.ScopeInfo(scope="s").SerializeToString()
         assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
-
-
-async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 0.2)
-    monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
-    coming, received = 0, server._received
-
-    async def counted(requests: AsyncIterator[bytes], places: Places) -> bytes:
-        nonlocal coming
-        coming += 1
-        return await received(requests, places)
-
-    monkeypatch.setattr(server, "_received", counted)
-
-    async def never() -> AsyncIterator[bytes]:
-        await asyncio.sleep(600)
-        yield b""
-
-    async with served() as address, grpc.aio.insecure_channel(address) as channel:
-        silent = [asyncio.create_task(code_of(channel.stream_unary(path("createScope"))(never()))) for _ in "ab"]
-        await until_async(lambda: coming == 2)
-        await asyncio.sleep(0.7)
-        assert not any(task.done() for task in silent), "they hold up nobody"
-        scope = pb.ScopeInfo(scope="s").SerializeToString()
-        async with asyncio.timeout(60):
-            assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
-            done, _ = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
-        assert {task.result() for task in done} == {grpc.StatusCode.UNAVAILABLE}
-        for task in silent:
-            task.cancel()
 
 
 async def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,18 +108,17 @@ async def test_a_call_that_is_too_large_is_refused() -> None:
 async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
     monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
-    monkeypatch.setattr(limits, "RPC_MESSAGE_HURRIED_S", 60.0)
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
     received = server._received
 
-    async def counted(requests: AsyncIterator[bytes], places: Places) -> bytes:
+    async def counted(requests: AsyncIterator[bytes]) -> bytes:
         nonlocal read, most
         read += 1
         most = max(most, read)
         try:
-            raw = await received(requests, places)
+            raw = await received(requests)
             await go.wait()
             return raw
         finally:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nadi.controller.state.segments import Segments
-from nadi.controller.state.store import RecordTable, Store, Versioned
+from nadi.controller.state.segments import RecordTable, Segments, Store, Versioned
 from nadi.errors import ContentionError, InvalidArgumentError
 from nadi.limits import CHANGE_TRIES
 from nadi.runtime import Runtime

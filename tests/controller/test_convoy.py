@@ -98,7 +98,7 @@ def test_who_gives_up_isnt_waited_for() -> None:
                 if chance.random() < 0.2:
                     trip.task.cancel()
             await asyncio.gather(*(trip.task for trip in some), return_exceptions=True)
-            assert (convoy._under_way, convoy._waiting) == (0, [])
+            assert (convoy._under_way, convoy._waiting) == (0, 0)
 
     asyncio.run(main())
 

@@ -11,7 +11,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
 from nadi.controller.state.records import EpochBase, EpochChange, SealedSizes, TxnState
-from nadi.controller.state.store import ANY_VERSION
+from nadi.controller.state.segments import ANY_VERSION
 from nadi.errors import EpochGoneError, InvalidStreamCutError, NotFoundError
 from nadi.naming import TRANSACTION_DELIMITER, transaction_segment_name
 from nadi.wire import commands as wire

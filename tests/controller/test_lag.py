@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nadi.controller import consumer_lag as lags
-from nadi.controller.consumer_lag import Behind, _measured, bytes_behind, seconds_behind
+from nadi.controller import reports as lags
 from nadi.controller.rates import by_stream, event_size
+from nadi.controller.reports import Behind, _measured, bytes_behind, seconds_behind
 from nadi.controller.retention import past
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.metadata import GroupName

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from nadi import limits
-from nadi.controller import consumer_lag as lags
 from nadi.controller import metrics
+from nadi.controller import reports as lags
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import Figures
 from nadi.controller.retention import past

@@ -10,8 +10,7 @@ import pytest
 
 from nadi.controller.event_time import Entry, MarkStream
 from nadi.controller.state.records import Config
-from nadi.controller.state.segments import Segments
-from nadi.controller.state.store import ABSENT, RecordTable, Store
+from nadi.controller.state.segments import ABSENT, RecordTable, Segments, Store
 from nadi.errors import NadiError, ProtocolError, SegmentNotFoundError, StorageFullError
 from nadi.wire import commands as wire
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from nadi.controller.retention.past import MOMENTS_TRIED, Past, Search
-from nadi.controller.retention.verdict import Bounds, Named, Policy, check_policy, decide, protected
+from nadi.controller.retention.rounds import Bounds, Named, Policy, check_policy, decide, protected
 from nadi.controller.state.records import Config, RetentionType
 from nadi.errors import InvalidArgumentError
 from nadi.model.frontier import Frontier
@@ -97,13 +97,13 @@ async def test_the_newest_cut_with_enough_after_it_has_less_than_an_event_more(s
     stream = lived(seed)
     kept = stream.after(stream.head)
     for limit in (1, kept // 3, kept - 1, kept, kept + 1, stream.chance.randint(1, kept + 2)):
-        found = (await stream.search().find(limit, at_most=False)).cut
+        found = (await stream.search().find(limit, at_most=False))[0]
         assert stream.history.is_valid_cut(found)
         at_boundaries(stream, found)
         assert stream.after(found) >= min(limit, kept)
         if kept > limit >= 0:
             assert stream.after(found) < limit + LARGEST
-        most = (await stream.search().find(limit, at_most=True)).cut
+        most = (await stream.search().find(limit, at_most=True))[0]
         assert stream.history.is_valid_cut(most)
         at_boundaries(stream, most)
         assert stream.after(most) <= limit or limit < 0
@@ -130,8 +130,8 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
         least, most = (cuts.settled(stream.cut_at(stream.now_ms - age)) for age in ages)
     else:
         ages = sorted(chance.randint(1, kept + 1) for _ in range(2))
-        least = (await stream.search().find(ages[0], at_most=False)).cut
-        most = (await stream.search().find(ages[1], at_most=True)).cut
+        least = (await stream.search().find(ages[0], at_most=False))[0]
+        most = (await stream.search().find(ages[1], at_most=True))[0]
         if stream.after(most) < ages[0]:
             most = least
     has_most = chance.random() < 0.5

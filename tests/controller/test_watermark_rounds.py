@@ -285,7 +285,7 @@ def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
 
 
 async def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.controller.watermark_rounds.WATERMARK_STREAMS_A_ROUND", 4)
+    monkeypatch.setattr("nadi.limits.WATERMARK_STREAMS_A_ROUND", 4)
     async with with_stream(1) as (controller, store, _):
         names = [StreamName("home", f"s{number}") for number in range(10)]
         for name in names:
@@ -324,7 +324,7 @@ async def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None
 
 def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        monkeypatch.setattr("nadi.controller.watermark_rounds.WATERMARK_WRITERS_MAX", 9)
+        monkeypatch.setattr("nadi.limits.WATERMARK_WRITERS_MAX", 9)
         async with with_stream(1) as (controller, store, _):
             for number in range(9):
                 await controller.note_time(STREAM, f"w{number}", 10, {0: 1})

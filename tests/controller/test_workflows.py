@@ -13,7 +13,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import Config, DeleteScopeWork, Scope, ScopeState, StreamState, TableConfig
-from nadi.controller.state.store import ANY_VERSION
+from nadi.controller.state.segments import ANY_VERSION
 from nadi.errors import ConflictError, NotEmptyError, NotFoundError, ScopeNotFoundError, UnavailableError
 from nadi.runtime import Runtime
 from nadi.wire import commands as wire

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 
 import pytest
 
-from nadi.controller.autoscaler import Demand, Pace, Trigger, trigger
+from nadi.controller.autoscaler import Trigger, trigger
 from nadi.controller.controller import Controller
 from nadi.controller.engine.tasks import Shared
-from nadi.controller.state.metadata import GroupName
+from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError
 from nadi.model.framing import frame_events
@@ -39,7 +37,6 @@ async def metered() -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
         await controller.create_stream(STREAM, Config(min_segments=1))
-        controller.demand = Demand(controller._flow, controller.rates, Pace(clock, 0))
         yield controller, store, clock
 
 
@@ -245,33 +242,33 @@ async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> 
     assert await anew == 3
 
 
-async def test_questions_take_a_fifth_of_the_time() -> None:
-    began, at_work = time.monotonic(), []
+async def test_questions_take_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, at_work = time.monotonic(), 0.0
 
-    async def ask(key: int) -> int:
-        at_work.append(time.monotonic())
+    async def ask(flow: object, name: GroupName, stream: StreamName) -> int:
+        nonlocal at_work
+        asked = time.monotonic()
         time.sleep(0.02)  # of the loop  # noqa: ASYNC251
-        return key
+        at_work += time.monotonic() - asked
+        return 7
 
-    pace = Pace(REAL)
-    assert await asyncio.gather(*(pace.put(partial(ask, key)) for key in range(6))) == list(range(6))
-    assert time.monotonic() - began >= 0.5  # 0.02 s each, and five times a pause of 0.08
-    pauses = [after - before for before, after in itertools.pairwise(at_work)]
-    assert min(pauses) >= 0.09
+    monkeypatch.setattr("nadi.controller.autoscaler.unread", ask)
+    monkeypatch.setattr("nadi.controller.autoscaler.SCALER_AT_ONCE", 1)
+    async with running(FakeStore(), REAL) as controller:
+        names = [GroupName("home", f"readers-{number}") for number in range(6)]
+        found = await asyncio.gather(*(controller.demand._lags.get((name, STREAM)) for name in names))
+        assert found == [7] * 6
+        assert time.monotonic() - began >= at_work + 4 * at_work * 5 / 6
 
 
-async def test_a_question_without_an_answer_holds_the_others_up_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nadi.controller.autoscaler._LONGEST_S", 0.05)
+async def test_a_question_without_an_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(flow: object, name: GroupName, stream: StreamName) -> int:
+        await asyncio.sleep(3600 if name.group == "silent" else 0)
+        return 7
 
-    async def ask(key: str) -> str:
-        await asyncio.sleep(3600 if key == "silent" else 0)
-        return key
-
-    pace = Pace(REAL)
-    silent = asyncio.ensure_future(pace.put(partial(ask, "silent")))
-    await settle()
-    async with asyncio.timeout(60):
-        assert await pace.put(partial(ask, "other")) == "other"
-    silent.cancel()
+    monkeypatch.setattr("nadi.controller.autoscaler.unread", ask)
+    async with running(FakeStore(), REAL) as controller, asyncio.timeout(60):
+        silent = asyncio.ensure_future(controller.demand._lags.get((GroupName("home", "silent"), STREAM)))
+        await settle()
+        assert await controller.demand._lags.get((READERS, STREAM)) == 7
+        silent.cancel()

@@ -90,9 +90,6 @@ class Places:
         finally:
             self.leave(count)
 
-    def are_waited_for(self) -> bool:
-        return bool(self._waiting) or (self._next is not None and not self._next[0].done())
-
     def queue(self, owner: Hashable, ticket: Ticket, count: int = 1) -> None:
         """Set the ticket's result when it is the owner's turn; a ticket queued for several owners is called at the
         first turn of any. A cancelled ticket takes no place."""

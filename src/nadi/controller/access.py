@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -34,31 +35,23 @@ Exchange = Callable[[Command], Awaitable[Command]]
 @dataclass(frozen=True, slots=True)
 class Rule:
     """need: what the request needs; None if everybody may. also: what else it needs. stream: whose token the reply
-    carries. tables: the token also covers the table of that name, if the caller may use it. visible: filters a
-    listing's reply to what may be read, and says whether that emptied it. credentials: those that a request carries
-    itself; the call's own count if it has none."""
+    carries. tables: the token also covers the table of that name, if the caller may use it. lists: the field of a
+    listing's reply that is filtered to what may be read. credentials: those that a request carries itself; the call's
+    own count if it has none."""
 
     need: Callable[[Any], Need | None]
     also: Callable[[Any], Iterable[Need]] | None = None
     stream: Callable[[Any], Any] | None = None
     tables: bool = False
-    visible: Callable[[Any, Caller], bool] | None = None
+    lists: str = ""
     credentials: Callable[[Any], str | None] | None = None
-
-
-# --- resources ------------------------------------------------------------------------------------
 
 
 def _itself(request: Any) -> Any:
     return request
 
 
-def _info(request: Any) -> Any:
-    return request.streamInfo
-
-
-def _everybody(_: Any) -> None:
-    return None
+_info, _listed = attrgetter("streamInfo"), attrgetter("scope.scope")
 
 
 def _cluster(permission: Permission) -> Callable[[Any], Need]:
@@ -77,10 +70,6 @@ def _stream(act: Act, info: Callable[[Any], Any] = _info) -> Callable[[Any], Nee
 
 def _table(permission: Permission) -> Callable[[Any], Need]:
     return lambda request: Need(table_resource(request.scope, request.kvtName), permission)
-
-
-def _group(permission: Permission) -> Callable[[Any], Need]:
-    return lambda request: Need(reader_group_resource(request.scope, request.readerGroup), permission)
 
 
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
@@ -130,45 +119,34 @@ def _scaled_by_group(request: Any) -> Iterable[Need]:
         yield Need(reader_group_resource(*group), READ)
 
 
-# --- listings -------------------------------------------------------------------------------------
+_IS_SHOWN: dict[str, Callable[[Caller, Any], bool]] = {  # by the field of a listing
+    "scopes": lambda caller, name: caller.may(scope_resource(name), READ),
+    "streams": lambda caller, info: shows(caller, info.scope, info.stream),
+    "kvtables": lambda caller, info: caller.may(table_resource(info.scope, info.kvtName), READ),
+}
 
 
-def _keep(field: Any, is_wanted: Callable[[Any], bool]) -> bool:
-    """Keep only what is wanted in a repeated field; return whether that emptied it."""
-    had, kept = len(field), list(filter(is_wanted, field))
-    del field[:]
-    field.extend(kept)
+def _is_emptied(reply: Any, field: str, caller: Caller) -> bool:
+    """Keep only what the caller may read in the field; return whether that emptied it."""
+    listed = getattr(reply, field)
+    had, kept = len(listed), [item for item in listed if _IS_SHOWN[field](caller, item)]
+    del listed[:]
+    listed.extend(kept)
     return bool(had and not kept)
-
-
-def _visible_scopes(reply: Any, caller: Caller) -> bool:
-    return _keep(reply.scopes, lambda name: caller.may(scope_resource(name), READ))
-
-
-def _visible_streams(reply: Any, caller: Caller) -> bool:
-    return _keep(reply.streams, lambda info: shows(caller, info.scope, info.stream))
-
-
-def _visible_tables(reply: Any, caller: Caller) -> bool:
-    return _keep(reply.kvtables, lambda info: caller.may(table_resource(info.scope, info.kvtName), READ))
-
-
-def _listed(request: Any) -> str:
-    return str(request.scope.scope)
 
 
 _SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
 RULES: dict[str, Rule] = {
-    "getControllerServerList": Rule(_everybody),
+    "getControllerServerList": Rule(lambda _: None),
     "getControllerToBucketMapping": Rule(_cluster(UPDATE)),
     # scopes
     "createScope": Rule(_cluster(UPDATE)),
     "deleteScope": Rule(_cluster(UPDATE)),
     "deleteScopeRecursive": Rule(_cluster(UPDATE)),
     "checkScopeExists": Rule(_scope(READ)),
-    "listScopes": Rule(_cluster(READ), visible=_visible_scopes),
-    "listStreamsInScope": Rule(_scope(READ, _listed), visible=_visible_streams),
-    "listStreamsInScopeForTag": Rule(_scope(READ, _listed), visible=_visible_streams),
+    "listScopes": Rule(_cluster(READ), lists="scopes"),
+    "listStreamsInScope": Rule(_scope(READ, _listed), lists="streams"),
+    "listStreamsInScopeForTag": Rule(_scope(READ, _listed), lists="streams"),
     # streams
     "createStream": Rule(_stream(Act.CREATE)),
     "updateStream": Rule(_stream(Act.CHANGE)),
@@ -205,13 +183,13 @@ RULES: dict[str, Rule] = {
     "createReaderGroup": Rule(_scope(READ), also=_named),
     "updateReaderGroup": Rule(_scope(READ), also=_named),
     "deleteReaderGroup": Rule(_scope(READ)),
-    "getReaderGroupConfig": Rule(_group(READ)),
+    "getReaderGroupConfig": Rule(lambda group: Need(reader_group_resource(group.scope, group.readerGroup), READ)),
     # key-value tables
     "createKeyValueTable": Rule(_scope(UPDATE)),
     "deleteKeyValueTable": Rule(_table(UPDATE)),
     "getCurrentSegmentsKeyValueTable": Rule(_table(UPDATE)),
     "getKeyValueTableConfiguration": Rule(_table(READ)),
-    "listKeyValueTablesInScope": Rule(_scope(READ, _listed), visible=_visible_tables),
+    "listKeyValueTablesInScope": Rule(_scope(READ, _listed), lists="kvtables"),
     # nadi's own, and KEDA's
     "report": Rule(_report),
     "commitTogether": Rule(_stream(Act.CHANGE, _itself)),
@@ -249,10 +227,9 @@ class ControllerAccess:
         if needed is None or caller is None:
             return await method(request)
         reply = await method(request)
-        if rule.visible is not None:
-            while rule.visible(reply, caller):
-                request.continuationToken.CopyFrom(reply.continuationToken)
-                reply = await method(request)
+        while rule.lists and _is_emptied(reply, rule.lists, caller):
+            request.continuationToken.CopyFrom(reply.continuationToken)
+            reply = await method(request)
         if rule.stream is not None and needed.token is not Permission.NONE:
             name = rule.stream(request)
             more = []

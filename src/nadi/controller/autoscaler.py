@@ -19,23 +19,22 @@ import asyncio
 import base64
 import enum
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
-from nadi.controller.consumer_lag import bytes_behind, standing
 from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.rates import Rates, is_flowing, rate
+from nadi.controller.reports import bytes_behind, standing
 from nadi.controller.retention.past import look
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupRetention, StreamState
 from nadi.errors import ConflictError, InvalidArgumentError
-from nadi.limits import SCALER_KEPT, SCALER_LOOK_S, SCALER_METADATA_MAX_CHARS
+from nadi.limits import SCALER_AT_ONCE, SCALER_KEPT, SCALER_LOOK_S, SCALER_METADATA_MAX_CHARS
 from nadi.model.load import SegmentLoad
 from nadi.naming import check_name
-from nadi.runtime import Runtime
 
 _SUFFIX = "FromEnv"
 _SECRETS = ("username", "password", "token")
@@ -86,7 +85,10 @@ def trigger(metadata: Mapping[str, str]) -> Trigger:
     group = _group(given)
     if metric is Metric.LAG and group is None:
         raise _wrong("the metric lag needs a readerGroup, whose unread events it counts")
-    unit = _unit(metric, given)
+    units = tuple(unit for known, unit in _TARGETS if known is metric)
+    if not units[0] and "unit" in given:
+        raise _wrong(f"unit means nothing to the metric {metric}: leave it out")
+    unit = _choice(f"the unit of {metric}", given.get("unit", units[0]), units)
     if metric is Metric.SEGMENTS and "activationTarget" in given:
         raise _wrong("activationTarget means nothing to the metric segments: a stream always has some; leave it out")
     target = _number(given, "target", _TARGETS[metric, unit], _LEAST_TARGET)
@@ -115,9 +117,8 @@ def authorization(metadata: Mapping[str, str]) -> str | None:
 
 
 def metadata_of(request: Any) -> Mapping[str, str]:
-    ref = getattr(request, "scaledObjectRef", request)
-    found: Mapping[str, str] = ref.scalerMetadata
-    return found
+    metadata: Mapping[str, str] = getattr(request, "scaledObjectRef", request).scalerMetadata
+    return metadata
 
 
 def _wrong(text: str) -> InvalidArgumentError:
@@ -171,13 +172,6 @@ def _group(given: Mapping[str, str]) -> GroupName | None:
     return GroupName(_name("scope", "readerGroup", scope), _name("reader group", "readerGroup", group))
 
 
-def _unit(metric: Metric, given: Mapping[str, str]) -> str:
-    units = tuple(unit for known, unit in _TARGETS if known is metric)
-    if not units[0] and "unit" in given:
-        raise _wrong(f"unit means nothing to the metric {metric}: leave it out")
-    return _choice(f"the unit of {metric}", given.get("unit", units[0]), units)
-
-
 def _number(given: Mapping[str, str], key: str, default: float, least: float) -> float:
     text = given.get(key)
     if text is None:
@@ -191,36 +185,10 @@ def _number(given: Mapping[str, str], key: str, default: float, least: float) ->
     return number
 
 
-V = TypeVar("V")
-_LONGEST_S = 1.0  # for which the others wait for a question: a store that is slow may answer some and not others
-
-
-class Pace:
-    """Puts questions one after the other, each followed by a pause of so many times what it took: with more of them
-    than that leaves room for, answers come later."""
-
-    def __init__(self, clock: Runtime, pause: float = 4.0) -> None:
-        self._clock, self._pause = clock, pause
-        self._turn = asyncio.Lock()
-
-    async def put(self, ask: Callable[[], Awaitable[V]]) -> V:
-        await self._turn.acquire()
-        began_s = self._clock.monotonic()
-        task = asyncio.ensure_future(ask())
-        try:
-            await asyncio.wait([task], timeout=_LONGEST_S)
-        finally:
-            took_s = min(self._clock.monotonic() - began_s, _LONGEST_S)
-            asyncio.get_running_loop().call_later(self._pause * took_s, self._turn.release)
-        return await task
-
-
 async def unread(flow: Workflows, name: GroupName, stream: StreamName) -> int:
     """Bytes of the stream's events that the group hasn't read; ReaderGroupNotFoundError, StreamNotFoundError, and
-    ConflictError with the reason where that isn't known.
-
-    A group that holds retention back and has published nothing yet stands where it starts.
-    """
+    ConflictError with the reason where that isn't known. A group that holds retention back and has published nothing
+    yet stands where it starts."""
     group = (await flow.metadata.group(name)).value
     await flow.metadata.stream(stream)
     if stream.key not in group.config.starts:
@@ -243,8 +211,8 @@ async def unread(flow: Workflows, name: GroupName, stream: StreamName) -> int:
 
 
 class Demand:
-    def __init__(self, flow: Workflows, rates: Rates, pace: Pace | None = None) -> None:
-        self._flow, self._rates, self._pace = flow, rates, pace or Pace(flow.clock)
+    def __init__(self, flow: Workflows, rates: Rates) -> None:
+        self._flow, self._rates, self._permits = flow, rates, asyncio.Semaphore(SCALER_AT_ONCE)
         self._lags = Shared(flow.clock, self._unread, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
 
     async def value(self, trigger: Trigger) -> float:
@@ -281,4 +249,12 @@ class Demand:
         return (await self._rates.loads()).get(name, {}).values()
 
     async def _unread(self, asked: tuple[GroupName, StreamName]) -> int:
-        return await self._pace.put(lambda: unread(self._flow, *asked))
+        """Each question is followed by a pause of four times what it took: more of them than that leaves room for get
+        their answers later."""
+        await self._permits.acquire()
+        began_s = self._flow.clock.monotonic()
+        try:
+            return await unread(self._flow, *asked)
+        finally:
+            pause_s = 4 * (self._flow.clock.monotonic() - began_s)
+            asyncio.get_running_loop().call_later(pause_s, self._permits.release)

@@ -1,8 +1,7 @@
 """The control plane: knows scopes, streams and transactions, and never a byte of data.
 
-`Controller` is what the gRPC service calls. It reads and writes table segments and commands stream
-segments, both through one `exchange` with the segment store. Everything it starts is recorded
-there, so `start` picks up whatever an earlier controller left unfinished.
+It reads and writes table segments and commands stream segments, both through one `exchange` with the segment store.
+Everything it starts is recorded there, so `start` picks up whatever an earlier controller left unfinished.
 """
 
 from __future__ import annotations
@@ -18,32 +17,28 @@ from nadi.controller import event_time
 from nadi.controller.autoscaler import Demand
 from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
 from nadi.controller.engine.workflows import Workflows, check_all, tagged
+from nadi.controller.event_time import WatermarkRounds
 from nadi.controller.metrics import Metrics
 from nadi.controller.rates import Rates
 from nadi.controller.reports import Kind, Page, loads, replaced, report
-from nadi.controller.retention.rounds import RetentionRounds
-from nadi.controller.retention.verdict import check_policy
+from nadi.controller.retention.rounds import RetentionRounds, check_policy
 from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
 from nadi.controller.scaling.rounds import ScalingRounds
 from nadi.controller.state import records
 from nadi.controller.state.history import Cut, History, ask, first_change
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
-from nadi.controller.state.segments import Exchange, Leased, PlaceOf, Segments, always, one_place
-from nadi.controller.state.store import RecordTable, Store, T, Versioned
-from nadi.controller.transactions.decisions import Transactions
-from nadi.controller.watermark_rounds import WatermarkRounds
-from nadi.controller.workflows import (
-    create,
-    delete,
-    groups,
-    scale,
-    scopes,
-    seal,
-    subscribers,
-    tables,
-    truncate,
-    update,
+from nadi.controller.state.segments import (
+    Exchange,
+    Leased,
+    PlaceOf,
+    RecordTable,
+    Segments,
+    Store,
+    T,
+    Versioned,
 )
+from nadi.controller.transactions.decisions import Transactions
+from nadi.controller.workflows import create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
 from nadi.model.event_time import EventTime
 from nadi.model.reports import LOAD, RETENTION, SegmentReport
 from nadi.model.segments import KeyRange
@@ -69,8 +64,8 @@ class Controller:
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
         scaling: Profile = DEFAULT_PROFILE,
-        is_leased: Leased = always,
-        place_of: PlaceOf = one_place,
+        is_leased: Leased = lambda: True,
+        place_of: PlaceOf = lambda _: "",
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.rest_port = 0  # of the same server, for clients
@@ -86,10 +81,7 @@ class Controller:
         self.scaling = ScalingRounds(flow, scaling)
         self.rates = rates = Rates(flow)
         self.metrics = Metrics(flow, rates, self.scaling, self.retention, lambda: self.unfinished)
-        self._reports: dict[str, Kind] = {
-            RETENTION: self.retention.report,
-            LOAD: partial(loads, self.scaling.hot_keys),
-        }
+        self._reports: dict[str, Kind] = {RETENTION: self.retention.report, LOAD: partial(loads, self.scaling.hot_keys)}
         self.demand = Demand(flow, rates)
         flow.steps = {
             records.CreateWork: partial(create.steps, flow),
@@ -125,13 +117,11 @@ class Controller:
 
     @property
     def unfinished(self) -> dict[str, int]:
-        return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
+        return {"workflows": self._flow.pending_count, "transactions": len(self.transactions.leases)}
 
     async def stop(self) -> None:
         """End all background tasks; the next start resumes what they were doing."""
         await self._tasks.close()
-
-    # --- scopes ----------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> None:
         await scopes.create_scope(self._flow, scope)
@@ -167,8 +157,6 @@ class Controller:
         await self.metadata.scope(scope)
         found, token = await page_of(self.metadata.streams(scope), token, count)
         return [(name, stream.value) for name, stream in found], token
-
-    # --- streams ---------------------------------------------------------------------------------
 
     async def create_stream(self, name: StreamName, config: records.Config) -> None:
         """Create a stream: when this returns, all its segments exist."""
@@ -208,14 +196,11 @@ class Controller:
         return await report(self._flow, name, kind, token, self._reports)
 
     async def replaced_segments(self, name: StreamName, count: int) -> list[SegmentReport]:
-        """The stream's segments that were replaced last, the newest first."""
         await self.metadata.stream(name)
         return await replaced(self._flow, name, count)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
-
-    # --- segments --------------------------------------------------------------------------------
 
     async def current_segments(self, name: StreamName) -> Sequence[records.EpochSegment]:
         """The segments that take events now; none if the stream is sealed."""
@@ -227,7 +212,6 @@ class Controller:
         return (await self.metadata.history(name)).left_of(epoch)
 
     async def head(self, name: StreamName) -> Cut:
-        """The stream cut at which the stream begins."""
         stream = await self.stream(name)
         if stream.head:
             return stream.head
@@ -254,8 +238,6 @@ class Controller:
         history = await self.history(name)
         return await ask(self.clock, history, lambda history: history.is_valid_cut(cut))
 
-    # --- scaling ---------------------------------------------------------------------------------
-
     async def scale(
         self, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int = 0
     ) -> records.ScaleWork:
@@ -278,8 +260,6 @@ class Controller:
         if isinstance(running, records.ScaleWork) and running.change.epoch == epoch + 1:
             return False
         return epoch not in (stream.epoch, stream.reference)
-
-    # --- reader groups ---------------------------------------------------------------------------
 
     async def create_reader_group(
         self, name: GroupName, config: records.GroupConfig, group_id: str
@@ -315,8 +295,6 @@ class Controller:
         """Let retention truncate before this cut as far as the subscriber is concerned."""
         await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
 
-    # --- event time ------------------------------------------------------------------------------
-
     async def note_time(
         self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[records.Step] | None = None
     ) -> None:
@@ -327,8 +305,6 @@ class Controller:
 
     async def remove_writer(self, name: StreamName, writer: str) -> None:
         await event_time.remove_writer(self._flow, name, writer)
-
-    # --- key-value tables ------------------------------------------------------------------------
 
     async def create_table(self, name: TableName, config: records.TableConfig) -> None:
         await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, name, config))

@@ -3,16 +3,13 @@
 A mark says that all of a writer's events up to a time lie before a position. It comes from the writer itself, or from
 the commit of one of its transactions; a writer's time and position never go back. Marks are dropped with their stream.
 
-`judge` makes watermarks of them, purely; `watermark_rounds` carries it out. A writer takes part once its time is past
+`judge` makes watermarks of them, purely; `WatermarkRounds` carries it out. A writer takes part once its time is past
 the previous watermark. A stalled one holds the next watermark back for as long as the stream's configuration allows
 (not at all by default) unless it was removed; then it is dropped. The last watermark is that of the least time that a
-writer has noted. Others come before it for earlier times at which writers made steps, if some bytes lie between one's
-cut and the next. The cut of a time lies at or after the first position of each writer that it noted with that time or a
-later one, and at or after the previous cut. So the lower bounds grow, the cuts never go back, and what writers noted up
-to `lower` lies before the cut. The floor lies at or before the last step of each writer up to that time, so all events
-of a later time lie behind it.
-
-The cut of a moment is found in the time indexes of segments: see `cut_at`.
+writer has noted; others come before it for steps at earlier times. The cut of a time lies at or after the first
+position of each writer that it noted with that time or a later one, and at or after the previous cut. So the lower
+bounds grow, the cuts never go back, and what writers noted up to `lower` lies before the cut. The floor lies at or
+before the last step of each writer up to that time, so all events of a later time lie behind it.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -28,25 +26,23 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nadi import errors
+from nadi import errors, limits
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Listed, Step, Transaction, WriterMark
-from nadi.controller.state.segments import Segments, together
-from nadi.controller.state.store import ANY_VERSION
-from nadi.errors import EpochGoneError, InvalidStreamCutError, ProtocolError, SegmentNotFoundError
-from nadi.limits import KIB, NAME_MAX_CHARS, NOTED_STEPS_MAX, READ_REPLY_MAX_BYTES, WATERMARKS_A_ROUND
+from nadi.controller.state.records import Listed, Step, Stream, Transaction, TruncateWork, WriterMark
+from nadi.controller.state.segments import ANY_VERSION, RecordTable, Segments, Versioned, together
 from nadi.model.cutorder import earliest
 from nadi.model.framing import HEADER, HEADER_BYTES
 from nadi.model.frontier import Frontier
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark, decode_watermark, encode_watermark
 from nadi.naming import REVISION_MARK, segment_epoch
+from nadi.throttled_log import Complaints
 from nadi.wire import commands as wire
 from nadi.wire.moments import ARRIVAL, is_earliest
 
-_STEP_BYTES = 4 * KIB  # from one watermark to the next of a round
+_STEP_BYTES = 4 * limits.KIB  # from one watermark to the next of a round
 _WORK_A_ROUND = 200_000  # positions that are compared for a stream's watermarks: 0.1 s
 
 
@@ -85,7 +81,7 @@ def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: Hist
         {time for mark in marks for time, _ in mark.steps if time < last and (first is None or time > first)}
     )
     cost = sum(len(mark.position) or 1 for mark in marks)
-    most = min(WATERMARKS_A_ROUND, _WORK_A_ROUND // cost) - 1
+    most = min(limits.WATERMARKS_A_ROUND, _WORK_A_ROUND // cost) - 1
     if len(times) > most:
         times = [times[number * len(times) // most] for number in range(most)] if most > 0 else []
     for time in [*times, last]:
@@ -103,7 +99,7 @@ def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: Hist
 
 
 def _reached(mark: WriterMark, time: int) -> Step:
-    """The last step of that time, or else the first of a later one; the mark is the last step of all."""
+    """The last step of that time, or else the first of a later one; the mark is the last of all."""
     steps = (*mark.steps, (mark.time, mark.position))
     passed = bisect_right(steps, time, key=itemgetter(0))
     return steps[passed - 1] if passed and steps[passed - 1][0] == time else steps[passed]
@@ -119,16 +115,13 @@ def _floor(marks: Sequence[WriterMark], time: int, history: History) -> Cut:
         ranges = {segment: (known[segment].low, known[segment].high) for position in passed for segment in position}
         cuts = [StreamCut("", "", position) for position in passed]
         return reduce(lambda one, other: earliest(one, other, ranges), cuts).positions
-    except (InvalidStreamCutError, EpochGoneError):
+    except (errors.InvalidStreamCutError, errors.EpochGoneError):
         return {}
 
 
 def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:
-    """The first cut, among those with the segments of one epoch, that lies at or after all of the positions.
-
-    Its epoch is the newest to which a segment of the positions belongs: segments of several may belong to epochs
-    between which their keys were joined and split again.
-    """
+    """The first cut, among those with the segments of one epoch, that lies at or after all of the positions: of the
+    newest epoch to which a segment of theirs belongs, as keys may have been joined and split again in between."""
     furthest: dict[int, int] = {}
     for position in positions:
         for segment, offset in position.items():
@@ -141,7 +134,7 @@ def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition,
 
 
 _WRITER = UUID("6e616469-2d77-8174-8572-6d61726b7321").bytes  # of all controllers: one attribute for each mark stream
-_FEW_BYTES = 64 * KIB
+_FEW_BYTES = 64 * limits.KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +169,7 @@ class MarkStream:
         command = wire.GetStreamSegmentInfo(self._segments.request_id(), self._segment, "")
         info = await self._segments.ask(command, wire.StreamSegmentInfo)
         if not info.exists:
-            raise SegmentNotFoundError(self._segment)
+            raise errors.SegmentNotFoundError(self._segment)
         asked = wire.GetSegmentAttribute(self._segments.request_id(), self._segment, REVISION_MARK, "")
         mark = (await self._segments.ask(asked, wire.SegmentAttribute)).value
         start, end = info.start_offset, info.write_offset
@@ -190,17 +183,17 @@ class MarkStream:
         held = bytearray()
         at = offset = start
         while offset < end:
-            count = min(end - offset, _FEW_BYTES if offset == start else READ_REPLY_MAX_BYTES)
+            count = min(end - offset, _FEW_BYTES if offset == start else limits.READ_REPLY_MAX_BYTES)
             command = wire.ReadSegment(self._segment, offset, count, "", self._segments.request_id())
             data = (await self._segments.ask(command, wire.SegmentRead)).data
             if not data:
-                raise ProtocolError(f"{self._segment} has no bytes at offset {offset:,}: it ends before {end:,}")
+                raise errors.ProtocolError(f"{self._segment} has no bytes at offset {offset:,}: it ends before {end:,}")
             held += data
             offset += len(data)
             while len(held) >= HEADER_BYTES:
                 kind, length = HEADER.unpack_from(held)
                 if kind != 0 or length < 0:
-                    raise ProtocolError(f"no entry begins at offset {at:,} of {self._segment}")
+                    raise errors.ProtocolError(f"no entry begins at offset {at:,} of {self._segment}")
                 size = HEADER_BYTES + length
                 if len(held) < size:
                     break
@@ -237,8 +230,10 @@ class InvalidTimeError(errors.InvalidArgumentError):
 
 
 def check_writer(writer: str) -> None:
-    if not 0 < len(writer) <= NAME_MAX_CHARS:
-        raise errors.InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer):,}")
+    if not 0 < len(writer) <= limits.NAME_MAX_CHARS:
+        raise errors.InvalidArgumentError(
+            f"a writer id has 1 to {limits.NAME_MAX_CHARS} characters, not {len(writer):,}"
+        )
 
 
 async def note(
@@ -248,8 +243,10 @@ async def note(
     whether it has so many steps that watermarks should be made of them."""
     check_writer(writer)
     new = [(time, dict(position))] if steps is None else [step for step in steps if step[1]]
-    if len(new) > NOTED_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
-        raise errors.InvalidArgumentError(f"a writer notes up to {NOTED_STEPS_MAX} steps, in order, before its time")
+    if len(new) > limits.NOTED_STEPS_MAX or any(a > b for a, b in pairwise([*(at for at, _ in new), time])):
+        raise errors.InvalidArgumentError(
+            f"a writer notes up to {limits.NOTED_STEPS_MAX} steps, in order, before its time"
+        )
     await flow.metadata.stream(name)
     history = await flow.metadata.history(name)
     if any(history.is_unknown(segment) for _, at in [(time, position), *new] for segment in at):
@@ -260,41 +257,34 @@ async def note(
         nonlocal is_first, kept
         is_first, kept = held is None, new
         if held is not None:
-            _check_order(writer, held, time, position)
+            if time < held.time:
+                raise InvalidTimeError(f"writer {writer} has noted the time {held.time} already, which is after {time}")
+            for segment, offset in held.position.items():
+                if position.get(segment, offset) < offset:
+                    raise errors.InvalidStreamCutError(
+                        f"writer {writer} was at offset {offset:,} of segment {segment} already"
+                    )
             kept = [*held.steps, *new]
-        if len(kept) > 2 * NOTED_STEPS_MAX:  # another writer keeps watermarks back
+        if len(kept) > 2 * limits.NOTED_STEPS_MAX:  # another writer keeps watermarks back
             kept = [*kept[:-1:2], kept[-1]]
         return WriterMark(time, dict(position), steps=tuple(kept))
 
     table = flow.metadata.marks(name)
-    await table.change(writer, _mark(writer, name), noted)
-    if is_first or await flow.metadata.timed.get(name.key) is None:
-        await _register(flow, name)
+    await table.change(writer, f"the mark of writer {writer} in {name}", noted)
+    if not name.stream.startswith("_") and (is_first or await flow.metadata.timed.get(name.key) is None):
+        # after the mark is stored: a round that finds none strikes the stream off, and looks once more
+        await flow.metadata.timed.put(name.key, Listed(), ANY_VERSION)
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
         await table.drop(must_be_empty=True)
         raise errors.StreamNotFoundError(*name)
-    return len(kept) > NOTED_STEPS_MAX
-
-
-async def _register(flow: Workflows, name: StreamName) -> None:
-    """For watermark rounds, after the mark is stored: who finds none may strike the stream off, and looks once more."""
-    if not name.stream.startswith("_"):
-        await flow.metadata.timed.put(name.key, Listed(), ANY_VERSION)
-
-
-def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> None:
-    if time < held.time:
-        raise InvalidTimeError(f"writer {writer} has noted the time {held.time} already, which is after {time}")
-    for segment, offset in held.position.items():
-        if position.get(segment, offset) < offset:
-            raise errors.InvalidStreamCutError(f"writer {writer} was at offset {offset:,} of segment {segment} already")
+    return len(kept) > limits.NOTED_STEPS_MAX
 
 
 async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
     """Stop the writer from holding the watermark back; its last mark still counts until it is passed."""
     await flow.metadata.stream(name)
-    if not 0 < len(writer) <= NAME_MAX_CHARS:
+    if not 0 < len(writer) <= limits.NAME_MAX_CHARS:
         raise errors.WriterNotFoundError(name.key, writer)
 
     async def removed(held: WriterMark | None) -> WriterMark:
@@ -302,11 +292,7 @@ async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
             raise errors.WriterNotFoundError(name.key, writer)
         return replace(held, alive=False)
 
-    await flow.metadata.marks(name).change(writer, _mark(writer, name), removed)
-
-
-def _mark(writer: str, name: StreamName) -> str:
-    return f"the mark of writer {writer} in {name}"
+    await flow.metadata.marks(name).change(writer, f"the mark of writer {writer} in {name}", removed)
 
 
 async def note_commits(
@@ -415,3 +401,139 @@ class _Look:
                 self._found[segment] = max(offset, self._head.get(segment, 0)), was_sealed
 
         await together(one(segment) for segment in segments if segment not in self._found)
+
+
+# --- the rounds in which watermarks are made ---------------------------------------------------------
+
+_PASSED_STEPS = 8  # of a writer, that stay for the time being
+Marks = dict[str, Versioned[WriterMark]]  # by writer
+
+
+class WatermarkRounds:
+    """Makes watermarks every few seconds, of the streams whose writers note times: these are kept in a table until none
+    of their writers counts any more. Changes are conditional on what was read. A store that doesn't answer holds up the
+    streams whose marks it has, and costs a round one wait. A restart gives a stalled writer the full timeout again."""
+
+    def __init__(self, flow: Workflows) -> None:
+        self._flow = flow
+        self._table = flow.metadata.timed
+        self._token = b""  # where the next round continues
+        self._waiting: dict[str, dict[str, tuple[int, int]]] = {}  # stream: writer: its mark's version, since when
+        self._complaints = Complaints(log, "no watermarks are made for %s")
+
+    async def round(self) -> None:
+        left = limits.WATERMARK_STREAMS_A_ROUND
+        away: dict[str, errors.UnavailableError] = {}  # by store: what came of asking it in this round
+        while left > 0:
+            found, self._token = await self._table.page(self._token, left)
+            if not found:
+                self._token = b""
+                break
+            left -= len(found)
+            for key, _ in found:
+                name = StreamName.of(key)
+                try:
+                    await self.look_at(name, away)
+                    self._complaints.settled(key)
+                except errors.UnavailableError:
+                    raise  # what has the records is away, for all streams
+                except Exception as error:
+                    if await self._flow.metadata.find_stream(name) is not None:  # else it was deleted meanwhile
+                        self._complaints.tell(key, error)
+        if away:
+            raise next(iter(away.values()))
+
+    async def look_at(self, name: StreamName, away: dict[str, errors.UnavailableError] | None = None) -> None:
+        """Make the watermarks of a stream that are due. away: the stores that don't answer, by place."""
+        away = {} if away is None else away
+        metadata = self._flow.metadata
+        found = await metadata.find_stream(name)
+        marks = await self._marks(name) if found is not None else {}
+        if found is None or not marks:
+            await self._strike_off(name)
+            return
+        history = await metadata.history(name)
+        mark_segment = (await metadata.stream(name.mark)).value.segments[0].id
+        place = self._flow.segments.place_of(name.mark.segment(mark_segment))
+        if place in away:
+            return
+        try:
+            await self._judge(name, found.value, history, marks, mark_segment)
+        except errors.UnavailableError as error:
+            away[place] = error
+
+    async def _judge(self, name: StreamName, stream: Stream, history: History, marks: Marks, mark_segment: int) -> None:
+        table = self._flow.metadata.marks(name)
+        mark_stream = MarkStream(self._flow.segments, name.mark.segment(mark_segment))
+        extent = await mark_stream.extent()
+        now_ms, before = self._flow.clock.monotonic_ms(), self._waiting.get(name.key, {})
+        since_ms = {w: since for w, (version, since) in before.items() if w in marks and marks[w].version == version}
+        verdict = judge(
+            {writer: mark.value for writer, mark in marks.items()},
+            extent.newest.watermark if extent.newest is not None else None,
+            history,
+            timeout_ms=stream.config.timestamp_aggregation_timeout_ms,
+            waited_ms={writer: now_ms - since for writer, since in since_ms.items()},
+        )
+        self._waiting.pop(name.key, None)
+        if verdict.waited_for:
+            self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
+        later: Extent | None = extent
+        for watermark in verdict.watermarks:
+            if later is None:  # one was stored meanwhile, by a try without answer
+                break
+            later = await mark_stream.add(watermark, later)
+        if verdict.watermarks and later is not None:
+            staying = {writer: mark for writer, mark in marks.items() if writer not in verdict.dropped}
+            await self._forget_steps(table, staying, verdict.watermarks[-1].lower)
+            if stream.head:
+                await self._trim(name, stream.head, history, mark_stream, later)
+        for writer in verdict.dropped:
+            await table.remove_if((writer, marks[writer].version))
+        if len(verdict.dropped) == len(marks):
+            await self._strike_off(name)
+
+    async def _forget_steps(self, table: RecordTable[WriterMark], marks: Marks, lower: int) -> None:
+        """Those that no later watermark needs: of each writer, all before its last up to that time."""
+        for writer, (mark, version) in marks.items():
+            passed = sum(time <= lower for time, _ in mark.steps)
+            if passed > _PASSED_STEPS:
+                with suppress(errors.ConditionFailedError):  # it noted a time meanwhile: the next round does it
+                    await table.put(writer, replace(mark, steps=mark.steps[passed - 1 :]), version)
+
+    async def _marks(self, name: StreamName) -> Marks:
+        marks: Marks = {}
+        async for writer, mark in self._flow.metadata.marks(name).scan():
+            if len(marks) == (most := limits.WATERMARK_WRITERS_MAX):
+                raise errors.InvalidArgumentError(
+                    f"more than {most:,} writers note times in {name}: give them ids that they keep"
+                )
+            marks[writer] = mark
+        return marks
+
+    async def _strike_off(self, name: StreamName) -> None:
+        """Stop the stream's rounds, unless a mark was stored before it was struck off."""
+        self._waiting.pop(name.key, None)
+        await self._table.remove([name.key])
+        first, _ = await self._flow.metadata.marks(name).page(count=1)
+        if first and await self._flow.metadata.find_stream(name) is not None:
+            await self._table.put(name.key, Listed(), ANY_VERSION)
+
+    async def _trim(self, name: StreamName, head: Cut, history: History, marks: MarkStream, extent: Extent) -> None:
+        """Drop the watermarks that no reader of the stream's remaining data can need: of those whose cut lies before
+        the stream's head, all but the last."""
+        keep = extent.start
+        async with aclosing(marks.entries(extent.start, extent.mark)) as entries:
+            async for entry in entries:
+                if not history.is_at_or_after(head, entry.watermark.positions()):
+                    break
+                keep = entry.start
+
+        async def begin() -> TruncateWork | None:
+            mark = await self._flow.metadata.open_stream(name.mark)
+            segment = mark.segments[0].id
+            return TruncateWork({segment: keep}, ()) if keep > mark.head.get(segment, 0) else None
+
+        if keep > extent.start:
+            with suppress(errors.StreamNotFoundError):  # deleted with its stream
+                await self._flow.run(name.mark, begin)

@@ -15,18 +15,19 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nlargest
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nadi import limits
-from nadi.controller import consumer_lag
-from nadi.controller.consumer_lag import Group, Standing
+from nadi.controller import reports
 from nadi.controller.engine.tasks import Shared
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.rates import Loads, Rates, event_size
+from nadi.controller.rates import Loads, Rates, StreamRate, event_size
+from nadi.controller.reports import Group, HotKeys, Standing
 from nadi.controller.retention import past
 from nadi.controller.retention.rounds import Released, RetentionRounds
-from nadi.controller.scaling.judge import HotKey
 from nadi.controller.scaling.rounds import Counts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
@@ -44,41 +45,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OTHERS = "(others)"  # no name of a stream or group
-_STREAM = ("scope", "stream")
-_GROUP = ("scope", "reader_group", "stream")
-_OF_STREAMS = {  # by the attribute of StreamFigures
-    "segments": Meaning("nadi_stream_segments", "Current segments of a stream; 0 if it is sealed.", _STREAM),
-    "events_per_s": Meaning(
-        "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds.", _STREAM
-    ),
-    "bytes_per_s": Meaning(
-        "nadi_stream_bytes_per_second",
-        "Bytes written to a stream, event headers included, mean of ten seconds.",
-        _STREAM,
-    ),
-    "hot_keys": Meaning(
-        "nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much.", _STREAM
-    ),
-    "kept_bytes": Meaning("nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail.", _STREAM),
+_OF_STREAMS = {
+    attribute: Meaning(name, text, ("scope", "stream"))
+    for attribute, name, text in (  # the attribute of StreamRate
+        ("segments", "nadi_stream_segments", "Current segments of a stream; 0 if it is sealed."),
+        ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
+        (
+            "bytes_per_s",
+            "nadi_stream_bytes_per_second",
+            "Bytes written to a stream, event headers included, mean of ten seconds.",
+        ),
+        ("hot_keys", "nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much."),
+        ("kept_bytes", "nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail."),
+    )
 }
-_OF_GROUPS = {  # by the attribute of GroupLagReport
-    "bytes_behind": Meaning(
-        "nadi_reader_group_lag_bytes",
-        "Bytes of a stream after a reader group's recorded positions, event headers included.",
-        _GROUP,
-    ),
-    "events_behind": Meaning(
-        "nadi_reader_group_lag_events",
-        "The same in events: an estimate from their mean size in the last 20 minutes.",
-        _GROUP,
-    ),
-    "seconds_behind": Meaning(
-        "nadi_reader_group_lag_seconds",
-        "For how long the oldest event that a reader group has not read has waited, to about ten seconds.",
-        _GROUP,
-    ),
-    "segments": Meaning("nadi_reader_group_segments", "Segments of a stream that a reader group reads now.", _GROUP),
-    "unassigned": Meaning("nadi_reader_group_unassigned_segments", "Those of them that no reader has.", _GROUP),
+_OF_GROUPS = {
+    attribute: Meaning(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
+    for attribute, name, text in (  # the attribute of GroupLagReport
+        (
+            "bytes_behind",
+            "lag_bytes",
+            "Bytes of a stream after a reader group's recorded positions, event headers included.",
+        ),
+        ("events_behind", "lag_events", "The same in events: an estimate from their mean size in the last 20 minutes."),
+        (
+            "seconds_behind",
+            "lag_seconds",
+            "For how long the oldest event that a reader group has not read has waited, to about ten seconds.",
+        ),
+        ("segments", "segments", "Segments of a stream that a reader group reads now."),
+        ("unassigned", "unassigned_segments", "Those of them that no reader has."),
+    )
 }
 MEANINGS = by_name(
     (
@@ -102,19 +99,7 @@ MEANINGS = by_name(
         Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
     )
 )
-HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 _complaints = Complaints(log, "%s aren't complete")
-
-
-@dataclass(slots=True)
-class StreamFigures:
-    """segments: the current ones. kept_bytes: None if that isn't known."""
-
-    segments: int = 0
-    events_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    hot_keys: int = 0
-    kept_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -123,8 +108,8 @@ class Figures:
     each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
     not everything was looked at."""
 
-    streams: dict[StreamName, StreamFigures] = field(default_factory=dict)
-    others: StreamFigures | None = None
+    streams: dict[StreamName, StreamRate] = field(default_factory=dict)
+    others: StreamRate | None = None
     streams_count: int | None = None
     lags: list[GroupLagReport] = field(default_factory=list)
     groups_count: int | None = None
@@ -136,27 +121,25 @@ async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
     """The figures as they are now; UnavailableError if the store can't be asked for loads."""
     began_s, figures, loads = flow.clock.monotonic(), Figures(), await rates.loads()
     groups: dict[GroupName, ReaderGroup] = {}
-    await _within(limits.METRICS_NAMES_S, _streams(figures, rates, hot_keys), figures)
-    await _within(limits.METRICS_NAMES_S, _groups(flow, figures, groups), figures)
-    await _within(limits.METRICS_LAGS_S, _lags(flow, figures, groups, loads), figures)
-    await _within(limits.METRICS_KEPT_S, _kept(flow, figures), figures)
+    parts: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
+        (limits.METRICS_NAMES_S, lambda: _streams(figures, rates, hot_keys)),
+        (limits.METRICS_NAMES_S, lambda: _groups(flow, figures, groups)),
+        (limits.METRICS_LAGS_S, lambda: _lags(flow, figures, groups, loads)),
+        (limits.METRICS_KEPT_S, lambda: _kept(flow, figures)),
+    )
+    for limit_s, work in parts:
+        try:
+            async with asyncio.timeout(limit_s):
+                await work()
+        except TimeoutError:
+            figures.is_complete = False
     figures.took_s = flow.clock.monotonic() - began_s
     return figures
 
 
-async def _within(limit_s: float, work: Awaitable[None], figures: Figures) -> None:
-    try:
-        async with asyncio.timeout(limit_s):
-            await work
-    except TimeoutError:
-        figures.is_complete = False
-
-
 async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
     found = {
-        one.name: StreamFigures(
-            0 if one.is_sealed else one.segments, one.events_per_s, one.bytes_per_s, len(hot_keys(one.name))
-        )
+        one.name: replace(one, segments=0 if one.is_sealed else one.segments, hot_keys=len(hot_keys(one.name)))
         for one in await rates.all()
     }
     if len(found) < limits.METRICS_STREAMS_LOOKED_AT:
@@ -165,13 +148,10 @@ async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
         figures.is_complete = False
     names = nlargest(limits.METRICS_STREAMS, found, key=lambda name: (found[name].bytes_per_s, found[name].segments))
     figures.streams = {name: found.pop(name) for name in sorted(names)}
-    if found:
-        others = figures.others = StreamFigures()
-    for one in found.values():
-        others.segments += one.segments
-        others.events_per_s += one.events_per_s
-        others.bytes_per_s += one.bytes_per_s
-        others.hot_keys += one.hot_keys
+    if others := found.values():
+        segments, hot = sum(one.segments for one in others), sum(one.hot_keys for one in others)
+        events_per_s, bytes_per_s = sum(one.events_per_s for one in others), sum(one.bytes_per_s for one in others)
+        figures.others = StreamRate(StreamName("", OTHERS), segments, False, events_per_s, bytes_per_s, hot)
 
 
 async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, ReaderGroup]) -> None:
@@ -192,14 +172,14 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
     async def stand(name: GroupName, group: ReaderGroup) -> None:
-        found.append(await consumer_lag.standing(flow, name, group))
+        found.append(await reports.standing(flow, name, group))
 
     async def measure_all(name: StreamName) -> None:
         stream, mean = await past.look(flow, name), event_size(loads.get(name, {}).values())
         if name in figures.streams:
             figures.streams[name].kept_bytes = stream.kept_bytes
         for group, standing in by_stream[name]:
-            figures.lags.append(await consumer_lag.measured(flow, group, standing, mean, stream))
+            figures.lags.append(await reports.measured(flow, group, standing, mean, stream))
 
     await together(_one(figures, permits, name.key, partial(stand, name, group)) for name, group in groups.items())
     by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}
@@ -212,7 +192,7 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
 async def _kept(flow: Workflows, figures: Figures) -> None:
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
-    async def look(name: StreamName, one: StreamFigures) -> None:
+    async def look(name: StreamName, one: StreamRate) -> None:
         one.kept_bytes = (await past.look(flow, name)).kept_bytes
 
     unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
@@ -231,25 +211,26 @@ async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Ca
             _complaints.tell(f"metrics of {what}", error)
 
 
-# --- families of metrics -----------------------------------------------------------------------------
-
-
 def families(
     figures: Figures, counts: Counts, released: Released, unfinished: dict[str, int], now_s: float
 ) -> Iterator[Metric]:
     """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
     now_s: by its monotonic clock."""
-    streams: list[tuple[tuple[str, ...], StreamFigures]] = [(tuple(name), one) for name, one in figures.streams.items()]
+    streams: list[tuple[tuple[str, ...], StreamRate]] = [(tuple(name), one) for name, one in figures.streams.items()]
     if figures.others is not None:
-        streams.append((("", OTHERS), figures.others))
-    groups = _labelled(figures.lags)
+        streams.append((tuple(figures.others.name), figures.others))
+    ordered = sorted(figures.lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
+    named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
+    groups: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=itemgetter(0))
+    if others := ordered[limits.METRICS_GROUPS :]:
+        groups.append((("", OTHERS, OTHERS), _sum(others)))
     for meanings, labelled in ((_OF_STREAMS, streams), (_OF_GROUPS, groups)):
         for attribute, meaning in meanings.items():
             value = attrgetter(attribute)
             yield family(meaning, [(labels, value(one)) for labels, one in labelled])
     readers = {(lag.scope, lag.group): lag.readers for _, lag in groups if lag.group != OTHERS}
-    yield _family("nadi_reader_group_readers", readers.items())
-    yield _family("nadi_scalings", [(("split",), counts.splits), (("merge",), counts.merges)])
+    yield family(MEANINGS["nadi_reader_group_readers"], readers.items())
+    yield family(MEANINGS["nadi_scalings"], [(("split",), counts.splits), (("merge",), counts.merges)])
     plain = {
         "nadi_streams": figures.streams_count,
         "nadi_reader_groups": figures.groups_count,
@@ -263,24 +244,10 @@ def families(
         "nadi_metrics_gathering_seconds": figures.took_s,
     }
     for name, number in plain.items():
-        yield _family(name, [((), number)])
-
-
-def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
-    return family(MEANINGS[name], samples)
-
-
-def _labelled(lags: list[GroupLagReport]) -> list[tuple[tuple[str, ...], GroupLagReport]]:
-    ordered = sorted(lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
-    named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
-    labelled: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=lambda one: one[0])
-    if others := ordered[limits.METRICS_GROUPS :]:
-        labelled.append((("", OTHERS, OTHERS), _sum(others)))
-    return labelled
+        yield family(MEANINGS[name], [((), number)])
 
 
 def _sum(lags: list[GroupLagReport]) -> GroupLagReport:
-
     def total(attribute: str) -> int | None:
         known = [value for value in map(attrgetter(attribute), lags) if value is not None]
         return sum(known) if known else None
@@ -289,8 +256,6 @@ def _sum(lags: list[GroupLagReport]) -> GroupLagReport:
     sums = total("bytes_behind"), total("events_behind"), seconds, None, total("segments"), total("unassigned")
     return GroupLagReport("", OTHERS, OTHERS, *sums, "", None, None, "")
 
-
-# --- scrapes -----------------------------------------------------------------------------------------
 
 CONTENT_TYPES = ("text/plain", "application/openmetrics-text")
 _VERSIONS = ("0.0.1", "0.0.4", "1.0.0")
@@ -319,14 +284,10 @@ class Metrics:
 
     async def _text(self, content_type: str) -> bytes:
         """In a thread: it takes some 20 us a line."""
-        figures = await gather(self._flow, self._rates, self._scaling.hot_keys)
+        figures, clock = await gather(self._flow, self._rates, self._scaling.hot_keys), self._flow.clock
         counts, released = replace(self._scaling.counts), replace(self._retention.released)
-        unfinished, now_s = self._unfinished(), self._flow.clock.monotonic()
-
-        def write() -> bytes:
-            return _written(families(figures, counts, released, unfinished, now_s), content_type)
-
-        return await self._flow.clock.in_thread(write)
+        found = families(figures, counts, released, self._unfinished(), clock.monotonic())
+        return await clock.in_thread(written, found, content_type)
 
 
 class OwnMetrics:
@@ -343,22 +304,13 @@ class OwnMetrics:
     async def _text(self, content_type: str) -> bytes:
         from prometheus_client import ProcessCollector
 
-        samples = list(self._samples())
-
-        def write() -> bytes:
-            return _written([*metrics.families(samples), *ProcessCollector(registry=None).collect()], content_type)
-
-        return await self._runtime.in_thread(write)
-
-
-def nothing(accept: str) -> bytes:
-    """What `Metrics.scrape` returns if there are no metrics."""
-    return _written([], encoder(accept)[1])
+        found = chain(metrics.families(list(self._samples())), ProcessCollector(registry=None).collect())
+        return await self._runtime.in_thread(written, found, content_type)
 
 
 def incomplete(accept: str) -> bytes:
     """What stands for `Metrics.scrape` where that isn't possible now."""
-    return _written([_family("nadi_metrics_complete", [((), 0)])], encoder(accept)[1])
+    return written([family(MEANINGS["nadi_metrics_complete"], [((), 0)])], accept)
 
 
 def encoder(accept: str) -> Encoder:
@@ -370,14 +322,5 @@ def encoder(accept: str) -> Encoder:
     return choose_encoder(",".join(spoken))
 
 
-def _written(found: Iterable[Metric], content_type: str) -> bytes:
-    encode, _ = encoder(content_type)
-    return encode(_Collected(list(found)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected:
-    found: list[Metric]
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self.found)
+def written(found: Iterable[Metric], accept: str) -> bytes:
+    return encoder(accept)[0](SimpleNamespace(collect=lambda: found))  # a registry, as far as it is asked

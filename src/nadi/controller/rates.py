@@ -72,19 +72,21 @@ def event_size(loads: Iterable[SegmentLoad]) -> float | None:
 
 
 async def loads_of(flow: Workflows, name: StreamName) -> Mapping[int, SegmentLoad]:
-    """The loads of one stream's segments."""
     return by_stream(await flow.segments.loads(f"{name.key}/")).get(name, {})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamRate:
-    """segments: how many it has now; those that it ended with, if it is sealed."""
+    """segments: how many it has now; those that it ended with, if it is sealed. hot_keys, kept_bytes: of `metrics`,
+    which fills them in; None if that isn't known."""
 
     name: StreamName
     segments: int
     is_sealed: bool
     events_per_s: float
     bytes_per_s: float
+    hot_keys: int = 0
+    kept_bytes: int | None = None
 
 
 class Rates:

@@ -248,9 +248,7 @@ READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its l
 # --- REST ----------------------------------------------------------------------------------------
 REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
 REST_BODY_TIMEOUT_S = 10.0
-REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a chunked body, besides the body: chunk lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
-REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send about 20
 REST_SOCKET_BYTES = 32 * KIB  # of one connection in the system, which has twice that; and read ahead of us for TLS
 REST_PORTION_BYTES = 16 * KIB  # of input, read and handled at a time,
 REST_PORTION_LINES = 64  # or this many lines, each a header or half a chunk: 20 to 40 us
@@ -316,8 +314,7 @@ RPC_ENTRIES_A_TURN = 2_500  # of a reader group's stream cuts, each made a numbe
 RPC_MESSAGES_A_TURN = 250  # of segments in a reply, 4 us each
 CUT_QUICK_SEGMENTS = 200  # of a stream: with more, its cuts are compared in a thread, about 15 us each
 RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: the largest authorization, plus whatever else is sent
-RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request has arrived
-RPC_MESSAGE_HURRIED_S = 2.0  # instead, if others wait for room: 32 silent calls would take all of it
+RPC_MESSAGE_TIMEOUT_S = 5.0  # from a call's start until its request has arrived: 32 silent calls take all the room
 RPC_STARTS_A_TURN = 4  # calls started in one turn of the loop, about 0.3 ms each
 RPC_IDLE_S = 60.0  # a connection without calls ends, so that others find a place; clients connect again by themselves
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
@@ -335,6 +332,7 @@ FORWARD_REST_SILENCE_S = 300.0  # a scope's deletion says nothing before it is d
 # --- KEDA's questions ----------------------------------------------------------------------------
 SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
 SCALER_LOOK_S = 0.25  # between two looks at a stream that is watched; what one has seen is told to all for as long
+SCALER_AT_ONCE = 4  # questions how far a reader group is behind; a silent store holds up others when it has all of them
 SCALER_KEPT = 1_000  # streams and groups whose latest numbers are kept, a second's work or less
 SCALER_WATCHES_MAX = 200  # StreamIsActive calls under way on all connections, and on one,
 SCALER_WATCHES_OF_CONNECTION = 50  # for KEDA sends all questions over one, and no more than RPC_STREAMS_MAX at a time

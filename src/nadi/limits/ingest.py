@@ -7,7 +7,6 @@ _MIB = 1024 * _KIB
 
 # --- over HTTP -----------------------------------------------------------------------------------
 INGEST_BODY_MAX_BYTES = 8 * _MIB  # the largest event of one append; packed, and unpacked
-INGEST_FRAMING_PART = 16  # of a body's bytes so far, its chunks may have as many for their lengths
 INGEST_EVENTS_MAX = 100_000  # in one request: with their headers they still fit one append
 INGEST_LITTLE_BYTES = 64 * _KIB  # a body that needs no place: as much as its connection reads ahead anyway
 INGEST_LARGE_AT_ONCE = 8  # larger bodies being read, or worked on

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
-from nadi.controller.rest.endpoint import DATA, Call, Parameter, no_content, on_scope, on_stream, reply
+from nadi.controller.rest.endpoint import DATA, Call, Parameter, on_scope, on_stream, reply
 from nadi.errors import BookmarkNotFoundError, InvalidArgumentError, NadiError, SliceNotFoundError
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
 from nadi.web import bodies
@@ -142,7 +142,7 @@ async def delete_bookmark(call: Call, manager: StreamManager) -> Response:
     """Delete a bookmark; the events stay."""
     if not await manager.bookmarks(call.scope).delete(call.part("bookmarkName")):
         raise BookmarkNotFoundError(call.scope, call.part("bookmarkName"))
-    return no_content()
+    return Response(status_code=204)
 
 
 # --- slices ---------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ async def delete_slice(call: Call, manager: StreamManager) -> Response:
     """Delete a slice; the events stay."""
     if not await manager.slices(call.scope).delete(call.part("sliceName")):
         raise SliceNotFoundError(call.scope, call.part("sliceName"))
-    return no_content()
+    return Response(status_code=204)
 
 
 # --- reader groups --------------------------------------------------------------------------------

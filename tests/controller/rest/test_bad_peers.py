@@ -19,11 +19,10 @@ from starlette.routing import Route
 from nadi import limits
 from nadi.access.budget import Budget
 from nadi.config import ServerConfig
-from nadi.controller.rest import protocol
 from nadi.controller.rest import server as rest_server
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
-from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_PORTION_BYTES
+from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_SOCKET_BYTES
 from nadi.observe.health import Status, leaf
 from nadi.standalone.server import Server
 from tests.support.peers import open_connection
@@ -163,7 +162,7 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
             writer.write(head % (REST_BODY_MAX_BYTES - 1) + b" " * (REST_BODY_MAX_BYTES // 2))
         await until_async(lambda: budget.peak_bytes >= 30 * KIB)
         await asyncio.sleep(0.2)  # more may come
-        assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+        assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + 2 * REST_SOCKET_BYTES)
         assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
         for _, writer in slow:
             writer.close()
@@ -182,7 +181,7 @@ def held_in(made: RestServer) -> int:
     """What its connections hold in truth."""
     found = 0
     for each in made._uvicorn.server_state.connections:
-        assert isinstance(each, protocol.RestProtocol)
+        assert isinstance(each, rest_server.RestProtocol)
         found += len(each._received) + len(each.conn.trailing_data[0])
         found += 0 if each.cycle is None else len(each.cycle.body)
     return found
@@ -223,7 +222,7 @@ async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
         for _ in range(20):
             await asyncio.sleep(0.005)
             assert held_in(made) <= pool.held_bytes
-        assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+        assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + 2 * REST_SOCKET_BYTES)
         finish.set()
         for _, writer in crowd:
             writer.close()

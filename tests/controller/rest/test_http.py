@@ -21,7 +21,7 @@ from nadi.controller.rest.intake import LOGS_PATH
 from nadi.controller.rest.server import ENDPOINTS, rest_app
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Stream, StreamState
-from nadi.controller.state.store import ABSENT
+from nadi.controller.state.segments import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
 from nadi.observe.health import Component, Status, leaf

@@ -23,42 +23,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 _AGAIN_S = 1.0
 BACKGROUND = "controller background"  # their name
-
-
-class Tasks:
-    """Owner of the controller's background tasks: none outlives `close`."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._closed = False
-
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._begun(coroutine)
-        task.add_done_callback(_log_failure)
-        return task
-
-    def _begun(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        if self._closed:
-            coroutine.close()
-            raise ClosedError("the controller is being stopped: try again")
-        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
-
-    async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
-        not leave something half done."""
-        task = self._begun(coroutine)
-        task.add_done_callback(seen)
-        return await asyncio.shield(task)
-
-    async def close(self) -> None:
-        self._closed = True
-        while tasks := list(self._tasks):
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
+Ended = Callable[[asyncio.Task[Any]], None]
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
@@ -72,57 +37,67 @@ def seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-class Convoy:
-    """Lets work that comes in numbers go in groups, whose members share the frames of a container's log.
+class Tasks:
+    """Owner of the controller's background tasks: none outlives `close`."""
 
-    While `few` are under way, a new one waits until half of them have arrived, but at most `wait_s`, and then sets out
-    with all others that wait.
-    """
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], ended: Ended = _log_failure) -> asyncio.Task[T]:
+        if self._closed:
+            coroutine.close()
+            raise ClosedError("the controller is being stopped: try again")
+        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(ended)
+        return task
+
+    async def to_its_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it returns or raises; it goes on if whoever waits for it is cancelled: a caller that has gone away must
+        not leave something half done."""
+        return await asyncio.shield(self.spawn(coroutine, seen))
+
+    async def close(self) -> None:
+        self._closed = True
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_AGAIN_S)  # one may have taken it for the end of a call, which it repeats
+
+
+class Convoy:
+    """Lets work that comes in numbers go in groups, whose members share the frames of a container's log: while `few`
+    are under way, a new one waits until half of them have arrived, at most `wait_s`, and sets out with all that
+    wait."""
 
     def __init__(self, few: int = CONVOY_FEW, wait_s: float = CONVOY_WAIT_S) -> None:
         self._few, self._wait_s = few, wait_s
-        self._under_way = self._most = 0  # now, and when the last group set out
-        self._waiting: list[asyncio.Future[None]] = []
-        self._late: asyncio.TimerHandle | None = None
+        self._under_way = self._waiting = 0
+        self._most = 0  # under way when the last group set out
+        self._set_out = asyncio.Event()  # of those that wait now
 
     @asynccontextmanager
     async def member(self) -> AsyncIterator[None]:
         if self._waiting or self._under_way >= self._few:
-            await self._turn()
-        else:
-            self._under_way += 1
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    await self._set_out.wait()
+            except TimeoutError:
+                pass  # those before it don't get on
+            finally:
+                self._waiting -= 1
+        self._under_way += 1
         try:
             yield
         finally:
-            self._arrived()
-
-    async def _turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._late is None:
-            self._late = loop.call_later(self._wait_s, self._set_out)
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._arrived()
-            raise
-
-    def _arrived(self) -> None:
-        self._under_way -= 1
-        if self._waiting and self._under_way < max(self._few, self._most // 2):
-            self._set_out()
-
-    def _set_out(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        waiting, self._waiting = [turn for turn in self._waiting if not turn.done()], []  # the others have gone
-        self._under_way += len(waiting)
-        self._most = self._under_way
-        for turn in waiting:
-            turn.set_result(None)
+            self._under_way -= 1
+            if self._under_way < max(self._few, self._most // 2):
+                self._most = self._under_way + self._waiting
+                self._set_out.set()
+                self._set_out = asyncio.Event()
 
 
 class Shared(Generic[K, T]):
@@ -136,21 +111,18 @@ class Shared(Generic[K, T]):
         self._answers: LRUCache[K, asyncio.Task[tuple[T, float]]] = LRUCache(most)
 
     async def get(self, key: K) -> T:
-        task = self._answers.get(key)
-        if task is None or (task.done() and self._is_old(task)):
+        task, now_s = self._answers.get(key), self._clock.monotonic()
+        is_over = task is not None and task.done()
+        if task is None or (is_over and (task.cancelled() or task.exception() or task.result()[1] <= now_s)):
             task = self._answers[key] = asyncio.create_task(self._asked(key))
             task.add_done_callback(seen)
         return (await asyncio.shield(task))[0]  # it goes on for others, though one of them leaves
 
     async def _asked(self, key: K) -> tuple[T, float]:
-        """The answer, and until when it is new."""
         began_s = self._clock.monotonic()
         answer = await self._ask(key)
         now_s = self._clock.monotonic()
         return answer, now_s + max(self._age_s, self._rest * (now_s - began_s))
-
-    def _is_old(self, task: asyncio.Task[tuple[T, float]]) -> bool:
-        return task.cancelled() or task.exception() is not None or task.result()[1] <= self._clock.monotonic()
 
 
 class Schedule:

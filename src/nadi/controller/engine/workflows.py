@@ -6,8 +6,8 @@ its steps until they succeed. The steps are idempotent; a store that can't be re
 controller that dies leaves the record, and `resume` finishes the work. Workflows run in their own tasks, so a client
 that hangs up doesn't stop one halfway; one that hasn't begun never will.
 
-A store has one controller: a deposed one gives no further command (`state.segments`), and its records are fenced with
-the container that has them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
+A deposed controller gives no further command (`state.segments`), and its records are fenced with the container that has
+them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from nadi.backoff import Backoff
 from nadi.controller.engine.tasks import Tasks, seen
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import AnyWork, EpochChange, Listed, ScopeState, Stream
-from nadi.controller.state.segments import Segments, together
-from nadi.controller.state.store import ABSENT, ANY_VERSION, freeing_room
+from nadi.controller.state.segments import ABSENT, ANY_VERSION, Segments, freeing_room, together
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
 from nadi.naming import MARK_PREFIX
 from nadi.runtime import Runtime
@@ -41,6 +40,7 @@ KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
 FREES_ROOM = frozenset(("truncate", "seal", "delete", "delete_group", "delete_table", "scope"))
 
 Steps = Callable[[StreamName, Any], Awaitable[None]]
+Attempt = Callable[[], Awaitable[object]]
 _FIRST_PAUSE_S = 0.1
 _FULL_PAUSE_S = 0.5  # longest pause while the disk is full
 _FULL_LOOK_S = 1.0  # between two looks at whether work that goes first waits for space
@@ -65,9 +65,7 @@ class _Run:
     """A request for work, whose caller waits until it is `recorded`, or `done`; an error ends both."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.recorded: asyncio.Future[AnyWork | None] = loop.create_future()
-        self.done: asyncio.Future[None] = loop.create_future()
+        self.recorded, self.done = asyncio.Future[AnyWork | None](), asyncio.Future[None]()
         self.is_begun = False
         self.refusal: Exception | None = None
         for future in (self.recorded, self.done):
@@ -101,11 +99,7 @@ class Workflows:
     def lock(self, name: StreamName) -> asyncio.Lock:
         """The lock that serialises the workflows of a stream and of its mark stream, which is made and deleted with
         it; keep a reference to the returned object while using it."""
-        key = self._lock_key(name)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(self._lock_key(name), asyncio.Lock())
 
     @staticmethod
     def _lock_key(name: StreamName) -> str:
@@ -131,17 +125,12 @@ class Workflows:
                 async with self.lock(name):
                     pass  # what is recorded has the lock, or waits for it
 
-    # --- running ---------------------------------------------------------------------------------
-
     async def run(
         self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]], *, wait: bool = True
     ) -> AnyWork | None:
-        """Start a workflow and wait until it is done (`wait`) or recorded.
-
-        `begin` runs under the stream's lock; it raises if the request is wrong, and returns None if there is
-        nothing to do. On RequestTimeoutError or StorageFullError, work that is recorded continues after
-        the reply.
-        """
+        """Start a workflow and wait until it is done (`wait`) or recorded. `begin` runs under the stream's lock; it
+        raises if the request is wrong, and returns None if there is nothing to do. On RequestTimeoutError or
+        StorageFullError, work that is recorded continues after the reply."""
         run = _Run()
         task = self.tasks.spawn(self._perform(name, begin, run))
         try:
@@ -188,12 +177,10 @@ class Workflows:
         else it might be done after what follows."""
         try:
             return await self.record(name, work)
-        except (errors.ConditionFailedError, errors.UnavailableError) as error:
-            run.fail(
-                error
-                if isinstance(error, errors.UnavailableError)
-                else errors.UnavailableError(f"{name} is busy: try again")
-            )
+        except errors.UnavailableError as error:
+            run.fail(error)
+        except errors.ConditionFailedError:
+            run.fail(errors.UnavailableError(f"{name} is busy: try again"))
         works: dict[str, Recorded] = {}
 
         async def look() -> None:
@@ -262,12 +249,7 @@ class Workflows:
             run.fail(run.refusal)
 
     async def persist(
-        self,
-        what: str,
-        attempt: Callable[[], Awaitable[object]],
-        run: _Run | None = None,
-        *,
-        locked: StreamName | None = None,
+        self, what: str, attempt: Attempt, run: _Run | None = None, *, locked: StreamName | None = None
     ) -> None:
         """Try until it succeeds, with growing pauses. Errors other than an outage are logged and reported, and so is
         a full disk, also to those who wait for the lock that the caller holds; it continues once there is space."""
@@ -294,8 +276,6 @@ class Workflows:
                 await backoff.pause()
         finally:
             self._full.pop(key, None)
-
-    # --- after a restart -------------------------------------------------------------------------
 
     async def resume(self) -> None:
         """Load all recorded work, and finish it in the background; return once it is loaded."""
@@ -330,12 +310,9 @@ def check_all(what: str, *wanted: tuple[bool, str]) -> None:
 
 
 async def check_scope(flow: Workflows, scope: str) -> None:
-    """Raise Refused if the scope is being deleted or gone.
-
-    A creation calls this once its work is recorded; deleting a scope marks it DELETING and then looks for unfinished
-    work. So either the deletion sees the record and waits for it, or the creation sees the mark and undoes what is
-    made.
-    """
+    """Raise Refused if the scope is being deleted or gone. A creation calls this once its work is recorded; deleting a
+    scope marks it DELETING and then looks for unfinished work. So either the deletion sees the record and waits for it,
+    or the creation sees the mark and undoes what is made."""
     found = await flow.metadata.scopes.get(scope, fresh=True)
     if found is None or found.value.state is ScopeState.DELETING:
         raise Refused(errors.ScopeNotFoundError(scope))
@@ -353,12 +330,9 @@ async def seal_and_measure(flow: Workflows, name: StreamName, ids: Sequence[int]
 async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
     history = await flow.metadata.history(name)
     stream, version = await flow.metadata.stream(name)
+    epoch, segments = change.epoch, history.epoch(change.epoch)
     stream = replace(
-        stream,
-        epoch=change.epoch,
-        reference=change.reference,
-        epoch_created_ms=change.created_ms,
-        segments=history.epoch(change.epoch),
+        stream, epoch=epoch, reference=change.reference, epoch_created_ms=change.created_ms, segments=segments
     )
     await flow.metadata.put_stream(name, stream, version)
     return stream

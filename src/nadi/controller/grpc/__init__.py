@@ -1,4 +1,1 @@
-"""The controller over gRPC: messages from and to Python values, memory for requests, errors as statuses.
-
-Owns no state: `controller.py` answers everything.
-"""
+"""The controller over gRPC: messages from and to Python values, memory for requests, errors as statuses."""

@@ -13,16 +13,8 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from nadi.controller.state import records
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import (
-    Config,
-    EpochSegment,
-    GroupConfig,
-    GroupRetention,
-    ReaderGroup,
-    RetentionType,
-    ScaleType,
-)
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_ENTRIES_A_TURN, RPC_MESSAGES_A_TURN
 from nadi.wire.rpc import controller_pb2 as pb
@@ -44,11 +36,11 @@ def segment_id_message(name: StreamName, segment: int) -> pb.SegmentId:
     return pb.SegmentId(streamInfo=stream_info(name), segmentId=segment)
 
 
-def range_message(name: StreamName, segment: EpochSegment) -> pb.SegmentRange:
+def range_message(name: StreamName, segment: records.EpochSegment) -> pb.SegmentRange:
     return pb.SegmentRange(segmentId=segment_id_message(name, segment.id), minKey=segment.low, maxKey=segment.high)
 
 
-async def ranges_message(name: StreamName, segments: Iterable[EpochSegment]) -> pb.SegmentRanges:
+async def ranges_message(name: StreamName, segments: Iterable[records.EpochSegment]) -> pb.SegmentRanges:
     return await with_all(pb.SegmentRanges(), "segmentRanges", (range_message(name, segment) for segment in segments))
 
 
@@ -73,35 +65,33 @@ def txn_message(txn_id: int) -> pb.TxnId:
     return pb.TxnId(highBits=high, lowBits=low)
 
 
-def config_of(message: pb.StreamConfig) -> Config:
+def config_of(message: pb.StreamConfig) -> records.Config:
     """Return the stream configuration in a message; InvalidArgumentError if a number has no meaning."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     try:
-        scale_type, retention_type = ScaleType(scaling.scaleType), RetentionType(retention.retentionType)
+        scale_type = records.ScaleType(scaling.scaleType)
+        retention_type = records.RetentionType(retention.retentionType)
     except ValueError as error:
         raise InvalidArgumentError(f"unknown policy: {error}") from error
-    if retention_type is RetentionType.NONE:
-        param = most = 0
-    else:
-        param, most = retention.retentionParam, retention.retentionMax
-    return Config(
+    is_limited = retention_type is not records.RetentionType.NONE
+    return records.Config(
         scale_type,
         scaling.targetRate,
         scaling.scaleFactor,
         scaling.minNumSegments,
         retention_type,
-        param,
-        most,
+        retention.retentionParam if is_limited else 0,
+        retention.retentionMax if is_limited else 0,
         tuple(sorted(set(message.tags.tag))),
         message.timestampAggregationTimeout,
         message.rolloverSizeBytes,
-        retention_type is not RetentionType.NONE and retention.overBookmarks,
+        is_limited and retention.overBookmarks,
         message.eventTime,
-        retention_type is not RetentionType.NONE and retention.byEventTime,
+        is_limited and retention.byEventTime,
     )
 
 
-def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
+def config_message(name: StreamName, config: records.Config) -> pb.StreamConfig:
     message = pb.StreamConfig(
         streamInfo=stream_info(name),
         scalingPolicy=pb.ScalingPolicy(
@@ -115,16 +105,11 @@ def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
         rolloverSizeBytes=config.rollover_size_bytes,
         eventTime=config.event_time,
     )
-    if config.retention_type is not RetentionType.NONE:
-        message.retentionPolicy.CopyFrom(
-            pb.RetentionPolicy(
-                retentionType=cast("pb.RetentionPolicy.RetentionPolicyType", int(config.retention_type)),
-                retentionParam=config.retention_param,
-                retentionMax=config.retention_max,
-                overBookmarks=config.retention_over_bookmarks,
-                byEventTime=config.retention_by_event_time,
-            )
-        )
+    if config.retention_type is not records.RetentionType.NONE:
+        policy = message.retentionPolicy
+        policy.retentionType = cast("pb.RetentionPolicy.RetentionPolicyType", int(config.retention_type))
+        policy.retentionParam, policy.retentionMax = config.retention_param, config.retention_max
+        policy.overBookmarks, policy.byEventTime = config.retention_over_bookmarks, config.retention_by_event_time
     return message
 
 
@@ -132,13 +117,13 @@ def group_name(message: pb.ReaderGroupInfo | pb.ReaderGroupConfiguration) -> Gro
     return GroupName(message.scope, message.readerGroupName)
 
 
-async def group_config_of(message: pb.ReaderGroupConfiguration) -> GroupConfig:
+async def group_config_of(message: pb.ReaderGroupConfiguration) -> records.GroupConfig:
     """Return the reader group's configuration in a message; InvalidArgumentError if a value has no meaning."""
     try:
-        retention_type = GroupRetention(message.retentionType)
+        retention_type = records.GroupRetention(message.retentionType)
     except ValueError as error:
         raise InvalidArgumentError(f"unknown retention type of a reader group: {error}") from error
-    return GroupConfig(
+    return records.GroupConfig(
         message.groupRefreshTimeMillis,
         message.automaticCheckpointIntervalMillis,
         message.maxOutstandingCheckpointRequest,
@@ -169,7 +154,7 @@ async def _paced(cuts: Iterable[T], entries: Callable[[T], int]) -> AsyncIterato
         yield cut
 
 
-async def group_message(name: GroupName, group: ReaderGroup) -> pb.ReaderGroupConfiguration:
+async def group_message(name: GroupName, group: records.ReaderGroup) -> pb.ReaderGroupConfiguration:
     config = group.config
     return pb.ReaderGroupConfiguration(
         scope=name.scope,

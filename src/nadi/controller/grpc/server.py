@@ -38,8 +38,9 @@ _VARINT_MAX_BYTES = 10
 async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[None]]) -> Message:
     """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions.
 
-    2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on. No request needs more of
-    one kind than two epochs of a stream have segments, so parts are counted first.
+    2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on; or 150,000 keys of one
+    hash, for a map: many seconds. No request needs more of one kind than two epochs of a stream have segments, so parts
+    are counted first.
     """
     try:
         if len(raw) <= limits.RPC_PORTION_BYTES:
@@ -214,7 +215,8 @@ class Answers:
 
     def __init__(self, service: object, access: ControllerAccess | None = None) -> None:
         self._access = access
-        self._methods = {rpc: getattr(service, name) for rpc in KINDS if hasattr(service, name := _snake(rpc))}
+        names = {rpc: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower() for rpc in KINDS}
+        self._methods = {rpc: getattr(service, name) for rpc, name in names.items() if hasattr(service, name)}
         self._watches: Counter[str] = Counter()  # under way, of each connection
 
     def has(self, rpc: str) -> bool:
@@ -242,7 +244,13 @@ class Answers:
                 "now and then instead, as KEDA does for triggers of the type external"
             )
         self._watches[peer] += 1
-        sending = asyncio.create_task(_send(method(request), call))
+
+        async def send() -> None:
+            async with aclosing(method(request)) as replies:
+                async for reply in replies:
+                    await call.write(reply)
+
+        sending = asyncio.create_task(send())
         try:
             while not (await asyncio.wait([sending], timeout=limits.SCALER_PERMIT_S))[0]:
                 if self._access is not None:
@@ -253,12 +261,6 @@ class Answers:
             await asyncio.gather(sending, return_exceptions=True)
             self._watches[peer] -= 1
             self._watches += Counter()  # without those that have none
-
-
-async def _send(replies: AsyncGenerator[Any, None], call: Call) -> None:
-    async with aclosing(replies):
-        async for reply in replies:
-            await call.write(reply)
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
@@ -273,23 +275,19 @@ def add_answers(
     """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
     made a call, of its context."""
     calls = _Calls(answer, peer_of)
+
+    def serialized(reply: Any) -> bytes:
+        return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
+
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come
             rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
-                partial(calls.handle, rpc), response_serializer=_serialized
+                partial(calls.handle, rpc), response_serializer=serialized
             )
             for rpc in methods
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
     return calls.shares
-
-
-def _serialized(reply: Any) -> bytes:
-    return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
-
-
-def _snake(rpc: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
 class _Calls:
@@ -312,7 +310,7 @@ class _Calls:
         try:
             async with AsyncExitStack() as coming, AsyncExitStack() as working:
                 await coming.enter_async_context(self._receiving.of(address, limit_s=limit_s))
-                call = Call(rpc, await _received(requests, self._receiving), context, peer, self._turns, working)
+                call = Call(rpc, await _received(requests), context, peer, self._turns, working)
                 if len(call.raw) > limits.RPC_SMALL_BYTES:
                     size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
                     await working.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
@@ -331,26 +329,13 @@ class _Calls:
         return await context.abort(code, text)
 
 
-async def _received(requests: AsyncIterator[bytes], places: Places) -> bytes:
-    """The one request of a call; UnavailableError where it doesn't come in time, less where others wait for a place."""
-    loop = asyncio.get_running_loop()
-    look: asyncio.TimerHandle
-
-    def hurry() -> None:
-        nonlocal look
-        if places.are_waited_for():
-            limit.reschedule(loop.time())
-        else:
-            look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
-
-    look = loop.call_later(limits.RPC_MESSAGE_HURRIED_S, hurry)
+async def _received(requests: AsyncIterator[bytes]) -> bytes:
+    """The one request of a call; UnavailableError where it doesn't come in time."""
     try:
-        async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S) as limit:
+        async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S):
             raw = await anext(requests, None)
     except TimeoutError as error:
         raise UnavailableError("the request did not come in time: try again") from error
-    finally:
-        look.cancel()
     if raw is None:
         raise InvalidArgumentError("there is no request")
     return raw

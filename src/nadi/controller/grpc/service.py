@@ -91,10 +91,8 @@ _ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the rep
 
 def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[Method], Method]:
     """Let a method's reply be a `kind` whose status is SUCCESS, or stands for what the method raised; more: errors that
-    it has another status for. A reply with a `reason` gets the error's text.
-
-    The method returns the reply's other fields, or None; also the status where it isn't SUCCESS. `field` is its name.
-    """
+    it has another status for. A reply with a `reason` gets the error's text. The method returns the reply's other
+    fields, or None; also the status where it isn't SUCCESS. `field` is its name."""
     has_reason = "reason" in kind.DESCRIPTOR.fields_by_name
     statuses = [
         (found, getattr(kind, name)) for name, found in (*more.items(), *_ERRORS.items()) if hasattr(kind, name)
@@ -125,8 +123,6 @@ class Service:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    # --- discovery -------------------------------------------------------------------------------
-
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
         host, port = self._controller.rpc_endpoint
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port)], restPort=self._controller.rest_port)
@@ -146,8 +142,6 @@ class Service:
         """Which controller handles which streams' retention and watermarks: this one handles all, as one bucket."""
         host, port = self._controller.rpc_endpoint
         return pb.ControllerToBucketMappingResponse(mapping={f"{host}:{port}": pb.BucketIds(id=[0])})
-
-    # --- scopes ----------------------------------------------------------------------------------
 
     @outcomes(pb.CreateScopeStatus)
     async def create_scope(self, request: pb.ScopeInfo) -> None:
@@ -178,8 +172,6 @@ class Service:
 
     list_streams_in_scope_for_tag = list_streams_in_scope
 
-    # --- streams ---------------------------------------------------------------------------------
-
     @outcomes(pb.CreateStreamStatus)
     async def create_stream(self, request: pb.StreamConfig) -> None:
         await self._controller.create_stream(stream_name(request.streamInfo), config_of(request))
@@ -206,8 +198,6 @@ class Service:
 
     async def check_stream_exists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
         return pb.ExistsResponse(exists=await self._controller.stream_exists(stream_name(request)))
-
-    # --- segments --------------------------------------------------------------------------------
 
     async def get_current_segments(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         name = stream_name(request)
@@ -254,8 +244,6 @@ class Service:
         valid = await self._controller.is_cut_valid(stream_name(request.streamInfo), dict(request.cut))
         return pb.StreamCutValidityResponse(response=valid)
 
-    # --- scaling ---------------------------------------------------------------------------------
-
     async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
         name = stream_name(request.streamInfo)
         if max(len(request.newKeyRanges), len(request.sealedSegments)) > STREAM_MAX_SEGMENTS:
@@ -280,8 +268,6 @@ class Service:
     async def check_scale(self, request: pb.ScaleStatusRequest) -> Fields:
         done = await self._controller.is_scaled(stream_name(request.streamInfo), request.epoch)
         return {"status": pb.ScaleStatusResponse.SUCCESS if done else pb.ScaleStatusResponse.IN_PROGRESS}
-
-    # --- reader groups ---------------------------------------------------------------------------
 
     @outcomes(pb.CreateReaderGroupResponse)
     async def create_reader_group(self, request: pb.ReaderGroupConfiguration) -> Fields:
@@ -309,8 +295,6 @@ class Service:
         name = GroupName(request.scope, request.readerGroup)
         await self._controller.delete_reader_group(name, str(uuid_of(request.readerGroupId)))
 
-    # --- subscribers -----------------------------------------------------------------------------
-
     @outcomes(pb.SubscribersResponse)
     async def list_subscribers(self, request: pb.StreamInfo) -> Fields:
         return {"subscribers": await self._controller.subscribers(stream_name(request))}
@@ -320,8 +304,6 @@ class Service:
         name, cut = stream_name(request.streamCut.streamInfo), dict(request.streamCut.cut)
         group_id = str(uuid_of(request.readerGroupId))
         await self._controller.publish_cut(name, request.subscriber, group_id, request.generation, cut)
-
-    # --- key-value tables ------------------------------------------------------------------------
 
     @outcomes(pb.CreateKeyValueTableStatus)
     async def create_key_value_table(self, request: pb.KeyValueTableConfig) -> None:
@@ -361,8 +343,6 @@ class Service:
     async def delete_key_value_table(self, request: pb.KeyValueTableInfo) -> None:
         await self._controller.delete_table(_table_name(request))
 
-    # --- transactions ----------------------------------------------------------------------------
-
     async def create_transaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         name = stream_name(request.streamInfo)
         try:
@@ -370,8 +350,7 @@ class Service:
         except errors.StreamSealedError as error:  # INVALID_ARGUMENT: that is not retried
             raise InvalidArgumentError(str(error)) from error
         return pb.CreateTxnResponse(
-            txnId=txn_message(begun.txn_id),
-            activeSegments=[range_message(name, segment) for segment in begun.ranges],
+            txnId=txn_message(begun.txn_id), activeSegments=[range_message(name, segment) for segment in begun.ranges]
         )
 
     @outcomes(pb.TxnStatus)
@@ -386,16 +365,12 @@ class Service:
 
     @outcomes(pb.PingTxnStatus)
     async def ping_transaction(self, request: pb.PingTxnRequest) -> Fields:
-        status = pb.PingTxnStatus
-        statuses = {
-            TxnState.OPEN: status.OK,
-            TxnState.COMMITTING: status.COMMITTED,
-            TxnState.COMMITTED: status.COMMITTED,
-            TxnState.ABORTING: status.ABORTED,
-            TxnState.ABORTED: status.ABORTED,
-        }
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
-        return {"status": statuses[await self._controller.transactions.ping(name, txn_id, request.lease)]}
+        state = await self._controller.transactions.ping(name, txn_id, request.lease)
+        if state is TxnState.OPEN:
+            return {"status": pb.PingTxnStatus.OK}
+        is_committed = state in (TxnState.COMMITTING, TxnState.COMMITTED)
+        return {"status": pb.PingTxnStatus.COMMITTED if is_committed else pb.PingTxnStatus.ABORTED}
 
     @outcomes(pb.TxnState, field="state")
     async def check_transaction_state(self, request: pb.TxnRequest) -> Fields:
@@ -421,8 +396,6 @@ class Service:
         status = together_pb.Commit.MERGED if found.is_merged else together_pb.Commit.MERGING
         return {"status": status, "cut": found.cut or {}}
 
-    # --- event time ------------------------------------------------------------------------------
-
     @outcomes(pb.TimestampResponse, field="result")
     async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> None:
         """A missing stream is NOT_FOUND: the reply has no status for it."""
@@ -433,8 +406,6 @@ class Service:
     @outcomes(pb.RemoveWriterResponse, field="result")
     async def remove_writer(self, request: pb.RemoveWriterRequest) -> None:
         await self._controller.remove_writer(stream_name(request.stream), request.writer)
-
-    # --- reports, and KEDA -----------------------------------------------------------------------
 
     async def report(self, request: reports_pb.ReportRequest) -> reports_pb.ReportPage:
         records, token = await self._controller.report(stream_name(request), request.kind, request.token)

@@ -1,7 +1,7 @@
 """The JSON objects of the REST interface, and how they express stream configurations.
 
-Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused
-with the field's name. The same structs make the schemas of the OpenAPI description.
+Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused with its name. The
+same structs make the schemas of the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -47,9 +47,6 @@ class Error(ResponseBody, frozen=True):
     error: Annotated[str, Meta(description="What was wrong, and what to do.")]
 
 
-# --- scopes ---------------------------------------------------------------------------------------
-
-
 class CreateScope(RequestBody, frozen=True):
     scopeName: Name
 
@@ -60,9 +57,6 @@ class ScopeProperty(ResponseBody, frozen=True):
 
 class ScopesList(ResponseBody, frozen=True):
     scopes: list[ScopeProperty]
-
-
-# --- streams --------------------------------------------------------------------------------------
 
 
 ScalingType = Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
@@ -143,9 +137,6 @@ class StreamStateBody(RequestBody, frozen=True):
     streamState: Literal["SEALED"]
 
 
-# --- scaling events -------------------------------------------------------------------------------
-
-
 class ScaledSegment(ResponseBody, frozen=True):
     number: int
     epoch: int
@@ -171,9 +162,6 @@ class ScaleMetadata(ResponseBody, frozen=True):
     merges: int
 
 
-# --- reader groups --------------------------------------------------------------------------------
-
-
 class ReaderGroupName(ResponseBody, frozen=True):
     readerGroupName: str
 
@@ -189,9 +177,6 @@ class ReaderGroupProperty(ResponseBody, frozen=True):
     onlineReaderIds: list[str]
 
 
-# --- between bodies and configurations ------------------------------------------------------------
-
-
 def config_of(body: UpdateStream) -> Config:
     scaling, retention = body.scalingPolicy, body.retentionPolicy
     fixed = scaling.type == "FIXED_NUM_SEGMENTS"
@@ -201,6 +186,7 @@ def config_of(body: UpdateStream) -> Config:
             f"scalingPolicy of type {scaling.type} needs targetRate and scaleFactor, both over 0"
         )
     retention_type, param, most = (RetentionType.NONE, 0, 0) if retention is None else _retention(retention)
+    own = body.eventTime
     return Config(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
@@ -213,7 +199,7 @@ def config_of(body: UpdateStream) -> Config:
         body.timestampAggregationTimeout,
         body.rolloverSizeBytes,
         retention is not None and retention.overBookmarks is True,
-        "" if (own := body.eventTime) is None else str(EventTime(own.path, own.unit, own.format)),
+        "" if own is None else str(EventTime(own.path, own.unit, own.format)),
         retention is not None and retention.byEventTime is True,
     )
 

@@ -9,15 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nadi import errors, limits
 from nadi.access.budget import Budget
@@ -33,9 +31,7 @@ from nadi.controller.rest.intake import Intake, media_type, whole_body
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_MESSAGE_MAX_CHARS
-from nadi.observe.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
-from nadi.observe.migration import HoldReport
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +59,6 @@ def reply(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status, media_type=JSON)
 
 
-def no_content() -> Response:
-    return Response(status_code=204)
-
-
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     if len(message) > REST_MESSAGE_MAX_CHARS:
         message = f"{message[:REST_MESSAGE_MAX_CHARS]}... ({len(message):,} characters)"
@@ -83,7 +75,6 @@ async def refused(request: Request, error: Exception) -> Response:
 
 
 def failure(request: Request, error: Exception) -> Response:
-    """The answer to an error that came out of a handler."""
     for kind, status in _CODES:
         if isinstance(error, kind):
             return refusal(status, str(error), _HEADERS.get(status))
@@ -91,11 +82,12 @@ def failure(request: Request, error: Exception) -> Response:
     return refusal(500, "the server failed to handle this request: see its log")
 
 
+Place = Callable[[], AbstractAsyncContextManager[None]]
+Fetch = Callable[[str], Awaitable[tuple[Sequence[T], str]]]
+
+
 async def stream_list(
-    name: str,
-    fetch: Callable[[str], Awaitable[tuple[Sequence[T], str]]],
-    shown: Callable[[Sequence[T]], Sequence[Any]],
-    place: Callable[[], AbstractAsyncContextManager[None]],
+    name: str, fetch: Fetch[T], shown: Callable[[Sequence[T]], Sequence[Any]], place: Place
 ) -> StreamingResponse:
     """An object whose field `name` lists what is `shown` of each page; `fetch` gives the page after a token, and the
     next token; an empty page is the end."""
@@ -110,16 +102,11 @@ async def stream_list(
 
 
 async def stream_array(
-    pages: AsyncIterator[Sequence[Any]],
-    place: Callable[[], AbstractAsyncContextManager[None]],
-    before: bytes = b"[",
-    after: bytes = b"]",
+    pages: AsyncIterator[Sequence[Any]], place: Place, before: bytes = b"[", after: bytes = b"]"
 ) -> StreamingResponse:
-    """A JSON array whose items come page by page, so memory holds one page however long it is.
-
-    Each page waits for a `place` in which it is fetched and encoded. The first is fetched before anything is sent, so
-    an error at the start gets its own status.
-    """
+    """A JSON array whose items come page by page, so memory holds one page however long it is. Each page waits for a
+    `place` in which it is fetched and encoded. The first is fetched before anything is sent, so an error at the start
+    gets its own status."""
 
     async def following() -> bytes | None:
         async with place():
@@ -142,63 +129,7 @@ async def stream_array(
 
 
 EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
-
-
 TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
-_HARMLESS = ("GET", "HEAD", "OPTIONS")
-
-
-def same_site(app: ASGIApp) -> ASGIApp:
-    """`app`, without what a page of another site has a browser send to change something: a browser sends that unasked,
-    with the password that it was once given, and to servers that only it reaches."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in _HARMLESS and _is_foreign(Headers(scope=scope)):
-            answer = refusal(403, "a page of another site may not write here: send it from a program")
-            await answer(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return serve
-
-
-def _is_foreign(headers: Headers) -> bool:
-    """By what a browser says of where a request is from. Without TLS it says only the origin, which tells if a proxy
-    before this server leaves it its name."""
-    told = headers.get("sec-fetch-site")
-    if told is not None:
-        return told not in ("same-origin", "none")
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
-
-
-class Operated(Protocol):
-    """What a server of a cluster lets an operator do."""
-
-    def report(self) -> ClusterReport: ...
-
-    def drain(self) -> DrainReport:
-        """Begin to hand all containers over; ConflictError if no other server takes any."""
-
-    def rebalance(self) -> DrainReport:
-        """Begin to hand over what other servers are to have, without waiting for a quiet time."""
-
-
-class Left(Protocol):
-    """What the server of a data folder does so that its data can be moved elsewhere."""
-
-    async def refresh(self) -> None:
-        """Move what is in the log by now, and have the snapshots name it. ConflictError: writers are held."""
-
-    async def hold(self, limit_s: float) -> HoldReport:
-        """Hold all writers, for so long at most; return once tier 2 has everything. ConflictError: they are already."""
-
-    async def go_on(self) -> None:
-        """Let them go on, if they are held."""
-
-    async def leave(self, hold: str, to: str, migration: str) -> None:
-        """Note durably that the data is in another store now; the writers are held for good. ConflictError: that hold
-        has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +143,16 @@ class Site:
 @dataclass(slots=True)
 class Api:
     """What handlers reach. Without a `gate` everybody may do everything. `controller` is None until the server has
-    recovered, and where another server of its cluster has the active one: then it `stands_by`. `cluster` is None
-    outside one, `left` within one. `intake` is None until the server takes data."""
+    recovered, and where another server of its cluster has the active one: then it `stands_by`. cluster: the server as
+    an operator sees it; None outside one. left: moves its data elsewhere; None within one. `intake` is None until the
+    server takes data."""
 
     health: Callable[[], Component]
     gate: Gate | None = None
     controller: Controller | None = None
     stands_by: bool = False
-    cluster: Operated | None = None
-    left: Left | None = None
+    cluster: Any = None
+    left: Any = None
     own_metrics: OwnMetrics | None = None
     intake: Intake | None = None
     site: Site = field(default_factory=Site)
@@ -280,7 +212,7 @@ DATA = "/v1/data"  # what is asked with the client library, of this server, whic
 SCOPE = "/v1/scopes/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[Call], Awaitable[Any]]  # a response, or what is returned as JSON; None: nothing
 Asked = Callable[[Call], Need]
 
 
@@ -337,7 +269,6 @@ def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any)
 
 
 def endpoints_of(module: Mapping[str, Any]) -> tuple[Endpoint, ...]:
-    """Those that a module makes, in the order in which it does."""
     return tuple(value for value in module.values() if isinstance(value, Endpoint))
 
 

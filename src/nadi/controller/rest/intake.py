@@ -12,7 +12,7 @@ import io
 import re
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -77,12 +77,13 @@ async def taken(request: Request, places: Places, *, grows: bool = False) -> Asy
     length = None if "transfer-encoding" in headers else headers.get("content-length")
     coding = headers.get("content-encoding", "identity").strip().lower()
     is_little = length is not None and int(length) <= limits.INGEST_LITTLE_BYTES
+    place = places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_PLACE_S)
     async with AsyncExitStack() as held:
         if not is_little:
-            await held.enter_async_context(_place(request, places))
+            await held.enter_async_context(place)
         data = await whole_body(request, limits.INGEST_BODY_MAX_BYTES)
         if is_little and (coding != "identity" or grows):
-            await held.enter_async_context(_place(request, places))
+            await held.enter_async_context(place)
         body = bytes(data) if coding == "identity" else await REAL.in_thread(_unpacked, data, coding)
         yield Sent(media_type(request), headers, _query(request), body, headers.get("authorization"))
 
@@ -103,20 +104,19 @@ def _query(request: Request) -> dict[str, str]:
     return query
 
 
-def _place(request: Request, places: Places) -> AbstractAsyncContextManager[None]:
-    return places.of(request.client.host if request.client is not None else "", limit_s=limits.INGEST_PLACE_S)
-
-
 async def whole_body(request: Request, most_bytes: int = limits.REST_BODY_MAX_BYTES) -> bytearray:
     """Of any request. What comes of it has more time for the rest; what stands still has its place for a short while
     alone. HTTPException: it is too large. InvalidArgumentError: it doesn't come."""
     data, start_s, allowed_s = bytearray(), asyncio.get_running_loop().time(), limits.REST_BODY_TIMEOUT_S
+    too_large = HTTPException(413, f"the body has more than {most_bytes:,} bytes", {"Connection": "close"})
+    if int(request.headers.get("content-length", 0)) > most_bytes:
+        raise too_large
     try:
         async with asyncio.timeout(allowed_s) as limit:
             async for chunk in request.stream():
                 data += chunk
                 if len(data) > most_bytes:
-                    raise HTTPException(413, f"the body has more than {most_bytes:,} bytes")
+                    raise too_large
                 allowed_s = limits.REST_BODY_TIMEOUT_S + len(data) / limits.FRAME_LEAST_BYTES_S
                 limit.reschedule(start_s + allowed_s)
     except TimeoutError as error:

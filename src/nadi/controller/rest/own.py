@@ -4,8 +4,8 @@ events and logs that it takes for any stream, and the hold on a data folder's wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -13,24 +13,20 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from nadi import errors
-from nadi.access.names import Act, Need, need
+from nadi.access.names import Act, need
 from nadi.access.permissions import Permission
-from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, nothing
+from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, written
 from nadi.controller.rest.endpoint import (
     STREAM,
     Call,
     Endpoint,
-    Left,
-    Operated,
     Parameter,
     endpoint,
     endpoints_of,
-    no_content,
     on_cluster,
     on_stream,
-    reply,
 )
-from nadi.controller.rest.intake import LOGS_PATH, Intake, taken
+from nadi.controller.rest.intake import LOGS_PATH, Intake, Sent, taken
 from nadi.controller.state.metadata import StreamName
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
@@ -43,16 +39,16 @@ CLUSTER_PATH = "/v1/cluster"
 _NONE = {404: "The server is of no cluster."}
 
 
-def _cluster(call: Call) -> Operated:
+def _cluster(call: Call) -> Any:
     if call.api.cluster is None:
         raise errors.NotFoundError("this server has a data folder of its own and is of no cluster: see docs/cluster.md")
     return call.api.cluster
 
 
 @endpoint("GET", CLUSTER_PATH, on_cluster(Permission.READ), ClusterReport, codes=_NONE)
-async def show_cluster(call: Call) -> Response:
+async def show_cluster(call: Call) -> Any:
     """Show the cluster as this server sees it: its servers, and who has which container."""
-    return reply(_cluster(call).report())
+    return _cluster(call).report()
 
 
 @endpoint(
@@ -63,30 +59,25 @@ async def show_cluster(call: Call) -> Response:
     status=202,
     codes={**_NONE, 409: "No other server takes containers."},
 )
-async def drain(call: Call) -> Response:
+async def drain(call: Call) -> Any:
     """Begin to hand all containers of this server over to the others, for good: until it is started again."""
-    return reply(_cluster(call).drain(), 202)
+    return _cluster(call).drain()
 
 
 @endpoint("POST", f"{CLUSTER_PATH}/rebalance", on_cluster(Permission.READ_UPDATE), DrainReport, status=202, codes=_NONE)
-async def rebalance(call: Call) -> Response:
+async def rebalance(call: Call) -> Any:
     """Begin to hand over what other servers are to have, once, without waiting for a time in which no server comes
     or goes."""
-    return reply(_cluster(call).rebalance(), 202)
-
-
-def _component(call: Call) -> Component:
-    root = call.api.health()
-    wanted = call.request.path_params.get("id")
-    found = root if wanted is None else root.find(str(wanted))
-    if found is None:
-        raise errors.NotFoundError(f"there is no component {wanted!r}: see /v1/health for their names")
-    return found
+    return _cluster(call).rebalance()
 
 
 def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: Any) -> tuple[Endpoint, Endpoint]:
-    async def handler(call: Call) -> Response:
-        return reply(part(_component(call)))
+    async def handler(call: Call) -> Any:
+        root, wanted = call.api.health(), call.request.path_params.get("id")
+        component = root if wanted is None else root.find(str(wanted))
+        if component is None:
+            raise errors.NotFoundError(f"there is no component {wanted!r}: see /v1/health for their names")
+        return part(component)
 
     needs = on_cluster(Permission.READ)
     return (
@@ -102,7 +93,7 @@ async def metrics(call: Call) -> Response:
     # count them twice; and each server tells of itself
     accept, own = call.request.headers.get("accept", ""), call.api.own_metrics
     try:
-        text = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
+        text = written([], accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
     except errors.NadiError:
         if own is None:
             raise
@@ -124,19 +115,16 @@ class Written(Struct, frozen=True):
     written: Annotated[int, Meta(ge=0, description="How many events the request had.")]
 
 
-def _intake(call: Call) -> Intake:
-    if call.api.intake is None:
-        raise errors.UnavailableError("the server is recovering its data: try again, or watch /v1/health")
-    return call.api.intake
-
-
-@contextmanager
-def _sealed_is_a_conflict() -> Iterator[None]:
-    """It is a fault of the server's in Pravega's part of this interface alone."""
-    try:
-        yield
-    except errors.StreamSealedError as error:
-        raise errors.ConflictError(str(error)) from error
+@asynccontextmanager
+async def _taken(call: Call, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
+    """As `taken`. A sealed stream is a conflict, and a fault of the server's in Pravega's part of this interface."""
+    async with taken(call.request, call.api.data_places, grows=grows) as sent:
+        if call.api.intake is None:
+            raise errors.UnavailableError("the server is recovering its data: try again, or watch /v1/health")
+        try:
+            yield call.api.intake, sent
+        except errors.StreamSealedError as error:
+            raise errors.ConflictError(str(error)) from error
 
 
 @endpoint(
@@ -155,13 +143,12 @@ def _sealed_is_a_conflict() -> Iterator[None]:
         Parameter("key-field", "The field of each JSON line that is its routing key.", _TEXT),
     ),
 )
-async def write_events(call: Call) -> Response:
+async def write_events(call: Call) -> Any:
     """Write an event, or many, and answer once they are stored."""
     for name, value in (("scope", call.scope), ("stream", call.stream.stream)):
         check_name(name, value)
-    async with taken(call.request, call.api.data_places) as sent:
-        with _sealed_is_a_conflict():
-            return reply(Written(await _intake(call).events(call.stream, sent)))
+    async with _taken(call) as (intake, sent):
+        return Written(await intake.events(call.stream, sent))
 
 
 def _stream_of_logs(call: Call) -> StreamName:
@@ -174,14 +161,10 @@ def _stream_of_logs(call: Call) -> StreamName:
     return StreamName(check_name("scope", scope), check_name("stream", stream))
 
 
-def _needs_of_logs(call: Call) -> Need:
-    return need(*_stream_of_logs(call), Act.WRITE)
-
-
 @endpoint(
     "POST",
     LOGS_PATH,
-    _needs_of_logs,
+    lambda call: need(*_stream_of_logs(call), Act.WRITE),
     dict[str, dict[str, str]],
     takes=("application/json", PROTOBUF),
     codes={
@@ -192,13 +175,12 @@ def _needs_of_logs(call: Call) -> Need:
     },
     query=(Parameter("stream", "Where they go, as scope/stream; or the header Nadi-Stream.", _TEXT),),
 )
-async def write_logs(call: Call) -> Response:
+async def write_logs(call: Call) -> Any:
     """Write OpenTelemetry's log records, as OTLP over HTTP sends them; the answer says which were rejected."""
     from nadi.wire.rpc import logs_pb2  # few servers are sent any
 
-    async with taken(call.request, call.api.data_places, grows=True) as sent:
-        with _sealed_is_a_conflict():
-            rejected = await _intake(call).logs(_stream_of_logs(call), sent)
+    async with _taken(call, grows=True) as (intake, sent):
+        rejected = await intake.logs(_stream_of_logs(call), sent)
     if sent.media == PROTOBUF:
         response = logs_pb2.Response()
         if rejected is not None:
@@ -206,8 +188,8 @@ async def write_logs(call: Call) -> Response:
             response.partial_success.error_message = rejected.problem
         return Response(response.SerializeToString(), media_type=PROTOBUF)
     if rejected is None:
-        return reply({})
-    return reply({"partialSuccess": {"rejectedLogRecords": str(rejected.records), "errorMessage": rejected.problem}})
+        return {}
+    return {"partialSuccess": {"rejectedLogRecords": str(rejected.records), "errorMessage": rejected.problem}}
 
 
 MIGRATION_PATH = "/v1/migration"
@@ -229,7 +211,7 @@ class LeaveRequest(Struct, frozen=True, forbid_unknown_fields=True):
     migration: Annotated[str, Meta(min_length=1)]
 
 
-def _left(call: Call) -> Left:
+def _left(call: Call) -> Any:
     if call.api.left is None:
         raise errors.NotFoundError("this server is of a cluster, or hasn't recovered yet: see docs/migrate.md")
     return call.api.left
@@ -243,23 +225,21 @@ def _left(call: Call) -> Left:
     body=HoldRequest,
     codes={**_NO_FOLDER, 409: "The writers are held already."},
 )
-async def hold(call: Call) -> Response:
+async def hold(call: Call) -> Any:
     """Hold all writers and move everything to tier 2, for a migration; answers once that is done."""
-    return reply(await _left(call).hold(call.body.limit_s))
+    return await _left(call).hold(call.body.limit_s)
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/refresh", _CHANGES, status=204, codes={**_NO_FOLDER, 409: "The writers are held."})
-async def refresh(call: Call) -> Response:
+async def refresh(call: Call) -> None:
     """Move what is in the log by now to tier 2, with new snapshots of the states; nobody is held."""
     await _left(call).refresh()
-    return no_content()
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/go-on", _CHANGES, status=204, codes=_NO_FOLDER)
-async def go_on(call: Call) -> Response:
+async def go_on(call: Call) -> None:
     """Let the writers go on, if they are held."""
     await _left(call).go_on()
-    return no_content()
 
 
 @endpoint(
@@ -270,10 +250,9 @@ async def go_on(call: Call) -> Response:
     status=204,
     codes={**_NO_FOLDER, 409: "The writers aren't held any more."},
 )
-async def leave(call: Call) -> Response:
+async def leave(call: Call) -> None:
     """Note that the data is in another store now; writers are held until the server stops, and none starts again."""
     await _left(call).leave(call.body.hold, call.body.to, call.body.migration)
-    return no_content()
 
 
 ENDPOINTS = (

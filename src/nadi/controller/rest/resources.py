@@ -23,12 +23,10 @@ from nadi.controller.rest.endpoint import (
     Parameter,
     endpoint,
     endpoints_of,
-    no_content,
     on_cluster,
     on_reader_group,
     on_scope,
     on_stream,
-    reply,
     stream_array,
     stream_list,
 )
@@ -71,33 +69,28 @@ async def list_scopes(call: Call) -> Response:
     body=bodies.CreateScope,
     codes={409: "The scope exists already."},
 )
-async def create_scope(call: Call) -> Response:
+async def create_scope(call: Call) -> Any:
     """Create a scope."""
     name = call.body.scopeName
     check_name("scope", name)
     await call.controller.create_scope(name)
-    return reply(bodies.ScopeProperty(name), 201)
+    return bodies.ScopeProperty(name)
 
 
 @endpoint("GET", SCOPE, on_scope(Permission.READ), bodies.ScopeProperty)
-async def show_scope(call: Call) -> Response:
+async def show_scope(call: Call) -> Any:
     """Show a scope."""
     if not await call.controller.scope_exists(call.scope):
         raise ScopeNotFoundError(call.scope)
-    return reply(bodies.ScopeProperty(call.scope))
+    return bodies.ScopeProperty(call.scope)
 
 
 @endpoint(
-    "DELETE",
-    SCOPE,
-    on_cluster(Permission.READ_UPDATE),
-    status=204,
-    codes={412: "The scope still holds something."},
+    "DELETE", SCOPE, on_cluster(Permission.READ_UPDATE), status=204, codes={412: "The scope still holds something."}
 )
-async def delete_scope(call: Call) -> Response:
+async def delete_scope(call: Call) -> None:
     """Delete an empty scope."""
     await call.controller.delete_scope(call.scope)
-    return no_content()
 
 
 SHOW_INTERNAL = "showInternalStreams"
@@ -132,16 +125,15 @@ async def list_streams(call: Call) -> Response:
 
 def _filter(call: Call) -> Callable[[str, Stream], bool]:
     """Which streams the query selects; by default those that users created."""
-    kind, value = call.asked("filter_type"), call.asked("filter_value")
-    if kind is None:
-        return lambda name, stream: not name.startswith("_")
-    if kind == SHOW_INTERNAL:
-        return lambda name, stream: name.startswith("_")
-    if kind == BY_TAG and value:
-        return lambda name, stream: not name.startswith("_") and value in stream.config.tags
-    if kind == BY_TAG:
+    kind, tag = call.asked("filter_type"), call.asked("filter_value")
+    if kind not in (None, SHOW_INTERNAL, BY_TAG):
+        raise InvalidArgumentError(f"filter_type is {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
+    if kind == BY_TAG and not tag:
         raise InvalidArgumentError("filter_type=tag needs the tag as filter_value")
-    raise InvalidArgumentError(f"filter_type is {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
+    is_tagged = kind == BY_TAG
+    return lambda name, stream: (
+        name.startswith("_") == (kind == SHOW_INTERNAL) and (not is_tagged or tag in stream.config.tags)
+    )
 
 
 @endpoint(
@@ -153,19 +145,19 @@ def _filter(call: Call) -> Callable[[str, Stream], bool]:
     body=bodies.CreateStream,
     codes={409: "The stream exists already."},
 )
-async def create_stream(call: Call) -> Response:
+async def create_stream(call: Call) -> Any:
     """Create a stream."""
     name = StreamName(call.scope, call.body.streamName)
     check_name("stream", name.stream)
     config = bodies.config_of(call.body)
     await call.controller.create_stream(name, config)
-    return reply(bodies.stream_property(name, config), 201)
+    return bodies.stream_property(name, config)
 
 
 @endpoint("GET", STREAM, on_stream(Act.LOOK), bodies.StreamProperty)
-async def show_stream(call: Call) -> Response:
+async def show_stream(call: Call) -> Any:
     """Show a stream's configuration."""
-    return reply(bodies.stream_property(call.stream, (await call.controller.stream(call.stream)).config))
+    return bodies.stream_property(call.stream, (await call.controller.stream(call.stream)).config)
 
 
 @endpoint(
@@ -176,31 +168,30 @@ async def show_stream(call: Call) -> Response:
     body=bodies.UpdateStream,
     codes={409: "Another change of the stream goes on.", 500: "The stream is sealed."},
 )
-async def update_stream(call: Call) -> Response:
+async def update_stream(call: Call) -> Any:
     """Replace a stream's whole configuration."""
     config = bodies.config_of(call.body)
     await call.controller.update_stream(call.stream, config)
-    return reply(bodies.stream_property(call.stream, config))
+    return bodies.stream_property(call.stream, config)
 
 
 @endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), RetentionReport)
-async def show_kept(call: Call) -> Response:
+async def show_kept(call: Call) -> Any:
     """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
-    return reply(await call.controller.retention.describe(call.stream))
+    return await call.controller.retention.describe(call.stream)
 
 
 @endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})
-async def delete_stream(call: Call) -> Response:
+async def delete_stream(call: Call) -> None:
     """Delete a sealed stream."""
     await call.controller.delete_stream(call.stream)
-    return no_content()
 
 
 @endpoint("PUT", STREAM + "/state", on_stream(Act.END), bodies.StreamStateBody, body=bodies.StreamStateBody)
-async def change_state(call: Call) -> Response:
+async def change_state(call: Call) -> Any:
     """Seal a stream."""  # the only state that can be requested
     await call.controller.seal_stream(call.stream)
-    return reply(call.body)
+    return call.body
 
 
 async def reports(call: Call, kind: str) -> Response:
@@ -241,7 +232,9 @@ async def scaling_events(call: Call) -> Response:
     history = await call.controller.history(call.stream)
 
     async def pages() -> AsyncIterator[list[bodies.ScaleMetadata]]:
-        epochs = epochs_within(history, start_ms, end_ms)
+        # the one in force at the start of the range, then those that started within it
+        first, last = history.epoch_at(start_ms - 1), history.epoch_at(end_ms)
+        epochs = range(first, last + (history.change(last).created_ms <= end_ms))
         for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
             yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
 
@@ -255,10 +248,10 @@ async def scaling_log(call: Call) -> Response:
 
 
 @endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
-async def load(call: Call) -> Response:
+async def load(call: Call) -> Any:
     """List what passes into a stream's current segments now."""
     records, _ = await call.controller.report(call.stream, LOAD)
-    return reply(list(records))
+    return list(records)
 
 
 def _time(call: Call, name: str) -> int:
@@ -268,13 +261,6 @@ def _time(call: Call, name: str) -> int:
     if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
         raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
     return int(text)
-
-
-def epochs_within(history: History, start_ms: int, end_ms: int) -> range:
-    """The epoch in force at the start of the range, then those that started within it."""
-    at_start = history.epoch_at(start_ms - 1)
-    at_end = history.epoch_at(end_ms)
-    return range(at_start, at_end + (history.change(at_end).created_ms <= end_ms))
 
 
 def _metadata(history: History, epoch: int) -> bodies.ScaleMetadata:
@@ -312,37 +298,36 @@ async def list_reader_groups(call: Call) -> Response:
 
 
 @endpoint("GET", _GROUP, on_reader_group(Permission.READ), bodies.ReaderGroupProperty)
-async def show_reader_group(call: Call) -> Response:
+async def show_reader_group(call: Call) -> Any:
     """Show a reader group."""
     config = (await call.controller.reader_group(call.group)).config
     streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
-    return reply(bodies.ReaderGroupProperty(*call.group, streams, []))
+    return bodies.ReaderGroupProperty(*call.group, streams, [])
 
 
 @endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
-async def show_lag(call: Call) -> Response:
+async def show_lag(call: Call) -> Any:
     """Show how far a reader group is behind the tail of each of its streams."""
     await call.controller.reader_group(call.group)
     records, _ = await call.controller.report(call.group.stream, GROUP_LAG)
-    return reply(list(records))
+    return list(records)
 
 
 @endpoint("GET", STREAM + "/lag", on_stream(Act.CHANGE), StreamLagReport)
-async def show_stream_lag(call: Call) -> Response:
+async def show_stream_lag(call: Call) -> Any:
     """Show a stream's segments, what passes into them, and how far the reader groups that read it are behind."""
     controller, stream = call.controller, call.stream
     groups, _ = await controller.report(stream, STREAM_LAG)
     loads, _ = await controller.report(stream, LOAD)
     replaced = await controller.replaced_segments(stream, LAG_REPLACED)
-    return reply(StreamLagReport(stream.key, list(loads), replaced, list(groups)))
+    return StreamLagReport(stream.key, list(loads), replaced, list(groups))
 
 
 @endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
-async def delete_reader_group(call: Call) -> Response:
+async def delete_reader_group(call: Call) -> None:
     """Delete a reader group and its state."""
     found = await call.controller.reader_group(call.group)
     await call.controller.delete_reader_group(call.group, found.group_id)
-    return no_content()
 
 
 ENDPOINTS = endpoints_of(globals())

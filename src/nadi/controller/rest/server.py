@@ -1,11 +1,16 @@
 """The REST port: the application that serves and describes all endpoints, in uvicorn on the server's own event loop.
+
 Its connections come through a Listener, which closes silent ones when others arrive, so health requests are answered
-even when all places are taken.
+even when all places are taken. A connection is uvicorn's, but ended if the peer sends half a request or reads nothing
+of an answer. h11 works through all that it is given at once, so input is parsed in portions of few bytes and few lines,
+each in a turn shared by all connections. A connection's account holds the input until it is answered, and nothing more
+is read before all of it is parsed: if there is no room, the rest stays in the peer's network.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 import ssl
@@ -14,15 +19,21 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, cast
 
+import h11
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from nadi import limits
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.controller.rest import own, resources
 from nadi.controller.rest.bodies import Error
@@ -37,10 +48,11 @@ from nadi.controller.rest.endpoint import (
     read_body,
     refusal,
     refused,
-    same_site,
+    reply,
 )
-from nadi.controller.rest.protocol import RestConnection, RestProtocol
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
+from nadi.throttled_log import SeldomWarning
+from nadi.wire.unsent import Unsent
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
@@ -54,15 +66,12 @@ _ANYWHERE = {
 
 
 def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    kinds = [kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None]
-    schemas, components = msgspec.json.schema_components([Error, *kinds], ref_template=_REF)
-    following = iter(schemas)
-    error = next(following)
+    kinds = [Error, *(kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None)]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        gives = next(following) if endpoint.gives is not None else None
-        body = next(following) if endpoint.body is not None else None
-        paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = _operation(endpoint, gives, body, error)
+        paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = _operation(endpoint, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -76,14 +85,14 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     parts = [part.strip("{}") for part in endpoint.path.split("/") if part and part != "v1"]
-    success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
-    if gives is not None:
-        success["content"] = {media: {"schema": gives} for media in endpoint.media}
+    success: dict[str, Any] = {"description": "Done." if endpoint.gives is None else "As asked for."}
+    if endpoint.gives is not None:
+        success["content"] = {media: {"schema": schema_of[endpoint.gives]} for media in endpoint.media}
     responses: dict[str, Any] = {str(endpoint.status): success}
     for code, meaning in _codes(endpoint).items():
-        responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}
+        responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": schema_of[Error]}}}
     operation: dict[str, Any] = {
         "operationId": "-".join([endpoint.verb.lower(), *parts]),
         "summary": endpoint.summary,
@@ -96,8 +105,8 @@ def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[st
     parameters += [{"in": "query", **asdict(parameter)} for parameter in endpoint.query]
     if parameters:
         operation["parameters"] = parameters
-    if body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[endpoint.body]}}}
     elif endpoint.takes:
         operation["requestBody"] = {"required": True, "content": {media: {} for media in endpoint.takes}}
     return operation
@@ -111,7 +120,7 @@ def _codes(endpoint: Endpoint) -> dict[int, str]:
     if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
         del codes[400]
     if endpoint.body is not None:
-        own[413] = "The body is too large, or its chunks are too small; the connection ends."
+        own[413] = "The body is too large; the connection ends."
         own[415] = "The body is not said to be application/json."
     return dict(sorted((codes | own).items()))
 
@@ -132,7 +141,7 @@ def rest_app(api: Api) -> Starlette:
     app = Starlette(
         routes=[
             *api.site.pages,
-            Route("/ping", _ping),
+            Route("/ping", lambda _: PlainTextResponse("pong\n")),
             Route("/v1/openapi.json", openapi),
             *(_route(path, endpoints, api) for path, endpoints in by_path.items()),
         ],
@@ -142,15 +151,9 @@ def rest_app(api: Api) -> Starlette:
     return app
 
 
-async def _ping(request: Request) -> Response:
-    return PlainTextResponse("pong\n")
-
-
 def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
     """One route for all verbs of a path, so that what it says of them is whole."""
-    verbs: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
-        endpoint.verb: _answering(endpoint, api) for endpoint in endpoints
-    }
+    verbs = {endpoint.verb: _answering(endpoint, api) for endpoint in endpoints}
 
     async def dispatch(request: Request) -> Response:
         return await verbs["GET" if request.method == "HEAD" else request.method](request)
@@ -167,7 +170,10 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
                 peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
                 caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
             body = await read_body(request, endpoint.body) if endpoint.body is not None else None
-            return await endpoint.handler(Call(request, api, body, caller))
+            value = await endpoint.handler(Call(request, api, body, caller))
+            if value is None:
+                return Response(status_code=endpoint.status)
+            return value if isinstance(value, Response) else reply(value, endpoint.status)
         except HTTPException:
             raise
         except Exception as error:
@@ -177,45 +183,196 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
 
 
 STOP_GRACE_S = 1
+_HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
-def _short(app: ASGIApp) -> ASGIApp:
-    """`app` for connections above the limit: health endpoints and nothing else."""
+def _guarded(app: ASGIApp) -> ASGIApp:
+    """`app`, without what isn't for it: on a connection above the limit all but health, and what a page of another site
+    has a browser send to change something, which it sends unasked, with the password that it was once given, and to
+    servers that only it reaches. Requests for which a stop of the server has no more time end with an answer."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(("/ping", "/v1/health")):
-            await app(scope, receive, send)
+        is_answered = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
+        is_health = scope["path"].startswith(("/ping", "/v1/health"))
+        if scope["state"]["is_extra"] and not is_health:
+            answer = refusal(503, "too many connections are at work: try again", {"Connection": "close"})
+        elif scope["method"] not in _HARMLESS and _is_foreign(Headers(scope=scope)):
+            answer = refusal(403, "a page of another site may not write here: send it from a program")
         else:
-            await refusal(503, "too many connections are at work: try again", {"Connection": "close"})(
-                scope, receive, send
-            )
+            try:
+                return await app(scope, receive, sending)
+            except asyncio.CancelledError:
+                if is_answered:
+                    return None
+                answer = refusal(503, "the server is being stopped: try again")
+        return await answer(scope, receive, send)
 
     return serve
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """By what a browser says of where a request is from. Without TLS it says only the origin, which tells if a proxy
+    before this server leaves it its name."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
+
+
+log = logging.getLogger(__name__)
+_of_uvicorn = logging.getLogger(f"{__name__}.uvicorn")
+_of_uvicorn.setLevel(logging.ERROR)  # it warns of each bad request, so that anybody could fill the log; see _report
+_report = SeldomWarning(log, "REST: %d connections were ended, the last from %s: %s")
+
+
+def cut_portion(received: bytearray) -> bytes:
+    """Take off its front what the parser may have next: so many bytes, or so many lines if these are fewer.
+
+    >>> received = bytearray(b"a\\n" * 100)
+    >>> cut_portion(received).count(b"\\n"), len(received)
+    (64, 72)
+    """
+    end = 0
+    for _ in range(limits.REST_PORTION_LINES):
+        end = received.find(b"\n", end, limits.REST_PORTION_BYTES) + 1
+        if not end:
+            end = limits.REST_PORTION_BYTES
+            break
+    portion = bytes(memoryview(received)[:end])
+    del received[:end]
+    return portion
+
+
+class RestProtocol(H11Protocol):
+    """A guest is loose unless a whole request of its is being answered. uvicorn's wishes to read or not come to
+    `resume_reading` and `pause_reading`."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, guest: Guest, api: Api) -> None:
+        super().__init__(config, state, {"is_extra": guest.is_extra})
+        self.logger = _of_uvicorn
+        self._guest, self._turns, self._pool = guest, api.turns, api.budget.receiving
+        self._received = bytearray()  # and not given to the parser yet
+        self._parsed_bytes = 0  # given to it, of what isn't answered yet
+        self._is_continued = False  # the parser may have a next request already
+        self._is_queued = False
+        self._waits_since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
+            cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
+        self.flow = FlowControl(cast("asyncio.Transport", self))
+        self._held = self._pool.account()
+        self._unsent = Unsent(self.transport)
+        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch.cancel()
+        self._received.clear()
+        self._held.hold(0)
+        self._pool.forget(self._steer)
+        self._guest.leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._received += data
+        self._steer()
+
+    def handle_events(self) -> None:
+        """Also of uvicorn's own accord, after an answer: in a turn as all else."""
+        self._is_continued = True
+        self._steer()
+
+    def _steer(self) -> None:
+        """Ask for a turn if there is something to do; otherwise continue reading."""
+        if self._has_work and not self._is_queued and not self.transport.is_closing():
+            self._is_queued = True
+            self._turns.ask(self._guest.address, self._take_turn)
+        if self.transport.is_closing():  # perhaps by what it did in its turn
+            return
+        if not self._is_answering:
+            self._parsed_bytes = len(self.conn.trailing_data[0])
+        self._held.hold(len(self._received) + self._parsed_bytes)
+        if self._received or self.flow.read_paused:
+            self.transport.pause_reading()
+        elif not self._held.room_bytes:
+            self.transport.pause_reading()
+            self._pool.wait(self._steer)
+        else:
+            self.transport.resume_reading()
+
+    pause_reading = resume_reading = _steer
+
+    @property
+    def _has_work(self) -> bool:
+        """Between a request's last byte and the end of its answer the parser can use no bytes."""
+        takes_more = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.flow.read_paused
+        return self._is_continued or (takes_more and bool(self._received))
+
+    def _take_turn(self) -> bool:
+        is_of_use = self._has_work and not self.transport.is_closing()
+        if is_of_use:
+            if not self._is_continued:
+                portion = cut_portion(self._received)
+                self._parsed_bytes += len(portion)
+                self.conn.receive_data(portion)
+            self._is_continued = False
+            super().handle_events()
+            if self._is_answering and not self.cycle.more_body:
+                self._guest.settle()
+        self._is_queued = False
+        self._steer()
+        return is_of_use
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong, if an answer can still be sent, and close the connection."""
+        _report(self.client, msg)
+        self._received.clear()
+        if self._is_answering:  # it is answered here
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = encode(Error("this is not HTTP, or has more than 16 KiB of headers"))
+            headers = [("content-type", JSON), ("connection", "close"), ("content-length", str(len(body)))]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        self._waits_since = self.loop.time()
+        self._guest.loosen()
+        self.cycle.body = bytearray()  # what nobody asked for
+        super().on_response_complete()
+        self._steer()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
+        if self._unsent.stalled_s(now) > limits.SEND_TIMEOUT_S:
+            reason = f"it took nothing of an answer for {limits.SEND_TIMEOUT_S:.0f} s"
+        elif not self._is_answering and now - self._waits_since > limits.REST_HEAD_TIMEOUT_S:
+            reason = f"no whole request came in {limits.REST_HEAD_TIMEOUT_S:.0f} s"
+        else:
+            return
+        _report(self.client, reason)
+        self.transport.abort()
 
 
 def _abort(protocol: asyncio.BaseProtocol) -> None:
-    assert isinstance(protocol, RestConnection)
-    protocol.abort()
-
-
-def _stoppable(app: ASGIApp) -> ASGIApp:
-    """`app`, whose requests end with an answer where the server's stop has no more time for them."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        answered = False
-
-        async def sending(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
-
-        try:
-            await app(scope, receive, sending)
-        except asyncio.CancelledError:
-            if not answered:
-                await refusal(503, "the server is being stopped: try again")(scope, receive, send)
-
-    return serve
+    assert isinstance(protocol, RestProtocol)
+    if protocol.transport is not None:
+        protocol.transport.abort()
 
 
 class RestServer:
@@ -232,10 +389,10 @@ class RestServer:
         *,
         shares_port: bool = False,
     ) -> None:
-        self._api, self._host, self._port, self._tls, self._shares_port = api, host, port, tls, shares_port
+        self._host, self._port, self._tls, self._shares_port = host, port, tls, shares_port
         self._task: asyncio.Task[None] | None = None
         self._config = uvicorn.Config(
-            _stoppable(same_site(around(rest_app(api)))),
+            _guarded(around(rest_app(api))),
             http="h11",
             ws="none",
             lifespan="off",
@@ -243,13 +400,14 @@ class RestServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            h11_max_incomplete_event_size=limits.REST_HEAD_MAX_BYTES,
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
         self._config.load()
         self._uvicorn = uvicorn.Server(self._config)  # without its ways to listen, and to take signals
         self._uvicorn.servers, self._uvicorn.lifespan = [], self._config.lifespan_class(self._config)
         self.listener = Listener(
-            self._protocol,
+            lambda guest: RestProtocol(self._config, self._uvicorn.server_state, guest, api),
             _abort,
             most=files_left(REST_CONNECTIONS_MAX),
             most_of_address=REST_CONNECTIONS_OF_ADDRESS,
@@ -257,11 +415,6 @@ class RestServer:
             name="REST",
         )
         self.uri = ""
-
-    def _protocol(self, guest: Guest) -> RestConnection:
-        short, pool = _short(cast("ASGIApp", self._config.loaded_app)), self._api.budget.receiving
-        state, turns = self._uvicorn.server_state, self._api.turns
-        return RestConnection(RestProtocol(self._config, state, guest=guest, short=short, turns=turns, pool=pool))
 
     async def start(self) -> None:
         """Listen; OSError if the port is unavailable."""

@@ -1,2 +1,1 @@
-"""What a stream keeps: its policy, what reader groups have consumed, what bookmarks and slices name, and the cut at
-which all of that lets it be truncated."""
+"""What a stream keeps, by its policy, reader groups, bookmarks and slices, and the cut at which it is truncated."""

@@ -82,8 +82,6 @@ class Past:
     def kept_bytes(self) -> int:
         return self.bytes_after({})
 
-    # --- stream cuts -----------------------------------------------------------------------------
-
     @property
     def start(self) -> Cut:
         """Where the stream begins, settled."""
@@ -142,30 +140,27 @@ class Past:
 
     def earliest(self, one: Cut, other: Cut) -> Cut:
         """The cut before which lies exactly what lies before both."""
-        return cutorder.earliest(_cut(one), _cut(other), self._ranges(one, other)).positions
+        return cutorder.earliest(*self._compared(one, other)).positions
 
     def latest(self, one: Cut, other: Cut) -> Cut:
         """The cut before which lies everything that lies before either."""
-        return cutorder.latest(_cut(one), _cut(other), self._ranges(one, other)).positions
+        return cutorder.latest(*self._compared(one, other)).positions
 
     def is_at_or_after(self, one: Cut, other: Cut) -> bool:
         """Whether no part of one settled cut lies before another."""
-        return self._order(one, other).is_at_or_after
+        return cutorder.compare(*self._compared(one, other)).is_at_or_after
 
     def is_same(self, one: Cut, other: Cut) -> bool:
         """Whether two settled cuts are one place."""
-        return self._order(one, other) is CutOrder.EQUAL
+        return cutorder.compare(*self._compared(one, other)) is CutOrder.EQUAL
 
-    def _order(self, one: Cut, other: Cut) -> CutOrder:
-        return cutorder.compare(_cut(one), _cut(other), self._ranges(one, other))
-
-    def _ranges(self, one: Cut, other: Cut) -> cutorder.KeyRanges:
+    def _compared(self, one: Cut, other: Cut) -> tuple[StreamCut, StreamCut, cutorder.KeyRanges]:
         segments = self.history.segments
-        return {i: (segments[i].low, segments[i].high) for cut in (one, other) for i in cut}
+        ranges = {i: (segments[i].low, segments[i].high) for cut in (one, other) for i in cut}
+        return StreamCut("", "", one), StreamCut("", "", other), ranges
 
 
 async def look(flow: Workflows, name: StreamName) -> Past:
-    """The stream as it is now; StreamNotFoundError if there is none."""
     head = (await flow.metadata.stream(name)).value.head
     history = await flow.metadata.history(name)
     ends, grow = await ask(flow.clock, history, lambda known: _ends(known, head))
@@ -194,10 +189,6 @@ def _ends(history: History, head: Cut) -> tuple[dict[int, int], list[int]]:
     return ends, grow
 
 
-def _cut(cut: Cut) -> StreamCut:
-    return StreamCut("", "", cut)
-
-
 MOMENTS_TRIED = 60
 BOUNDARIES_TRIED = 40
 CutAt = Callable[[int], Awaitable[Cut]]  # the cut of a moment, in ms since 1970
@@ -205,22 +196,11 @@ Locate = Callable[[int, int], Awaitable[int]]  # of a segment, the first boundar
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
-    """A cut, and a moment whose cut lies at or before it."""
-
-    cut: Cut
-    since_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Search:
-    """The newest cut of a stream with at least so many bytes after it, or the oldest with at most so many.
-
-    All keys should go back equally far, so the cut lies between two cuts of moments, at most a second apart, which are
+    """All keys should go back equally far, so a cut lies between two cuts of moments, at most a second apart, which are
     found by halving the time between them. Between those two, segments are passed one after another, and one of them in
     part, up to a boundary between its events. The questions to the store are limited. since_ms: the cut of that moment
-    leaves enough, as far as known; the head is taken instead if it doesn't.
-    """
+    leaves enough, as far as known; the head is taken instead if it doesn't."""
 
     past: Past
     cut_at: CutAt
@@ -228,22 +208,22 @@ class Search:
     since_ms: int
     now_ms: int
 
-    async def find(self, limit: int, *, at_most: bool) -> Sized:
-        """The newest cut with at least so many bytes after it: less than one event's more, unless it stands at the
-        head or an event is larger than what can be told apart in so many questions. at_most: the oldest cut with no
-        more than that."""
+    async def find(self, limit: int, *, at_most: bool) -> tuple[Cut, int]:
+        """A cut, and a moment whose cut lies at or before it: the newest with at least that much after it, less than
+        one event's more, unless it stands at the head or an event is larger than what can be told apart in so many
+        questions. at_most: the oldest with no more than that."""
         past, head = self.past, self.past.start
         after = past.bytes_after(head)
         if after <= limit:
-            return Sized(head, self.since_ms)
-        low_ms, low = self.since_ms, self.past.settled(await self.cut_at(self.since_ms))
+            return head, self.since_ms
+        low_ms, low = self.since_ms, past.settled(await self.cut_at(self.since_ms))
         low_after = past.bytes_after(low)
         if low_after < limit:  # the clock has gone back, or less is to be kept than before
             low_ms, low, low_after = 0, head, after
         high_ms, high = self.now_ms, self.past.settled(await self.cut_at(self.now_ms))
         high_after = past.bytes_after(high)
         if high_after >= limit:  # a moment ago, or by a clock that was fast
-            return Sized(await self._between(high, None, high_after - limit, at_most=at_most), self.now_ms)
+            return await self._between(high, None, high_after - limit, at_most=at_most), self.now_ms
         for tried in range(MOMENTS_TRIED):
             if high_ms - low_ms <= TIME_INDEX_MS or low_after == limit:
                 break
@@ -255,7 +235,7 @@ class Search:
                 low_ms, low, low_after = middle_ms, middle, middle_after
             else:
                 high_ms, high, high_after = middle_ms, middle, middle_after
-        return Sized(await self._between(low, high, low_after - limit, at_most=at_most), low_ms)
+        return await self._between(low, high, low_after - limit, at_most=at_most), low_ms
 
     async def _between(self, low: Cut, high: Cut | None, surplus: int, *, at_most: bool) -> Cut:
         """Read on from one cut towards another, or the tail, until as many bytes are passed as are too many."""

@@ -24,6 +24,7 @@ from nadi.model.keyspace import equal_ranges
 from nadi.model.load import KeySample, SegmentLoad
 from nadi.model.segments import KeyRange
 
+Loads = Mapping[int, SegmentLoad]  # by segment
 LEAST_SAMPLES = 20  # with fewer, nothing is known of where the load falls
 SAMPLES_A_PIECE = 8
 
@@ -126,8 +127,8 @@ def around(sample: Sampled, key: HotKey, pieces: int) -> list[KeyRange]:
 def _within(sample: Sampled, low: float, high: float) -> Sampled:
     kept = [(p, s) for p, s in zip(sample.positions, sample.shares, strict=True) if low <= p < high]
     total = sum(share for _, share in kept)
-    part = round(sample.count * total)
-    return Sampled(low, high, tuple(p for p, _ in kept), tuple(s / total for _, s in kept), part)
+    shares = tuple(share / total for _, share in kept)
+    return Sampled(low, high, tuple(p for p, _ in kept), shares, round(sample.count * total))
 
 
 OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own,
@@ -197,13 +198,7 @@ class Judge:
     _is_new: bool = True
 
     def look(
-        self,
-        segments: Sequence[EpochSegment],
-        config: Config,
-        loads: Mapping[int, SegmentLoad],
-        now_s: float,
-        *,
-        all_measured: bool = True,
+        self, segments: Sequence[EpochSegment], config: Config, loads: Loads, now_s: float, *, all_measured: bool = True
     ) -> Decision:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
         have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
@@ -219,7 +214,7 @@ class Judge:
         steps = [*splits, *self._merges(stream, splits, now_s)]
         return Decision(tuple(sorted(steps, key=lambda step: order[step.segments[0]])))
 
-    def _meet(self, segments: Sequence[EpochSegment], loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+    def _meet(self, segments: Sequence[EpochSegment], loads: Loads, now_s: float) -> None:
         current = {segment.id for segment in segments}
         for gone in self._known.keys() - current:
             del self._known[gone]
@@ -235,8 +230,6 @@ class Judge:
             elif known.absent_s is None:  # after a store's restart, say: what it was before counts no more
                 known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
-
-    # --- splits ----------------------------------------------------------------------------------
 
     def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
         room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
@@ -274,7 +267,7 @@ class Judge:
             if key.position != known.hot:
                 known.hot, known.hot_s = key.position, now_s
             stays = now_s - known.hot_s >= profile.stays_s
-            return self._split_around(stream, segment, sample, key, rate, told, room, stays=stays)
+            return self._split_around(stream, segment, sample, rate, told, room, stays=stays)
         known.hot = None
         if key is None and (segment.id in self.hot_keys or self._is_vain(stream, segment, rate)):
             return self._found(stream, segment, None, rate, f"{told}, and cutting it left all its load in one piece")
@@ -283,29 +276,22 @@ class Judge:
         if len(ranges) < 2 or (key is None and segment.high - segment.low < NARROWEST):
             return None
         self.hot_keys.pop(segment.id, None)
+        where = "where its sampled keys divide its load"
         if key is None:
-            self._expect(segment, ranges)
-        where = (
-            "where its sampled keys divide its load"
-            if key is not None
-            else "evenly, as no writer reported its keys lately"
-        )
+            where = "evenly, as no writer reported its keys lately"
+            if len(self._blind) > STREAM_MAX_SEGMENTS:
+                self._blind.clear()  # of changes that were refused
+            for piece in ranges:  # what is to be known of it when it is seen
+                self._blind[piece] = _Known(0.0, True, blind=known.blind + 1, of=(segment.low, segment.high))
         return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
 
     def _split_around(
-        self,
-        stream: _Stream,
-        segment: EpochSegment,
-        sample: Sampled,
-        key: HotKey,
-        rate: float,
-        told: str,
-        room: int,
-        *,
-        stays: bool,
+        self, stream: _Stream, segment: EpochSegment, sample: Sampled, rate: float, told: str, room: int, *, stays: bool
     ) -> Step | None:
         """What to do about a segment of which one key alone is over the target. stays: for a while already; each
         place by which a hot key comes must not become a segment."""
+        key = sample.heaviest()
+        assert key is not None
         others = (1 - key.share) * rate
         if others > (OTHERS_SHARE if stays else OTHERS_AT_ONCE) * stream.target:
             pieces = min(1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, room + 1)
@@ -320,14 +306,6 @@ class Judge:
         self.hot_keys[segment.id] = key
         return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
 
-    def _expect(self, segment: EpochSegment, ranges: Sequence[KeyRange]) -> None:
-        """Remember that the range was cut blindly, for when its pieces are seen."""
-        if len(self._blind) > STREAM_MAX_SEGMENTS:
-            self._blind.clear()  # of changes that were refused
-        blind, of = self._known[segment.id].blind + 1, (segment.low, segment.high)
-        for piece in ranges:
-            self._blind[piece] = _Known(0.0, True, blind=blind, of=of)
-
     def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
         """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
         known = self._known[segment.id]
@@ -339,8 +317,6 @@ class Judge:
                 known.blind, known.of = 0, (0.0, 0.0)
                 return False
         return known.blind >= VAIN_GENERATIONS
-
-    # --- merges ----------------------------------------------------------------------------------
 
     def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
         busy = {segment for step in splits for segment in step.segments if step.into}
@@ -358,7 +334,9 @@ class Judge:
                 continue
             is_soon = left_s <= self.profile.together_s
             if len(run) > 1 and not (waits or (is_soon and left_s > 0)):
-                steps.append(self._merge(stream, run))
+                rate, target = sum(stream.calm_rate(quiet) for quiet in run), stream.amount(stream.target)
+                why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
+                steps.append(stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why))
                 spare -= len(run) - 1
             waits = is_soon and left_s > 0
             run = [segment] if segment is not None and left_s <= 0 else []
@@ -394,12 +372,6 @@ class Judge:
         rested_s = known.seen_s + profile.rest_s if known.by_change else now_s
         return max(rested_s, known.quiet_s + profile.quiet_s) - now_s
 
-    def _merge(self, stream: _Stream, run: Sequence[EpochSegment]) -> Step:
-        rate = sum(stream.calm_rate(segment) for segment in run)
-        target = stream.amount(stream.target)
-        why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
-        return stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why)
-
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
@@ -407,7 +379,7 @@ class _Stream:
 
     segments: Sequence[EpochSegment]
     config: Config
-    loads: Mapping[int, SegmentLoad]
+    loads: Loads
     all_measured: bool
     profile: Profile
 
@@ -425,7 +397,6 @@ class _Stream:
 
     @property
     def most(self) -> int:
-        """Pieces that one split may make."""
         return max(2, self.config.scale_factor)
 
     def amount(self, rate: float) -> str:
@@ -435,7 +406,6 @@ class _Stream:
         return mean(load, window_s, in_bytes=self.in_bytes) if load is not None else 0.0
 
     def within(self, low: float, high: float) -> Iterator[EpochSegment]:
-        """The segments that have keys of that range."""
         index = bisect_left(self.segments, low, key=lambda segment: segment.high)
         while index < len(self.segments) and self.segments[index].low < high:
             if self.segments[index].high > low:

@@ -28,14 +28,11 @@ class Profile:
     split if it is older than fresh_s, and once its rate no longer grows by the factor `rising` from look to look, so
     that it is split once and far enough, nor falls by `falling`, so that it isn't for what is over. wanted_s: windows
     whose highest mean says how many pieces it needs, each with `share` of the target, rounded up or down. stays_s: a
-    hot key gets a segment of its own when it has been hot for so long.
-
-    cold: rules that must all be met to merge, for quiet_s, and a little longer while a neighbour is within together_s
-    of that, so that both are merged at once; and together with its neighbours, a segment must stay under `joint` times
-    the target, if that is set. idle_s: a segment without any load for so long is cold. merge_at_once:
-    segments that one merge takes. rest_s: a segment made by a change is left alone for so long, unless its rate is
-    over `urgent` times the target.
-    """
+    hot key gets a segment of its own when it has been hot for so long. cold: rules that must all be met to merge, for
+    quiet_s, and a little longer while a neighbour is within together_s of that; and together with its neighbours, a
+    segment must stay under `joint` times the target. idle_s: a segment without any load for so long is cold.
+    merge_at_once: segments that one merge takes. rest_s: a segment made by a change is left alone for so long, unless
+    its rate is over `urgent` times the target."""
 
     name: str
     period_s: float

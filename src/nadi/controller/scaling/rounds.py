@@ -25,7 +25,7 @@ from nadi.controller.scaling.profile import Profile
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stream, StreamState
-from nadi.controller.state.store import ABSENT
+from nadi.controller.state.segments import ABSENT
 from nadi.controller.workflows import scale
 from nadi.errors import ConditionFailedError, ContentionError, NotFoundError, StreamSealedError
 from nadi.limits import SCALING_LOG_ENTRIES
@@ -38,11 +38,8 @@ _TRIES = 5  # after one that got no answer
 
 async def log_decisions(metadata: Metadata, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
     """Add entries to the stream's scaling log, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get
-    their numbers here.
-
-    An entry is written before what it says is begun: so one may tell of a change that never came, which `is_done` finds
-    out, and no change is without its entry.
-    """
+    their numbers here. An entry is written before what it says is begun: so one may tell of a change that never came,
+    which `is_done` finds out, and no change is without its entry."""
     table = metadata.scalings(name)
     for _ in range(_TRIES):
         ring = {_slot(held.value): held async for _, held in table.scan()}
@@ -68,7 +65,6 @@ async def logged_decisions(metadata: Metadata, name: StreamName) -> list[Scaling
 
 
 def is_done(entry: ScalingEntry, history: History) -> bool:
-    """Whether what the entry says has happened."""
     if entry.epoch < 0 or 0 < entry.epoch <= history.first:  # nothing was to change, or what did is forgotten
         return True
     return entry.epoch <= history.newest and {*entry.segments} <= {*history.change(entry.epoch).removed}
@@ -120,10 +116,12 @@ class ScalingRounds:
         if began_s < self._loads_due_s:
             return
         measured = await self._flow.segments.loads()
-        all_measured = (
-            len(measured) < limits.LOAD_SEGMENTS
-        )  # as many as one container measures, so it may leave some out
-        loads = {name.key: its for name, its in by_stream(measured).items() if _is_peoples(name)}
+        all_measured = len(measured) < limits.LOAD_SEGMENTS  # one container measures as many, and may leave some out
+        loads = {
+            name.key: its
+            for name, its in by_stream(measured).items()
+            if name.scope != INTERNAL_SCOPE and not name.stream.startswith("_")
+        }
         now_s = clock.monotonic()
         self._loads_due_s = began_s + (now_s - began_s) / limits.SCALING_MEASURING_SHARE
         keys = sorted({*loads, *self._watched})
@@ -185,7 +183,12 @@ class ScalingRounds:
             if work is not None:
                 entries += [self._entry(step, work.change.epoch) for step in changes]
             await log_decisions(self._flow.metadata, name, entries)
-            self._tell(name, judge, found)
+            for step in found:
+                (segment,) = step.segments
+                if segment not in judge.told:
+                    judge.told.add(segment)
+                    self.counts.hot_keys += 1
+                    log.warning("%s has a hot key in segment %d: %s", name, segment, step.why)
             return work
 
         try:
@@ -202,30 +205,9 @@ class ScalingRounds:
         finally:
             self._changing.discard(name.key)
 
-    def _tell(self, name: StreamName, judge: Judge, found: Sequence[Step]) -> None:
-        for step in found:
-            (segment,) = step.segments
-            if segment not in judge.told:
-                judge.told.add(segment)
-                self.counts.hot_keys += 1
-                log.warning("%s has a hot key in segment %d: %s", name, segment, step.why)
-
     def _entry(self, step: Step, epoch: int) -> ScalingEntry:
-        return ScalingEntry(
-            0,
-            self._flow.clock.now_ms(),
-            step.kind,
-            epoch,
-            step.segments,
-            step.into,
-            step.rate,
-            step.target,
-            step.unit,
-            step.why,
-            self.profile.name,
-        )
-
-    # --- streams without load ----------------------------------------------------------------------
+        measured, now_ms = (step.rate, step.target, step.unit, step.why), self._flow.clock.now_ms()
+        return ScalingEntry(0, now_ms, step.kind, epoch, step.segments, step.into, *measured, self.profile.name)
 
     async def find_idle(self) -> None:
         """Look at the next streams for more segments than they need, though nothing is written to them."""
@@ -243,10 +225,6 @@ class ScalingRounds:
             name, stream = found
             if stream.state is StreamState.ACTIVE and _is_elastic(stream):
                 self._watch(name, stream)
-
-
-def _is_peoples(name: StreamName) -> bool:
-    return name.scope != INTERNAL_SCOPE and not name.stream.startswith("_")
 
 
 def _is_elastic(stream: Stream) -> bool:

@@ -1,4 +1,1 @@
-"""What the controller keeps: records of scopes and streams, their histories, in tables of the segment store.
-
-Owns the format of records and every conditional change to one. Starts no work.
-"""
+"""What the controller keeps: records of scopes and streams, their histories, in tables of the segment store."""

@@ -1,9 +1,8 @@
 """A stream's epochs and what follows from them, without I/O.
 
-An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them
-and makes the next epoch. `History` folds the recorded changes, and answers all questions about successors,
-stream cuts and ranges of segments. A segment's id contains the epoch that created it, so of two segments
-that share keys, the one with the smaller id is the earlier.
+An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them and makes the next
+epoch. `History` folds the recorded changes, and answers all questions about successors, stream cuts and ranges. A
+segment's id contains the epoch that created it, so of two that share keys, the one with the smaller id is the earlier.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from operator import attrgetter
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -48,21 +48,14 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
 class History:
     """The epochs of one stream, from the oldest that isn't forgotten (0, or that of `records.EpochBase`) to the newest.
 
-    Each epoch is kept as its difference from the one before it. Whole epochs stand in between, each as soon as what has
-    changed since the last outweighs it: so an epoch is put together in a time that depends on its own size, however
-    many there are. Epochs are only ever added, so a view of the first ones stays right in another thread.
-
-    changes: those of the known epochs, in order. segments: every known one, by id. sealed_in: for replaced segments,
-    the first epoch without them. sizes: lengths of sealed segments. began_ms: of the first epoch's segments, when their
-    own epoch began, if that is an older one.
+    Each epoch is kept as its difference from the one before it, and some are whole: each as soon as what has changed
+    since the last outweighs it, so an epoch is put together in a time that depends on its own size. Epochs are only
+    ever added, so a view of the first ones stays right in another thread. changes: in order. segments: every known one,
+    by id. sealed_in: for replaced segments, the first epoch without them. sizes: lengths of sealed segments. began_ms:
+    of the first epoch's segments, when their own epoch began, if that is an older one.
     """
 
-    def __init__(
-        self,
-        changes: Iterable[EpochChange],
-        sizes: Mapping[int, int] | None = None,
-        began_ms: Mapping[int, int] | None = None,
-    ) -> None:
+    def __init__(self, changes: Iterable[EpochChange], began_ms: Mapping[int, int] | None = None) -> None:
         self.changes: list[EpochChange] = []
         self.segments: dict[int, EpochSegment] = {}
         self.sealed_in: dict[int, int] = {}
@@ -119,7 +112,6 @@ class History:
         return found if found is not None and segment_epoch(segment) <= self.newest else None
 
     def _sealed(self, segment: int) -> int | None:
-        """The epoch in which it was replaced; None if it wasn't."""
         found = self.sealed_in.get(segment)
         return found if found is not None and found <= self.newest else None
 
@@ -129,7 +121,6 @@ class History:
         return self.first + max(0, at - 1)
 
     def __len__(self) -> int:
-        """How many epochs are known."""
         return self.newest - self.first + 1
 
     def change(self, epoch: int) -> EpochChange:
@@ -141,7 +132,6 @@ class History:
         return self.change(epoch).reference
 
     def epoch(self, epoch: int) -> tuple[EpochSegment, ...]:
-        """The segments of an epoch, by key."""
         self._check_epoch(epoch)
         found = self._recent.get(epoch)
         if found is None:
@@ -158,7 +148,6 @@ class History:
         return left
 
     def began_ms(self, segment: int) -> int:
-        """When the epoch began that created a segment."""
         known = self._began_ms.get(self._known(segment).id)
         return self.change(segment_epoch(segment)).created_ms if known is None else known
 
@@ -167,8 +156,6 @@ class History:
             raise _gone(f"epoch {epoch}")
         if not 0 <= epoch <= self.newest:
             raise NotFoundError(f"there is no epoch {epoch}: the newest is {self.newest}")
-
-    # --- what is truncated away --------------------------------------------------------------------
 
     def is_forgotten(self, segment: int) -> bool:
         """Whether the segment, if the stream ever had it, is only known to lie before the first known epoch."""
@@ -193,8 +180,6 @@ class History:
         made = History([base, *self.changes[first + 1 - self.first :]], began_ms=began_ms)
         made.sizes = {segment: size for segment, size in self.sizes.items() if segment in made.segments}
         return made
-
-    # --- successors ------------------------------------------------------------------------------
 
     def successors(self, segment: int) -> list[tuple[EpochSegment, list[int]]]:
         """The segments that took over a replaced segment's keys, each with all its predecessors."""
@@ -221,8 +206,6 @@ class History:
         if found is None:
             raise NotFoundError(f"there is no segment {segment} in this stream's history")
         return found
-
-    # --- stream cuts -----------------------------------------------------------------------------
 
     def head_of_time(self) -> dict[int, int]:
         """The cut before the first known event: the first ever, unless older epochs are forgotten."""
@@ -304,10 +287,10 @@ class History:
         changes = self.changes[lowest + 1 - self.first : highest + 1 - self.first]
         for segment in (*self.epoch(lowest), *(piece for change in changes for piece in change.added)):
             sealed = self._sealed(segment.id)
-            named = segment.id in start or segment.id in end
+            is_named = segment.id in start or segment.id in end
             surely = sure and segment_epoch(segment.id) < sure.stop and (sealed is None or sealed > sure.start)
             if (
-                named
+                is_named
                 or surely
                 or (
                     all(before <= segment.id for before in ids_under(starts, segment))
@@ -317,16 +300,8 @@ class History:
                 chosen.append(segment.id)
         return sorted(chosen)
 
-    # --- scaling ---------------------------------------------------------------------------------
-
     def plan_scale(
-        self,
-        current: int,
-        sealed: Sequence[int],
-        ranges: Sequence[KeyRange],
-        *,
-        min_segments: int,
-        time_ms: int,
+        self, current: int, sealed: Sequence[int], ranges: Sequence[KeyRange], *, min_segments: int, time_ms: int
     ) -> EpochChange:
         """The epoch after `current` in which `ranges` replace `sealed`.
 
@@ -380,8 +355,7 @@ def _gone(what: str) -> EpochGoneError:
     )
 
 
-def _low(piece: EpochSegment) -> float:
-    return piece.low
+_low = attrgetter("low")
 
 
 def _taking(pieces: Sequence[EpochSegment], key: float) -> EpochSegment | None:
@@ -390,11 +364,7 @@ def _taking(pieces: Sequence[EpochSegment], key: float) -> EpochSegment | None:
     return pieces[at] if at < len(pieces) and pieces[at].low <= key else None
 
 
-# --- records of a history, and questions to it -------------------------------------------------------
-
-
 def first_change(stream: Stream) -> EpochChange:
-    """Epoch 0 of a stream that was never scaled."""
     return EpochChange(0, 0, stream.epoch_created_ms, (), stream.segments)
 
 
@@ -417,19 +387,15 @@ def history_of(base: EpochBase | None, changes: Iterable[EpochChange], sizes: It
 
 
 def base_of(history: History, cleared: int) -> EpochBase:
-    """The record of a history's first epoch."""
     first = history.change(history.first)
     began_ms = tuple(history.began_ms(piece.id) for piece in first.added)
     return EpochBase(first.epoch, first.reference, first.created_ms, first.added, began_ms, cleared)
 
 
 async def ask(runtime: Runtime, history: History, question: Callable[[History], T], *, cuts: int = 1) -> T:
-    """The answer to `question` about the history; the question changes nothing and may raise any error. cuts: how many
-    it is about.
-
-    Comparing cuts of ten thousand segments takes a fifth of a second, during which the loop would serve nobody else. So
-    one thread does it for all streams, on a view of the history, since the loop may add epochs meanwhile.
-    """
+    """The answer to `question` about the history and so many cuts; it changes nothing and may raise any error. Cuts of
+    ten thousand segments are compared in a fifth of a second, during which the loop would serve nobody else. So one
+    thread does it for all streams, on a view of the history, since the loop may add epochs meanwhile."""
     if len(history.segments) * cuts <= CUT_QUICK_SEGMENTS:
         return question(history)
     return await runtime.in_thread(question, history.view(), pool=_thread)

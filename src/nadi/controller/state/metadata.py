@@ -2,18 +2,14 @@
 
     _system/_tables/scopes                  scope -> Scope
     _system/_tables/scope/<scope>           stream -> Stream, mark streams included; made by the first one
-    _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes,
-                                            base -> EpochBase once older epochs are forgotten; made by
-                                            the first scale: before it, `Stream` says it all
+    _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes, base -> EpochBase once
+                                            older epochs are forgotten; made by the first scale
     _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Listed; made by the first one
     _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
-    _system/_tables/subscribers/<scope>/<stream>
-                                            scope/reader group -> Subscriber; made by the first one, dropped
-                                            with the stream
+    _system/_tables/subscribers/<scope>/<stream> scope/reader group -> Subscriber; as the marks
     _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
     _system/_tables/timed                   scope/stream -> Listed, those with marks; made by the first one
-    _system/_tables/limited                 scope/stream -> Listed, those with a retention policy; made by the
-                                            first one
+    _system/_tables/limited                 scope/stream -> Listed, those with a retention policy; made by the first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
@@ -37,7 +33,7 @@ from msgspec.structs import replace
 from nadi import errors
 from nadi.controller.state import records
 from nadi.controller.state.history import History, base_of, first_change, history_of
-from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Store, V, Versioned
+from nadi.controller.state.segments import ABSENT, ANY_VERSION, RecordTable, Store, V, Versioned
 from nadi.limits import CONTROLLER_HISTORY_SEGMENTS, EPOCHS_FORGOTTEN_AT_ONCE, NAME_MAX_CHARS
 from nadi.naming import (
     CLIENT_TABLES,
@@ -46,6 +42,7 @@ from nadi.naming import (
     READER_GROUP_PREFIX,
     TABLE_SUFFIX,
     segment_name,
+    segment_number,
 )
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
@@ -60,7 +57,6 @@ class StreamName(NamedTuple):
 
     @classmethod
     def of(cls, key: str) -> StreamName:
-        """The name whose `key` that is."""
         scope, stream = key.split("/")
         return cls(scope, stream)
 
@@ -133,7 +129,10 @@ class Metadata:
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
         self.timed: RecordTable[records.Listed] = self._made_late("timed", records.Listed)
         self.limited: RecordTable[records.Listed] = self._made_late("limited", records.Listed)
-        self._histories: LRUCache[str, History] = LRUCache(CONTROLLER_HISTORY_SEGMENTS, _weight)
+        most = CONTROLLER_HISTORY_SEGMENTS
+        self._histories: LRUCache[str, History] = LRUCache(
+            most, lambda history: min(_OWN_WEIGHT + len(history.segments), most)
+        )
 
     def _table(self, name: str, kind: Any) -> RecordTable[Any]:
         return self._store.table(f"{_PREFIX}/{name}", kind)
@@ -177,8 +176,6 @@ class Metadata:
     def completed(self, number: int) -> RecordTable[records.CompletedTransaction]:
         return self._table(f"completed/{number}", records.CompletedTransaction)
 
-    # --- scopes ----------------------------------------------------------------------------------
-
     async def find_scope(self, scope: str) -> Versioned[records.Scope] | None:
         return await self.scopes.get(scope) if _may_exist(scope) else None
 
@@ -193,8 +190,6 @@ class Metadata:
             )
         if (await self.scope(scope)).value.state is records.ScopeState.DELETING:
             raise errors.ScopeNotFoundError(scope)
-
-    # --- streams ---------------------------------------------------------------------------------
 
     async def find_stream(self, name: StreamName) -> Versioned[records.Stream] | None:
         return await _find(self.streams, *name)
@@ -229,8 +224,6 @@ class Metadata:
                 if not stream.startswith("_"):
                     yield StreamName(scope, stream), record.value
 
-    # --- reader groups ---------------------------------------------------------------------------
-
     async def find_group(self, name: GroupName) -> Versioned[records.ReaderGroup] | None:
         return await _find(self.groups, *name)
 
@@ -241,15 +234,11 @@ class Metadata:
         """Only workflows of the group call this, one at a time."""
         await self.groups(name.scope).put(name.group, group, ANY_VERSION)
 
-    # --- key-value tables ------------------------------------------------------------------------
-
     async def find_table(self, name: TableName) -> Versioned[records.KeyValueTable] | None:
         return await _find(self.tables, *name)
 
     async def table(self, name: TableName) -> Versioned[records.KeyValueTable]:
         return _there(await self.find_table(name), errors.KeyValueTableNotFoundError, name)
-
-    # --- history ---------------------------------------------------------------------------------
 
     async def history(self, name: StreamName) -> History:
         """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it. It is read
@@ -281,14 +270,12 @@ class Metadata:
     async def publish(self, name: StreamName, changes: Sequence[records.EpochChange]) -> None:
         """Record new epochs; from now on they determine the successors of what they replace."""
         table, history = self.epochs(name), await self.history(name)
-        first: list[records.EpochChange] = []
-        if history.newest == 0:
-            first = [history.change(0)]
+        first = [history.change(0)] if history.newest == 0 else []
+        if first:
             await table.create()
         self.forget_history(name)
-        await table.put_all(
-            [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)], cached=False
-        )
+        written = [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)]
+        await table.put_all(written, cached=False)
         known = self._histories.pop(name.key, history)  # read meanwhile: with these epochs, or without
         for change in changes:
             known.add(change)
@@ -309,12 +296,9 @@ class Metadata:
 
     async def forget_epochs(self, name: StreamName, first: int) -> None:
         """Forget what lies before the epoch `first`, unless that is little; finish forgetting what a crash has left.
-        The caller holds the stream's lock.
-
-        A record of the oldest epoch that stays, `base`, makes all records of older ones count for nothing. They are
-        removed after it, some at a time, and `base` says how far that has got. Who reads while records are removed, and
-        finds one missing, finds the new `base` when it reads again.
-        """
+        The caller holds the stream's lock. A record of the oldest epoch that stays, `base`, makes all records of older
+        ones count for nothing. They are removed after it, some at a time, and `base` says how far that has got. Who
+        reads meanwhile, and finds one missing, finds the new `base` when it reads again."""
         table, history = self.epochs(name), await self.history(name)
         found = await table.get(BASE, fresh=True)
         base, version = (found.value, found.version) if found is not None else (None, ABSENT)
@@ -336,15 +320,15 @@ class Metadata:
         """Read it anew when it is next needed."""
         self._histories.pop(name.key, None)
 
-    # --- numbers ---------------------------------------------------------------------------------
-
     async def first_numbers(self, names: Sequence[StreamName]) -> list[int]:
         """The first segment number for each stream: 0, or one past the last of its former incarnation."""
         found = await self.numbers.get_all([f"last/{name.key}" for name in names])
         return [record.value.value + 1 if record else 0 for record in found]
 
-    async def keep_last_numbers(self, numbers: Iterable[tuple[StreamName, int]]) -> None:
-        await self.numbers.put_all([(f"last/{n.key}", records.Number(i), ANY_VERSION) for n, i in numbers])
+    async def keep_last_numbers(self, ends: Iterable[tuple[StreamName, Sequence[records.EpochSegment]]]) -> None:
+        """ends: the names that end, with their last segments."""
+        last = {name: records.Number(max(segment_number(s.id) for s in segments)) for name, segments in ends}
+        await self.numbers.put_all([(f"last/{name.key}", number, ANY_VERSION) for name, number in last.items()])
 
 
 def _may_exist(name: str) -> bool:
@@ -379,7 +363,3 @@ async def _read(table: RecordTable[records.HistoryRecord], stream: records.Strea
     history = history_of(base, changes, sizes)
     newest = max((change.epoch for change in changes), default=0)
     return history if history is not None and history.newest >= max(newest, stream.epoch) else None
-
-
-def _weight(history: History) -> int:
-    return min(_OWN_WEIGHT + len(history.segments), CONTROLLER_HISTORY_SEGMENTS)

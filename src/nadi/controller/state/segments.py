@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from nadi.backoff import Backoff
+import msgspec
+
+from nadi import errors
+from nadi.backoff import Backoff, Tries
 from nadi.controller.state.records import Config
-from nadi.errors import (
-    DamagedDataError,
-    NadiError,
-    ProtocolError,
-    SegmentNotFoundError,
-    StreamSealedError,
-    UnavailableError,
-)
-from nadi.limits import SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
+from nadi.limits import CONTROLLER_CACHE_RECORDS, SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
 from nadi.model.load import SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.errors import error_of, is_whole
-from nadi.wire.fields import TableEntry
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from nadi.wire.loads import unpacked_loads
 from nadi.wire.moments import ARRIVAL
 
@@ -41,17 +39,13 @@ Leased = Callable[[], bool]
 
 Answer = TypeVar("Answer", bound=Command)
 A = TypeVar("A")
-B = TypeVar("B")
 _FIRST_PAUSE_S = 0.05
-_CAN_COME = (SegmentNotFoundError, StreamSealedError, DamagedDataError, UnavailableError)  # for a correct command
-
-
-def always() -> bool:
-    return True
-
-
-def one_place(command: Command) -> str:
-    return ""
+_CAN_COME = (
+    errors.SegmentNotFoundError,
+    errors.StreamSealedError,
+    errors.DamagedDataError,
+    errors.UnavailableError,
+)  # for a correct command
 
 
 class Segments:
@@ -59,7 +53,7 @@ class Segments:
     whether no other controller can have started since this one did; no command is given otherwise."""
 
     def __init__(
-        self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = one_place, is_leased: Leased = always
+        self, exchange: Exchange, clock: Runtime, place_of: PlaceOf = lambda _: "", is_leased: Leased = lambda: True
     ) -> None:
         self._exchange, self._place_of, self._is_leased = exchange, place_of, is_leased
         self.clock = clock
@@ -73,15 +67,15 @@ class Segments:
         """The reply, and whether the command may have been carried out by an earlier, unanswered try."""
         backoff = Backoff(first_s=_FIRST_PAUSE_S, growth=4, sleep=self.clock.sleep)
         for attempt in itertools.count(1):
-            lane = self._lane(command)  # anew each time: segments move
+            place = self._place_of(command)  # anew each time: segments move
             try:
-                async with lane:
+                async with self._lanes.setdefault(place, asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)):
                     self._check_lease()  # just before the command is given: one of thousands may wait for long
                     reply = await self._exchange(command)
                 if isinstance(reply, wire.WrongHost):
                     raise failure(command, reply)
                 return reply, attempt > 1
-            except UnavailableError:
+            except errors.UnavailableError:
                 if attempt == SEGMENT_CALL_ATTEMPTS:
                     raise
             await backoff.pause()
@@ -89,18 +83,11 @@ class Segments:
 
     def _check_lease(self) -> None:
         if not self._is_leased():
-            raise UnavailableError("another server may have the active controller by now: try again")
+            raise errors.UnavailableError("another server may have the active controller by now: try again")
 
     def place_of(self, segment: str) -> str:
         """The store that has a segment, by any name, as far as is known now."""
         return self._place_of(wire.GetStreamSegmentInfo(0, segment, ""))
-
-    def _lane(self, command: Command) -> asyncio.Semaphore:
-        place = self._place_of(command)
-        lane = self._lanes.get(place)
-        if lane is None:
-            lane = self._lanes[place] = asyncio.Semaphore(SEGMENT_CALLS_AT_ONCE)
-        return lane
 
     async def ask(self, command: Command, *answers: type[Answer]) -> Answer:
         """The reply if it is one of the answers; otherwise raise the error that it stands for."""
@@ -111,50 +98,33 @@ class Segments:
 
     async def create_segment(self, name: str, config: Config, *, fixed: bool = False) -> None:
         """Create a stream segment. `fixed`: it never asks to be scaled (transactions, duplicates)."""
-        await self.ask(
-            wire.CreateSegment(
-                self.request_id(),
-                name,
-                0 if fixed else config.target_rate,
-                0 if fixed else int(config.scale_type),
-                "",
-                config.rollover_size_bytes,
-            ),
-            wire.SegmentCreated,
-            wire.SegmentAlreadyExists,
-        )
+        rate, scale_type = (0, 0) if fixed else (config.target_rate, int(config.scale_type))
+        command = wire.CreateSegment(self.request_id(), name, rate, scale_type, "", config.rollover_size_bytes)
+        await self.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists)
 
     async def update_policy(self, name: str, config: Config) -> None:
-        await self.ask(
-            wire.UpdateSegmentPolicy(self.request_id(), name, config.target_rate, int(config.scale_type), ""),
-            wire.SegmentPolicyUpdated,
-        )
+        rate, scale_type = config.target_rate, int(config.scale_type)
+        command = wire.UpdateSegmentPolicy(self.request_id(), name, rate, scale_type, "")
+        await self.ask(command, wire.SegmentPolicyUpdated)
 
     async def seal(self, name: str) -> None:
         await self.ask(wire.SealSegment(self.request_id(), name, ""), wire.SegmentSealed, wire.SegmentIsSealed)
 
     async def truncate(self, name: str, offset: int) -> None:
-        await self.ask(
-            wire.TruncateSegment(self.request_id(), name, offset, ""),
-            wire.SegmentTruncated,
-            wire.SegmentIsTruncated,
-            wire.NoSuchSegment,  # truncated away altogether by a later truncation
-        )
+        command = wire.TruncateSegment(self.request_id(), name, offset, "")
+        # no such segment: truncated away altogether by a later truncation
+        await self.ask(command, wire.SegmentTruncated, wire.SegmentIsTruncated, wire.NoSuchSegment)
 
     async def delete(self, name: str) -> None:
         await self.ask(wire.DeleteSegment(self.request_id(), name, ""), wire.SegmentDeleted, wire.NoSuchSegment)
 
     async def create_table(self, name: str, key_bytes: int, rollover_size_bytes: int) -> None:
-        await self.ask(
-            wire.CreateTableSegment(self.request_id(), name, "", False, key_bytes, rollover_size_bytes),
-            wire.SegmentCreated,
-            wire.SegmentAlreadyExists,
-        )
+        command = wire.CreateTableSegment(self.request_id(), name, "", False, key_bytes, rollover_size_bytes)
+        await self.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists)
 
     async def delete_table(self, name: str) -> None:
-        await self.ask(
-            wire.DeleteTableSegment(self.request_id(), name, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
-        )
+        command = wire.DeleteTableSegment(self.request_id(), name, False, "")
+        await self.ask(command, wire.SegmentDeleted, wire.NoSuchSegment)
 
     async def table_entries(self, name: str) -> AsyncIterator[TableEntry]:
         """All entries of a table that clients write; none if there is no such table."""
@@ -163,7 +133,7 @@ class Segments:
             command = wire.ReadTableEntries(self.request_id(), name, "", TABLE_PAGE_MAX_ENTRIES, (token, b"", b""))
             try:
                 page = await self.ask(command, wire.TableEntriesRead)
-            except SegmentNotFoundError:
+            except errors.SegmentNotFoundError:
                 return
             if not page.entries:
                 return
@@ -175,14 +145,14 @@ class Segments:
         """The offset at which the next byte goes into the segment."""
         reply = await self.ask(wire.GetStreamSegmentInfo(self.request_id(), name, ""), wire.StreamSegmentInfo)
         if not reply.exists:
-            raise SegmentNotFoundError(name)
+            raise errors.SegmentNotFoundError(name)
         return reply.write_offset
 
     async def length_if_there(self, name: str) -> int:
         """As `length`; 0 if the segment is gone."""
         try:
             return await self.length(name)
-        except SegmentNotFoundError:
+        except errors.SegmentNotFoundError:
             return 0
 
     async def locate_moment(self, name: str, at: int, clock: int = ARRIVAL) -> tuple[int, bool]:
@@ -220,10 +190,8 @@ class Segments:
         """Append the sources to the target in order; absent ones were merged before. Return the target's
         length after each. `sealed_is_done`: a sealed target means that all were merged before."""
         command = wire.MergeSegmentsBatch(self.request_id(), target, tuple(sources), "")
-        good: tuple[type[Command], ...] = (wire.SegmentsBatchMerged,)
-        if sealed_is_done:
-            good += (wire.SegmentIsSealed,)
-        reply = await self.ask(command, *good)
+        sealed = (wire.SegmentIsSealed,) if sealed_is_done else ()
+        reply: Command = await self.ask(command, wire.SegmentsBatchMerged, *sealed)
         return [offset for _, offset in reply.merged] if isinstance(reply, wire.SegmentsBatchMerged) else []
 
 
@@ -239,20 +207,254 @@ async def together(calls: Iterable[Awaitable[A]]) -> list[A]:
         raise
 
 
-async def both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
-    """Await the two at once, as `together`; what they return."""
-    beside = asyncio.ensure_future(second)
-    try:
-        return await first, await beside
-    except BaseException:
-        beside.cancel()
-        await asyncio.gather(beside, return_exceptions=True)
-        raise
-
-
-def failure(command: Command, reply: Command) -> NadiError:
+def failure(command: Command, reply: Command) -> errors.NadiError:
     """The error that a reply stands for; ProtocolError if the command should never get that reply."""
     error = error_of(reply)
     if isinstance(error, _CAN_COME):
         return error
-    return ProtocolError(f"the segment store answered {str(command)[:200]} with {str(reply)[:200]}")
+    return errors.ProtocolError(f"the segment store answered {str(command)[:200]} with {str(reply)[:200]}")
+
+
+# --- tables of records -------------------------------------------------------------------------------
+
+_frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
+
+
+@contextmanager
+def freeing_room() -> Iterator[None]:
+    """Records put inside this context, by this task and tasks it starts, are accepted on a full disk: they free it."""
+    token = _frees_room.set(True)
+    try:
+        yield
+    finally:
+        _frees_room.reset(token)
+
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+Make = Callable[[T | None], Awaitable[T]]  # a new record from the present one
+ANY_VERSION = NO_VERSION
+ABSENT = NOT_EXISTS
+
+
+class Versioned(NamedTuple, Generic[V]):
+    value: V
+    version: int
+
+
+class Store:
+    """The controller's tables. A change names the versions that it expects, and is all or nothing in one table. Reads
+    go through a bounded cache; a record whose change got no answer may be stale there, until the next conditional
+    change."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments = segments
+        self._cache: OrderedDict[tuple[str, str], Versioned[Any]] = OrderedDict()
+        self._cached_keys: dict[str, set[str]] = {}  # by table
+        self.changes = 0  # counts changes, so a read started before one doesn't fill the cache after it
+
+    def table(self, name: str, kind: Any, *, made_late: bool = False) -> RecordTable[Any]:
+        return RecordTable(self, name, kind, made_late=made_late)
+
+    def recall(self, table: str, key: str) -> Versioned[Any] | None:
+        found = self._cache.get((table, key))
+        if found is not None:
+            self._cache.move_to_end((table, key))
+        return found
+
+    def remember(self, table: str, key: str, found: Versioned[Any]) -> None:
+        self._cache[table, key] = found
+        self._cache.move_to_end((table, key))
+        self._cached_keys.setdefault(table, set()).add(key)
+        if len(self._cache) > CONTROLLER_CACHE_RECORDS:
+            self.drop(*next(iter(self._cache)))
+
+    def forget(self, table: str, keys: Iterable[str] | None = None) -> None:
+        """Forget these keys, or all of the table."""
+        self.changes += 1
+        for key in list(self._cached_keys.get(table, ())) if keys is None else keys:
+            self.drop(table, key)
+
+    def drop(self, table: str, key: str) -> None:
+        if self._cache.pop((table, key), None) is not None:
+            keys = self._cached_keys[table]
+            keys.discard(key)
+            if not keys:
+                del self._cached_keys[table]
+
+
+class RecordTable(Generic[T]):
+    """One table segment whose values are all of one kind (a struct, or a union of tagged ones). made_late: it is
+    created when the first record is put, and reads as empty until then. Otherwise all calls but `create`, `drop` and
+    `remove` raise SegmentNotFoundError if the table doesn't exist."""
+
+    def __init__(self, store: Store, name: str, kind: Any, *, made_late: bool = False) -> None:
+        self.name = name
+        self._made_late = made_late
+        self._store = store
+        self._segments = store.segments
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    async def create(self) -> None:
+        request_id = self._segments.request_id()
+        command: Command = wire.CreateTableSegment(request_id, self.name, "")
+        if _frees_room.get():
+            command = wire.UpdateTableToFreeRoom(request_id, self.name, "", (), True)
+        await self._segments.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists, wire.TableEntriesUpdated)
+
+    async def drop(self, *, must_be_empty: bool = False) -> bool:
+        """Delete the table; return True also if it is already gone, False if it must be empty and isn't."""
+        command = wire.DeleteTableSegment(self._segments.request_id(), self.name, must_be_empty, "")
+        reply = await self._segments.ask(command, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty)
+        self._store.forget(self.name)
+        return not isinstance(reply, wire.TableSegmentNotEmpty)
+
+    async def get(self, key: str, *, fresh: bool = False) -> Versioned[T] | None:
+        found = None if fresh else self._store.recall(self.name, key)
+        return found if found is not None else (await self.get_all([key]))[0]
+
+    async def get_all(self, keys: Sequence[str]) -> list[Versioned[T] | None]:
+        changes = self._store.changes
+        wanted = tuple(TableKey(key.encode()) for key in keys)
+        command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
+        try:
+            reply = await self._segments.ask(command, wire.TableRead)
+        except errors.SegmentNotFoundError:
+            if not self._made_late:
+                raise
+            return [None] * len(keys)
+        records: list[Versioned[T] | None] = []
+        for key, entry in zip(keys, reply.entries, strict=True):
+            record = None if entry.version < 0 else Versioned(self._decoder.decode(entry.value), entry.version)
+            if record is None:
+                self._store.drop(self.name, key)
+            elif changes == self._store.changes:
+                self._store.remember(self.name, key, record)
+            records.append(record)
+        return records
+
+    async def put(self, key: str, value: T, version: int) -> Versioned[T]:
+        """Store one record if `key` still has `version` (ABSENT: nothing there; ANY_VERSION: in any case)."""
+        return (await self.put_all([(key, value, version)]))[0]
+
+    async def put_all(self, changes: Sequence[tuple[str, T, int]], *, cached: bool = True) -> list[Versioned[T]]:
+        """Store several records of this table, all or none. cached: they are likely to be read one by one."""
+        entries = tuple(TableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
+        keys = [key for key, _, _ in changes]
+        self._store.forget(self.name, keys)
+        request_id = self._segments.request_id()
+        command: Command = wire.UpdateTableEntries(request_id, self.name, "", entries)
+        if _frees_room.get():
+            command = wire.UpdateTableToFreeRoom(request_id, self.name, "", entries, self._made_late)
+        try:
+            reply, retried = await self._segments.call(command)
+            if self._made_late and isinstance(reply, wire.NoSuchSegment):
+                if any(version >= 0 for _, _, version in changes):
+                    raise errors.ConditionFailedError(f"{self.name} is gone, and {', '.join(keys)} with it")
+                await self.create()
+                reply, retried = await self._segments.call(command)
+        finally:
+            self._store.forget(self.name, keys)
+        if isinstance(reply, wire.TableEntriesUpdated) and is_whole(command, reply):
+            stored = [Versioned(v, n) for (_, v, _), n in zip(changes, reply.versions, strict=True)]
+        elif isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
+            mine = await self._stored_before(entries) if retried else None
+            if mine is None:
+                raise errors.ConditionFailedError(f"{self.name}: {', '.join(keys)} changed meanwhile")
+            stored = [Versioned(v, n) for (_, v, _), n in zip(changes, mine, strict=True)]
+        else:
+            raise failure(command, reply)
+        if cached:
+            for key, record in zip(keys, stored, strict=True):
+                self._store.remember(self.name, key, record)
+        return stored
+
+    async def change(
+        self, key: str, what: str, make: Make[T], *, known: Versioned[T] | None = None, fresh: bool = False
+    ) -> Versioned[T]:
+        """Store what `make` returns for the record (None if there is none), retrying with the newest record while
+        others are faster; ContentionError, naming `what`, if they always are. A record returned as is isn't stored.
+        known: the record as the caller read it."""
+        clock = self._segments.clock
+        tries = Tries(what, sleep=clock.sleep, chance=clock.chance)
+        found = known if known is not None else await self.get(key, fresh=fresh)
+        while True:
+            changed = await make(None if found is None else found.value)
+            if found is not None and changed is found.value:
+                return found
+            try:
+                return await self.put(key, changed, ABSENT if found is None else found.version)
+            except errors.ConditionFailedError:
+                await tries.lost()
+            found = await self.get(key, fresh=True)
+
+    async def _stored_before(self, entries: Sequence[TableEntry]) -> list[int] | None:
+        """Versions of the entries if an earlier, unanswered try stored exactly them."""
+        wanted = tuple(TableKey(entry.key) for entry in entries)
+        command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
+        reply, _ = await self._segments.call(command)
+        if not (isinstance(reply, wire.TableRead) and is_whole(command, reply)):
+            return None
+        for mine, theirs in zip(entries, reply.entries, strict=True):
+            if theirs.version < 0 or bytes(theirs.value) != mine.value:
+                return None
+        return [entry.version for entry in reply.entries]
+
+    async def remove(self, keys: Iterable[str]) -> None:
+        """Remove records whatever their version; absent records are fine, and so is an absent table."""
+        gone = list(keys)
+        if not gone:
+            return
+        self._store.forget(self.name, gone)
+        wanted = tuple(TableKey(key.encode(), ANY_VERSION) for key in gone)
+        command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
+        await self._segments.ask(command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment)
+        self._store.forget(self.name, gone)
+
+    async def remove_if(self, *records: tuple[str, int]) -> bool:
+        """Remove records, each by its key and version, or none if one has changed since; return whether they are
+        gone."""
+        keys = [key for key, _ in records]
+        self._store.forget(self.name, keys)
+        wanted = tuple(TableKey(key.encode(), version) for key, version in records)
+        command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
+        reply = await self._segments.ask(
+            command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment, wire.TableKeyBadVersion
+        )
+        self._store.forget(self.name, keys)
+        return not isinstance(reply, wire.TableKeyBadVersion)
+
+    async def page(
+        self, token: bytes = b"", count: int = TABLE_PAGE_MAX_ENTRIES, *, prefix: str = ""
+    ) -> tuple[list[tuple[str, Versioned[T]]], bytes]:
+        """Up to `count` records after `token` whose keys begin with `prefix`, and the token to continue from; an
+        empty page is the end. The order is arbitrary but always the same."""
+        low = prefix.encode()
+        high = low[:-1] + bytes([low[-1] + 1]) if low else b""  # included in the range
+        command = wire.ReadTableEntries(self._segments.request_id(), self.name, "", count, (token, low, high))
+        try:
+            reply = await self._segments.ask(command, wire.TableEntriesRead)
+        except errors.SegmentNotFoundError:
+            if not self._made_late:
+                raise
+            return [], token
+        decode = self._decoder.decode
+        mine = (entry for entry in reply.entries if bytes(entry.key).startswith(low))
+        found = [(e.key.decode(), Versioned(decode(e.value), e.version)) for e in mine]
+        return found, reply.continuation_token
+
+    async def scan(
+        self, prefix: str = "", *, page: int = TABLE_PAGE_MAX_ENTRIES
+    ) -> AsyncIterator[tuple[str, Versioned[T]]]:
+        """All records whose keys begin with `prefix`, read and decoded `page` at a time; none if the table doesn't
+        exist."""
+        token, found = b"", None
+        while found is None or found:
+            try:
+                found, token = await self.page(token, page, prefix=prefix)
+            except errors.SegmentNotFoundError:
+                return
+            for item in found:
+                yield item

@@ -24,24 +24,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from nadi import errors
+from nadi import errors, limits
 from nadi.backoff import Tries
 from nadi.controller.engine.workflows import Workflows, seal_and_measure, switch
 from nadi.controller.event_time import check_writer, note_commits
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, RollWork, StreamState, Transaction, TxnState
-from nadi.controller.state.segments import together
-from nadi.controller.state.store import ABSENT, Versioned, freeing_room
+from nadi.controller.state.segments import ABSENT, Versioned, freeing_room, together
 from nadi.controller.transactions.leases import Finished, Leases, Live
-from nadi.limits import (
-    TXN_COMMIT_BATCH,
-    TXN_ID_BLOCK,
-    TXN_LEASE_MAX_MS,
-    TXN_LEASE_MIN_MS,
-    TXN_MAX_EXECUTION_MS,
-    TXN_TOGETHER_MAX,
-)
 from nadi.naming import transaction_segment_name
 
 log = logging.getLogger(__name__)
@@ -83,18 +74,18 @@ class Transactions:
         self._commit_number = 0
         self._committing: set[str] = set()
 
-    # --- begin -----------------------------------------------------------------------------------
-
     async def create(self, name: StreamName, lease_ms: int) -> Begun:
         """Start a transaction: when this returns, its segments exist."""
-        if not TXN_LEASE_MIN_MS <= lease_ms <= TXN_LEASE_MAX_MS:
+        if not limits.TXN_LEASE_MIN_MS <= lease_ms <= limits.TXN_LEASE_MAX_MS:
             raise errors.InvalidArgumentError(
-                f"a lease of {lease_ms:,} ms is outside {TXN_LEASE_MIN_MS:,} to {TXN_LEASE_MAX_MS:,} ms"
+                f"a lease of {lease_ms:,} ms is outside {limits.TXN_LEASE_MIN_MS:,} to {limits.TXN_LEASE_MAX_MS:,} ms"
             )
         stream = await self._flow.metadata.open_stream(name)
         txn_id = stream.reference << 96 | await self._next_number()
         now = self._flow.clock.now_ms()
-        record = Transaction(TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + TXN_MAX_EXECUTION_MS)
+        record = Transaction(
+            TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + limits.TXN_MAX_EXECUTION_MS
+        )
         text = txn_text(txn_id)
         self.leases.hold(name, text, await self.table.put(f"{name.key}/{text}", record, ABSENT))
         ranges = tuple(EpochSegment(copy_id(s.id, stream.reference), s.low, s.high) for s in stream.segments)
@@ -125,16 +116,14 @@ class Transactions:
             number, end = self._ids
             if number == end:
                 numbers, what = self._flow.metadata.numbers, "the number of transactions"
-                end = (await numbers.change("transaction", what, _next_block, fresh=True)).value.value
-                number = end - TXN_ID_BLOCK
+
+                async def next_block(held: Number | None) -> Number:
+                    return Number((held.value if held is not None else 1) + limits.TXN_ID_BLOCK)
+
+                end = (await numbers.change("transaction", what, next_block, fresh=True)).value.value
+                number = end - limits.TXN_ID_BLOCK
             self._ids = (number + 1, end)
             return number
-
-    # --- questions -------------------------------------------------------------------------------
-
-    @property
-    def unfinished_count(self) -> int:
-        return len(self.leases)
 
     def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
         mine = self.leases.of(name).items()
@@ -159,8 +148,6 @@ class Transactions:
         """The stream's most recently finished transactions, newest first."""
         stream = (await self._flow.metadata.stream(name)).value
         return [(int(text, 16), state) for text, state in await self._finished.newest(name, stream)]
-
-    # --- changes ---------------------------------------------------------------------------------
 
     async def _change(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
         """Apply `change` to the live record; if another change was first, apply it again to the newest version. It is
@@ -218,9 +205,8 @@ class Transactions:
                 self._note(name, text, record)
 
     async def ping(self, name: StreamName, txn_id: int, lease_ms: int) -> TxnState:
-        """Extend the lease of an open transaction; return its state."""
-        if lease_ms > TXN_LEASE_MAX_MS:
-            raise LeaseTooLargeError(f"a lease of {lease_ms:,} ms is over {TXN_LEASE_MAX_MS:,} ms")
+        if lease_ms > limits.TXN_LEASE_MAX_MS:
+            raise LeaseTooLargeError(f"a lease of {lease_ms:,} ms is over {limits.TXN_LEASE_MAX_MS:,} ms")
         now, held = self._flow.clock.now_ms(), self.leases.find(name, txn_text(txn_id))
         left_ms = held.life_ends_ms - self._flow.clock.monotonic_ms() if held is not None else 0
 
@@ -236,18 +222,11 @@ class Transactions:
     async def commit(self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None) -> None:
         """Decide to commit; durable when this returns, merged soon after. TransactionFailedError if it has ended
         otherwise."""
-        await self._check(name, writer_id)
-        texts = [txn_text(txn_id)]
-        await self._flow.tasks.to_its_end(self._commit_all(name, texts, writer_id, commit_time, is_group=False))
+        await self._commit_all(name, [txn_id], writer_id, commit_time, is_group=False)
 
     async def abort(self, name: StreamName, txn_id: int) -> None:
-        await self._check(name)
-        await self._abort(name, txn_id)
-
-    async def _check(self, name: StreamName, writer_id: str = "") -> None:
-        if writer_id:
-            check_writer(writer_id)
         await self._flow.metadata.stream(name)
+        await self._abort(name, txn_id)
 
     async def _abort(self, name: StreamName, txn_id: int) -> None:
         with freeing_room():
@@ -265,29 +244,34 @@ class Transactions:
         self, name: StreamName, txn_ids: Sequence[int], writer_id: str = "", commit_time: int | None = None
     ) -> None:
         """Decide to commit all; those committed already stay so. TransactionFailedError if one has ended otherwise."""
-        if not 0 < len(txn_ids) <= TXN_TOGETHER_MAX:
+        if not 0 < len(txn_ids) <= limits.TXN_TOGETHER_MAX:
             raise errors.InvalidArgumentError(
-                f"{len(txn_ids):,} transactions can't be committed together, only 1 to {TXN_TOGETHER_MAX:,}"
+                f"{len(txn_ids):,} transactions can't be committed together, only 1 to {limits.TXN_TOGETHER_MAX:,}"
             )
-        await self._check(name, writer_id)
-        texts = list(dict.fromkeys(map(txn_text, txn_ids)))
-        await self._flow.tasks.to_its_end(self._commit_all(name, texts, writer_id, commit_time, is_group=True))
+        await self._commit_all(name, txn_ids, writer_id, commit_time, is_group=True)
 
     async def _commit_all(
-        self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None, *, is_group: bool
+        self, name: StreamName, txn_ids: Sequence[int], writer_id: str, commit_time: int | None, *, is_group: bool
     ) -> None:
-        clock = self._flow.clock
+        if writer_id:
+            check_writer(writer_id)
+        await self._flow.metadata.stream(name)
+        texts, clock = list(dict.fromkeys(map(txn_text, txn_ids))), self._flow.clock
         tries = Tries(f"{len(texts)} transactions of {name}", sleep=clock.sleep, chance=clock.chance)
-        while True:
-            states = {text: await self.state(name, int(text, 16)) for text in texts}
-            lost = [text for text, state in states.items() if state in (TxnState.ABORTING, TxnState.ABORTED)]
-            if lost:
-                raise errors.TransactionFailedError(f"transaction {lost[0]} was aborted or has timed out")
-            still_open = [text for text, state in states.items() if state is TxnState.OPEN]
-            if await self._decide_all(name, still_open, writer_id, commit_time, is_group=is_group):
-                return
-            await self._refresh(name, still_open)
-            await tries.lost()
+
+        async def commit() -> None:
+            while True:
+                states = {text: await self.state(name, int(text, 16)) for text in texts}
+                lost = [text for text, state in states.items() if state in (TxnState.ABORTING, TxnState.ABORTED)]
+                if lost:
+                    raise errors.TransactionFailedError(f"transaction {lost[0]} was aborted or has timed out")
+                still_open = [text for text, state in states.items() if state is TxnState.OPEN]
+                if await self._decide_all(name, still_open, writer_id, commit_time, is_group=is_group):
+                    return
+                await self._refresh(name, still_open)
+                await tries.lost()
+
+        await self._flow.tasks.to_its_end(commit())
 
     async def _decide_all(
         self, name: StreamName, texts: Sequence[str], writer_id: str, commit_time: int | None, *, is_group: bool
@@ -299,16 +283,11 @@ class Transactions:
             return False
         changes = []
         for number, text in enumerate(texts, first):
-            record = held[text].record
+            record, group = held[text].record, first if is_group else 0
             committing = replace(
-                record.value,
-                state=TxnState.COMMITTING,
-                writer_id=writer_id,
-                commit_time=commit_time,
-                commit_number=number,
-                group=first if is_group else 0,
+                record.value, state=TxnState.COMMITTING, writer_id=writer_id, commit_time=commit_time, group=group
             )
-            changes.append((f"{name.key}/{text}", committing, record.version))
+            changes.append((f"{name.key}/{text}", replace(committing, commit_number=number), record.version))
         try:
             stored = await self.table.put_all(changes) if changes else []
         except errors.ConditionFailedError:
@@ -322,30 +301,24 @@ class Transactions:
 
     async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> Commit:
         """Whether all are merged, and behind which cut; TransactionFailedError if one isn't committed."""
-        await self._check(name)
+        await self._flow.metadata.stream(name)
         cuts = []
         for txn_id in txn_ids:
-            state = await self.state(name, txn_id)
+            state, text = await self.state(name, txn_id), txn_text(txn_id)
             if state is TxnState.COMMITTING:
                 return Commit(False, None)
             if state is not TxnState.COMMITTED:
-                raise errors.TransactionFailedError(
-                    f"transaction {txn_text(txn_id)} is {state.name}, and not committed"
-                )
-            found = await self._finished.find(name, txn_text(txn_id))
+                raise errors.TransactionFailedError(f"transaction {text} is {state.name}, and not committed")
+            found = await self._finished.find(name, text)
             if found is not None and found.cut is not None:
                 cuts.append(found.cut)
         # what was merged later has later epochs, or the same and later offsets
         return Commit(True, max(cuts, key=lambda cut: (max(cut) >> 32, sum(cut.values())), default=None))
 
-    # --- ends ------------------------------------------------------------------------------------
-
     def _kick(self, name: StreamName) -> None:
-        """Make sure that the stream's committing transactions are merged soon."""
-        if name.key in self._committing:
-            return
-        self._committing.add(name.key)
-        self._flow.tasks.spawn(self._commit(name))
+        if name.key not in self._committing:
+            self._committing.add(name.key)
+            self._flow.tasks.spawn(self._commit(name))
 
     async def _commit(self, name: StreamName) -> None:
         try:
@@ -375,7 +348,6 @@ class Transactions:
             await flow.within(name, RollWork(epoch, tuple(batch), merged, restored))
 
     async def roll_steps(self, name: StreamName, work: RollWork) -> None:
-        """Merge a batch of an older epoch, in two epochs of its own."""
         flow, batch = self._flow, list(work.txn_ids)
         await roll(flow, name, work)
         committing = {text: txn for text, txn in self.live(name, TxnState.COMMITTING).items() if text in set(batch)}
@@ -434,8 +406,6 @@ class Transactions:
             await self._finish_abort(name, text)
         await self._commit_pass(name)
 
-    # --- leases ----------------------------------------------------------------------------------
-
     async def load(self) -> None:
         async for key, record in self.table.scan():
             owner, _, text = key.rpartition("/")
@@ -472,17 +442,10 @@ def _aborting(held: Transaction) -> Transaction:
     return replace(held, state=TxnState.ABORTING) if held.state is TxnState.OPEN else held
 
 
-async def _next_block(held: Number | None) -> Number:
-    return Number((held.value if held is not None else 1) + TXN_ID_BLOCK)
-
-
-# --- merges --------------------------------------------------------------------------------------
-
-
 def next_batch(committing: Mapping[str, Transaction]) -> list[str]:
     """The next to be merged at once, in the order of their commits; those committed together stay together."""
     batch = sorted(committing, key=lambda text: committing[text].commit_number)
-    end = min(TXN_COMMIT_BATCH, len(batch))
+    end = min(limits.TXN_COMMIT_BATCH, len(batch))
     while end < len(batch) and committing[batch[end]].group == committing[batch[end - 1]].group != 0:
         end += 1
     return batch[:end]
@@ -522,8 +485,7 @@ async def roll(flow: Workflows, name: StreamName, work: RollWork) -> None:
     async def merge_into(target: EpochSegment) -> None:
         segment = name.segment(target.id)
         await flow.segments.create_segment(segment, stream.config, fixed=True)
-        sources = _sources(name, target, work.txn_epoch, batch)
-        await flow.segments.merge(segment, sources, sealed_is_done=True)
+        await flow.segments.merge(segment, _sources(name, target, work.txn_epoch, batch), sealed_is_done=True)
         await flow.segments.seal(segment)
 
     await together(merge_into(target) for target in merged.added)

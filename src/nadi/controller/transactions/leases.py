@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from nadi import limits
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import CompletedTransaction, Number, Stream, Transaction, TxnState
-from nadi.controller.state.store import ANY_VERSION, Versioned
+from nadi.controller.state.segments import ANY_VERSION, Versioned
 from nadi.errors import SegmentNotFoundError
 from nadi.runtime import Runtime
 
@@ -33,10 +33,6 @@ class Live:
     record: Versioned[Transaction]
     lease_ends_ms: int
     life_ends_ms: int
-
-    @property
-    def is_open(self) -> bool:
-        return self.record.value.state is TxnState.OPEN
 
 
 class Leases:
@@ -61,16 +57,17 @@ class Leases:
 
     def hold(self, name: StreamName, text: str, record: Versioned[Transaction]) -> None:
         """Hold the record as the newest. An open one's lease runs from now: it was just created, pinged or loaded."""
-        now, stored = self._clock.monotonic_ms(), record.value
+        now, stored, lease_ms = self._clock.monotonic_ms(), record.value, max(record.value.lease_ms, 0)
         mine = self._live.setdefault(name.key, {})
         held = mine.get(text)
-        if held is None:
-            held = mine[text] = Live(record, now, now + _life_left_ms(stored))
+        if held is None:  # what was left of its life when it was created or last pinged, at least its lease
+            left_ms = max(stored.max_ms - (stored.expires_ms - lease_ms), lease_ms)
+            held = mine[text] = Live(record, now, now + min(left_ms, limits.TXN_MAX_EXECUTION_MS))
         elif held.record.version > record.version:
             return  # another change was faster
         held.record = record
-        if held.is_open:
-            held.lease_ends_ms = min(now + max(stored.lease_ms, 0), held.life_ends_ms)
+        if stored.state is TxnState.OPEN:
+            held.lease_ends_ms = min(now + lease_ms, held.life_ends_ms)
             self.due_ms = min(self.due_ms, held.lease_ends_ms + limits.TXN_GRACE_MS)
 
     def end(self, name: StreamName, texts: Iterable[str]) -> None:
@@ -87,7 +84,7 @@ class Leases:
             return due
         self.due_ms = now_ms + limits.TXN_MAX_EXECUTION_MS
         for owner, mine in self._live.items():
-            live = {text: held for text, held in mine.items() if held.is_open}
+            live = {text: held for text, held in mine.items() if held.record.value.state is TxnState.OPEN}
             rust = {text for text, held in live.items() if held.record.value.lease_ms == _RUST_LEASE_MS}
             for text, held in live.items():
                 others = len(rust) - 1 if text in rust else 0
@@ -99,13 +96,7 @@ class Leases:
         return due
 
 
-def _life_left_ms(stored: Transaction) -> int:
-    """How much longer it could have stayed open when it was created or last pinged: at least its lease at that time."""
-    lease_ms = max(stored.lease_ms, 0)
-    pinged_ms = stored.expires_ms - lease_ms
-    return min(max(stored.max_ms - pinged_ms, lease_ms), limits.TXN_MAX_EXECUTION_MS)
-
-
+Cuts = Mapping[str, dict[int, int]]  # by transaction
 _NEWEST, _OPENED = "completed/newest", "completed/opened"  # the number of a table, and when it was made
 
 
@@ -118,12 +109,7 @@ class Finished:
         self._opened_ms = 0  # on the monotonic clock
 
     async def add(
-        self,
-        name: StreamName,
-        stream: Stream | None,
-        texts: Sequence[str],
-        state: TxnState,
-        cuts: Mapping[str, dict[int, int]] | None = None,
+        self, name: StreamName, stream: Stream | None, texts: Sequence[str], state: TxnState, cuts: Cuts | None = None
     ) -> None:
         """Record how these ended, and behind which cut; `stream` is None if it is gone."""
         number = await self._open()

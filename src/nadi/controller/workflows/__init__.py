@@ -1,4 +1,1 @@
-"""What the controller can do, one file for each: create, scale, truncate, seal, delete, transactions, groups, tables.
-
-Each is a record of what is wanted and steps that may run twice; `engine` runs them.
-"""
+"""What the controller can do, one file for each: a record of what is wanted, and steps that may run twice."""

@@ -7,12 +7,14 @@ no segment name is ever used twice.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import Any
+
 from nadi.controller.engine.workflows import Refused, Workflows, check_scope, index_tags
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
-from nadi.controller.state.segments import both, together
-from nadi.controller.state.store import ABSENT
+from nadi.controller.state.segments import ABSENT, together
 from nadi.errors import AlreadyExistsError, ConditionFailedError
 from nadi.naming import check_name
 
@@ -22,10 +24,11 @@ _MARK_CONFIG = Config()
 async def begin(flow: Workflows, name: StreamName, config: Config) -> CreateWork:
     check_name("stream", name.stream, internal=True)
     await flow.metadata.open_scope(name.scope)
-    (held, mark), (first, mark_first) = await both(
+    reads: list[Awaitable[list[Any]]] = [
         flow.metadata.streams(name.scope).get_all([name.stream, name.mark.stream]),
         flow.metadata.first_numbers([name, name.mark]),
-    )
+    ]
+    (held, mark), (first, mark_first) = await together(reads)
     if held is not None:
         raise AlreadyExistsError("stream", name.key)
     with_mark = not name.stream.startswith("_") and mark is None

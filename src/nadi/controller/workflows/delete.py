@@ -13,11 +13,10 @@ import msgspec
 from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
-from nadi.controller.state.segments import together
-from nadi.controller.state.store import Versioned
+from nadi.controller.state.segments import Versioned, together
 from nadi.errors import ConditionFailedError, StreamNotSealedError
 from nadi.model.place import OfStream
-from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name, segment_number
+from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableKey
 
@@ -48,7 +47,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         for owner, found in gone:
             await index_tags(flow, owner, found.value.config.tags, ())
         await together(flow.segments.delete(segment) for segment in segments)
-        await flow.metadata.keep_last_numbers((owner, _last_number(found.value)) for owner, found in gone)
+        await flow.metadata.keep_last_numbers((owner, found.value.segments) for owner, found in gone)
         if not await flow.metadata.streams(name.scope).remove_if(*((o.stream, found.version) for o, found in gone)):
             raise ConditionFailedError(f"{name} changed while it was deleted")
     await _drop_definitions(flow, name)
@@ -61,10 +60,6 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         flow.metadata.forget_history(owner)
 
 
-def _last_number(stream: Stream) -> int:
-    return max(segment_number(segment.id) for segment in stream.segments)
-
-
 async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
     """Forget the tables that are defined on a stream, and how far changes are written into it. Clients keep both in a
     table of their scope, and anybody who may write that may write nonsense: what can't be read is of no stream."""
@@ -72,16 +67,13 @@ async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
         return
     table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
     async for entry in segments.table_entries(table):
-        if _stream_of(bytes(entry.value)) == name.stream:
+        try:
+            stream = msgspec.json.decode(entry.value, type=OfStream).stream
+        except msgspec.MsgspecError:
+            continue
+        if stream == name.stream:
             removal = wire.RemoveTableKeys(
                 segments.request_id(), table, "", (TableKey(bytes(entry.key), entry.version),)
             )
             # changed meanwhile: whoever did looks for the stream now
             await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)
-
-
-def _stream_of(value: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(value, type=OfStream).stream
-    except msgspec.MsgspecError:
-        return None

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from nadi import errors
 from nadi.controller.engine.workflows import Workflows, check_all
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import (
@@ -30,13 +31,6 @@ from nadi.controller.state.records import (
 )
 from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, seal, subscribers
-from nadi.errors import (
-    AlreadyExistsError,
-    GenerationMismatchError,
-    InvalidArgumentError,
-    InvalidNameError,
-    ReaderGroupNotFoundError,
-)
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, READER_GROUP_MAX_BYTES, READER_GROUP_ROLLOVER_BYTES
 from nadi.naming import READER_GROUP_PREFIX, check_name
 
@@ -48,11 +42,13 @@ def check_config(config: GroupConfig) -> None:
         try:
             check_name("scope", scope, internal=True)
             check_name("stream", stream, internal=True)
-        except InvalidNameError as error:  # raised as it is, it would be about the group's name
-            raise InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
+        except errors.InvalidNameError as error:  # raised as it is, it would be about the group's name
+            raise errors.InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
     for subscription in subscribed(config):  # its lock is a group's, and taking two of those could deadlock
         if subscription.stream.startswith(READER_GROUP_PREFIX):
-            raise InvalidArgumentError(f"{subscription} holds the state of a reader group: none can subscribe to it")
+            raise errors.InvalidArgumentError(
+                f"{subscription} holds the state of a reader group: none can subscribe to it"
+            )
     size = len(msgspec.msgpack.encode(config))
     check_all(
         "reader group",
@@ -75,7 +71,7 @@ async def begin_create(flow: Workflows, name: GroupName, config: GroupConfig, gr
     check_name("reader group", name.group, max_chars=PREFIXED_NAME_MAX_CHARS)
     await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_group(name) is not None:
-        raise AlreadyExistsError("reader group", name.key)
+        raise errors.AlreadyExistsError("reader group", name.key)
     check_config(config)
     for stream in subscribed(config):
         await flow.metadata.stream(stream)
@@ -99,7 +95,7 @@ async def begin_update(
 ) -> UpdateGroupWork:
     held = (await flow.metadata.group(name)).value
     if generation != held.generation or group_id != held.group_id:
-        raise GenerationMismatchError(name.key, generation, held.generation)
+        raise errors.GenerationMismatchError(name.key, generation, held.generation)
     check_config(config)
     before = set(subscribed(held.config))
     for stream in subscribed(config):
@@ -123,7 +119,7 @@ async def begin_delete(flow: Workflows, name: GroupName, group_id: str | None) -
     """`group_id` None: whichever group has the name."""
     held = (await flow.metadata.group(name)).value
     if group_id is not None and group_id != held.group_id:
-        raise ReaderGroupNotFoundError(*name)
+        raise errors.ReaderGroupNotFoundError(*name)
     return DeleteGroupWork()
 
 

@@ -38,7 +38,6 @@ async def begin(
 
 
 def same_scale(work: ScaleWork, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> bool:
-    """Whether a request repeats the scale in progress."""
     added = sorted((segment.low, segment.high) for segment in work.change.added)
     return sorted(sealed) == list(work.change.removed) and sorted(ranges) == added
 

@@ -8,31 +8,22 @@ something, it becomes ACTIVE again.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from nadi import errors
 from nadi.controller.engine.workflows import Refused, Workflows
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import DeleteScopeWork, Scope, ScopeState
-from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Versioned
+from nadi.controller.state.segments import ABSENT, ANY_VERSION, RecordTable, Versioned
 from nadi.controller.workflows import delete, groups, seal, tables
-from nadi.errors import (
-    AlreadyExistsError,
-    ConditionFailedError,
-    KeyValueTableNotFoundError,
-    NotEmptyError,
-    PermissionDeniedError,
-    ReaderGroupNotFoundError,
-    StorageFullError,
-    StreamNotFoundError,
-)
 from nadi.limits import LIST_PAGE
 from nadi.naming import INTERNAL_SCOPE, check_name
 
 
 def scope_name(scope: str) -> StreamName:
-    """The name under which a scope's own workflows are kept."""
     return StreamName(scope, "")
 
 
@@ -40,12 +31,12 @@ async def create_scope(flow: Workflows, scope: str) -> None:
     check_name("scope", scope, internal=True)
     name = scope_name(scope)
     if await flow.metadata.scopes.get(scope, fresh=True) is not None:  # if it is being deleted: that may take long
-        raise AlreadyExistsError("scope", scope)
+        raise errors.AlreadyExistsError("scope", scope)
     async with flow.lock(name):  # a former scope of the name may have its last step before it
         try:
             await flow.metadata.scopes.put(scope, Scope(flow.clock.now_ms()), ABSENT)
-        except ConditionFailedError as error:
-            raise AlreadyExistsError("scope", scope) from error
+        except errors.ConditionFailedError as error:
+            raise errors.AlreadyExistsError("scope", scope) from error
 
 
 async def make_internal(flow: Workflows) -> None:
@@ -58,9 +49,9 @@ async def make_internal(flow: Workflows) -> None:
 def check_deletable(scope: str, *, recursive: bool) -> None:
     """Refuse the controller's own scope: it always holds something, which nobody may delete."""
     if scope == INTERNAL_SCOPE and recursive:
-        raise PermissionDeniedError(f"the scope {scope} is the server's own")
+        raise errors.PermissionDeniedError(f"the scope {scope} is the server's own")
     if scope == INTERNAL_SCOPE:
-        raise NotEmptyError(f"the scope {scope} holds what the server knows of all others")
+        raise errors.NotEmptyError(f"the scope {scope} holds what the server knows of all others")
 
 
 async def begin_delete(flow: Workflows, scope: str, *, recursive: bool) -> DeleteScopeWork:
@@ -70,8 +61,8 @@ async def begin_delete(flow: Workflows, scope: str, *, recursive: bool) -> Delet
     return DeleteScopeWork(recursive, version)
 
 
-def _not_empty(scope: str) -> NotEmptyError:
-    return NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
+def _not_empty(scope: str) -> errors.NotEmptyError:
+    return errors.NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
 
 
 def _contents(flow: Workflows, scope: str) -> tuple[RecordTable[Any], ...]:
@@ -84,7 +75,6 @@ async def _is_empty(flow: Workflows, scope: str) -> bool:
 
 
 async def _some(table: RecordTable[Any], count: int = LIST_PAGE) -> list[str]:
-    """The first names in the table."""
     return [name for name, _ in (await table.page(count=count))[0]]
 
 
@@ -109,35 +99,21 @@ async def _delete_contents(flow: Workflows, scope: str, held: Versioned[Scope] |
     while True:
         try:
             await flow.quiet(scope)
-        except StorageFullError as error:
+            if await _is_empty(flow, scope):
+                return
+        except errors.StorageFullError:
             if recursive or held is None:
                 raise
-            await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
-            raise Refused(_not_empty(scope)) from error
-        if await _is_empty(flow, scope):
-            return
         if not recursive and held is not None:
             await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
             raise Refused(_not_empty(scope))
-        for group in await _some(flow.metadata.groups(scope)):
-            await _delete_group(flow, GroupName(scope, group))
-        for table in await _some(flow.metadata.tables(scope)):
-            await _delete_table(flow, TableName(scope, table))
-        for stream in await _some(flow.metadata.streams(scope)):
-            await _delete_stream(flow, StreamName(scope, stream))
-
-
-async def _delete_group(flow: Workflows, name: GroupName) -> None:
-    with suppress(ReaderGroupNotFoundError):
-        await flow.run(name.stream, lambda: groups.begin_delete(flow, name, None))
-
-
-async def _delete_table(flow: Workflows, name: TableName) -> None:
-    with suppress(KeyValueTableNotFoundError):
-        await flow.run(name.stream, lambda: tables.begin_delete(flow, name))
-
-
-async def _delete_stream(flow: Workflows, name: StreamName) -> None:
-    with suppress(StreamNotFoundError):
-        await flow.run(name, lambda: seal.begin(flow, name))
-        await flow.run(name, lambda: delete.begin(flow, name))
+        for group in [GroupName(scope, name) for name in await _some(flow.metadata.groups(scope))]:
+            with suppress(errors.ReaderGroupNotFoundError):
+                await flow.run(group.stream, partial(groups.begin_delete, flow, group, None))
+        for table in [TableName(scope, name) for name in await _some(flow.metadata.tables(scope))]:
+            with suppress(errors.KeyValueTableNotFoundError):
+                await flow.run(table.stream, partial(tables.begin_delete, flow, table))
+        for stream in [StreamName(scope, name) for name in await _some(flow.metadata.streams(scope))]:
+            with suppress(errors.StreamNotFoundError):
+                await flow.run(stream, partial(seal.begin, flow, stream))
+                await flow.run(stream, partial(delete.begin, flow, stream))

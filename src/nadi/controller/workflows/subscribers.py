@@ -35,9 +35,8 @@ async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group:
                 return replace(held, generation=group.generation)
             return Subscriber(group.group_id, group.generation)
 
-        await flow.metadata.subscribers(stream).change(
-            name.key, _subscription(name.key, stream), subscribed, fresh=True
-        )
+        what = f"the subscription of {name} to {stream}"
+        await flow.metadata.subscribers(stream).change(name.key, what, subscribed, fresh=True)
 
 
 async def unsubscribe(flow: Workflows, stream: StreamName, name: GroupName) -> None:
@@ -69,12 +68,8 @@ async def publish(
             await ask(flow.clock, history, check)
         return replace(held, cut=dict(cut), published_ms=flow.clock.now_ms())
 
-    table = flow.metadata.subscribers(stream)
-    await table.change(subscriber, _subscription(subscriber, stream), published, fresh=True)
-
-
-def _subscription(subscriber: str, stream: StreamName) -> str:
-    return f"the subscription of {subscriber} to {stream}"
+    what = f"the subscription of {subscriber} to {stream}"
+    await flow.metadata.subscribers(stream).change(subscriber, what, published, fresh=True)
 
 
 def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:

@@ -11,11 +11,10 @@ from nadi.controller.engine.workflows import Refused, Workflows, check_all, chec
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig
-from nadi.controller.state.segments import together
-from nadi.controller.state.store import ANY_VERSION
+from nadi.controller.state.segments import ANY_VERSION, together
 from nadi.errors import AlreadyExistsError
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
-from nadi.naming import check_name, segment_number
+from nadi.naming import check_name
 
 
 def check_config(config: TableConfig) -> None:
@@ -70,5 +69,5 @@ async def delete_steps(flow: Workflows, stream: StreamName, work: DeleteTableWor
         return
     segments = found.value.segments
     await together(flow.segments.delete_table(stream.segment(segment.id)) for segment in segments)
-    await flow.metadata.keep_last_numbers([(stream, max(segment_number(segment.id) for segment in segments))])
+    await flow.metadata.keep_last_numbers([(stream, segments)])
     await flow.metadata.tables(stream.scope).remove([name.table])

@@ -57,16 +57,9 @@ async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
     if stream.head != work.cut:
         stream = replace(stream, head=work.cut)
         await flow.metadata.put_stream(name, stream, version)
-    await together(
-        [
-            *(flow.segments.delete(name.segment(segment)) for segment in work.delete),
-            *(
-                flow.segments.truncate(name.segment(segment), offset)
-                for segment, offset in work.cut.items()
-                if offset > 0
-            ),
-        ]
-    )
+    deletions = [flow.segments.delete(name.segment(segment)) for segment in work.delete]
+    starts = [flow.segments.truncate(name.segment(segment), start) for segment, start in work.cut.items() if start > 0]
+    await together([*deletions, *starts])
     await _forget(flow, name, stream)
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, UpdateWork
+from nadi.controller.state.records import Config, ScaleType, ScaleWork, UpdateWork
 from nadi.controller.state.segments import together
 from nadi.model.keyspace import equal_ranges
 
@@ -24,18 +24,14 @@ async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
         await flow.metadata.put_stream(name, stream, version)
     await flow.metadata.keep_limited(name, work.config)
     await together(flow.segments.update_policy(name.segment(s.id), work.config) for s in stream.segments)
-    if _needs_scale(stream):
+    count, least = len(stream.segments), work.config.min_segments
+    if count < least or (work.config.scale_type is ScaleType.FIXED and count != least):
         history = await flow.metadata.history(name)
         change = history.plan_scale(
             stream.epoch,
             [segment.id for segment in stream.segments],
-            equal_ranges(work.config.min_segments),
-            min_segments=work.config.min_segments,
+            equal_ranges(least),
+            min_segments=least,
             time_ms=flow.clock.now_ms(),
         )
         await flow.within(name, ScaleWork(change))
-
-
-def _needs_scale(stream: Stream) -> bool:
-    count, least = len(stream.segments), stream.config.min_segments
-    return count < least or (stream.config.scale_type is ScaleType.FIXED and count != least)
