@@ -89,7 +89,6 @@ class RecordWatch:
             self.seen[number] = Seen(stored, self._runtime.monotonic())
 
     def record(self, number: int) -> ContainerRecord:
-        """The last one known."""
         seen = self.seen.get(number)
         return seen.stored.record if seen is not None else ContainerRecord()
 
@@ -100,7 +99,6 @@ class RecordWatch:
 
 
 async def of_each(work: Callable[[int], Awaitable[T]], numbers: Iterable[int], at_once: int) -> list[T]:
-    """What `work` returns for each, so many at a time."""
     permits = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> T:

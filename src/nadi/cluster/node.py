@@ -218,7 +218,6 @@ class ClusterNode:
             self.store.forsake()
 
     def samples(self) -> Iterator[Sample]:
-        """What this server reports of its cluster to Prometheus, as it is now."""
         here, controls = len(self.store.containers), self.leadership.controller is not None
         return samples(here, self.cluster.containers, self.membership, self.keeper.moves, self._log, controls=controls)
 

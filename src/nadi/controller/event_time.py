@@ -403,8 +403,6 @@ class _Look:
         await together(one(segment) for segment in segments if segment not in self._found)
 
 
-# --- the rounds in which watermarks are made ---------------------------------------------------------
-
 _PASSED_STEPS = 8  # of a writer, that stay for the time being
 Marks = dict[str, Versioned[WriterMark]]  # by writer
 

@@ -58,7 +58,6 @@ def _share(age_s: float) -> float:
 
 
 def is_flowing(loads: Iterable[SegmentLoad]) -> bool:
-    """Whether an event came in the last ten seconds, or a little before."""
     return any(load.events_per_s[_SHORT] > _LEFT * load.events_per_s[_WINDOW] for load in loads)
 
 

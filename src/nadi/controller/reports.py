@@ -155,7 +155,6 @@ class Group:
 
 
 async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Group:
-    """The group as it is now, given its record."""
     if not is_nadis(group.group_id):
         why = "its readers keep their positions in another client's form, and it publishes none to the controller"
         return await _published(flow, name, group, why)
@@ -282,8 +281,6 @@ async def measured(
     return report("", behind.size, seconds)
 
 
-# --- reports -----------------------------------------------------------------------------------------
-
 _BITS = 52  # that a chance has
 
 
@@ -347,7 +344,6 @@ async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[
 
 
 async def replaced(flow: Workflows, name: StreamName, count: int) -> list[SegmentReport]:
-    """The segments that were replaced last, the newest replacement first."""
     history = await flow.metadata.history(name)
     found: list[int] = []
     for epoch in range(history.newest, history.first, -1):
@@ -377,7 +373,6 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
 
 
 def _report(history: History, segment: int) -> SegmentReport:
-    """All but its offsets."""
     piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
     epoch = segment_epoch(segment)  # which may be forgotten, and the segment still there
     return SegmentReport(

@@ -101,7 +101,6 @@ async def asked(what: str, work: Awaitable[T], secrets: tuple[str, ...]) -> T:
 
 
 def told(what: str, error: Exception, secrets: tuple[str, ...]) -> UnavailableError:
-    """The error to raise for one of `obstore`'s."""
     text = str(error)
     if _CREDENTIALS_SERVERS.search(text):
         return RefusedError(

@@ -313,7 +313,6 @@ def _version_in(data: bytes) -> str:
 
 
 def _page(files: Iterator[tuple[str, Path]]) -> dict[str, int] | None:
-    """The sizes of the next ones, of those that are still there; None after the last."""
     sizes, page = {}, list(islice(files, _PAGE))
     for name, path in page:
         with contextlib.suppress(FileNotFoundError):

@@ -161,7 +161,6 @@ async def refuse_strangers(engine: LogEngine, runtime: Runtime) -> None:
 
 
 async def _identified(log: OwnLog, runtime: Runtime) -> str:
-    """The id of a log, which gets one if it is empty."""
     found = await _got(log.engine, _LOG_ID, runtime)
     if found is None:
         strangers = await patiently("list the log", lambda: _strangers(log.engine), runtime)
@@ -193,7 +192,6 @@ async def _strangers(engine: LogEngine) -> list[str]:
 
 
 def encoded(cluster: Cluster) -> bytes:
-    """As it is stored."""
     return line_of(msgspec.json.encode(cluster))
 
 

@@ -66,7 +66,6 @@ class Copier:
         self._names: set[str] = set()  # that this run or an earlier one has stored
 
     async def find_former(self) -> None:
-        """Look for what an earlier run has copied."""
         for number in range(self._division.targets):
             self._former.update(await self._target.listed(f"container-{number}"))
         self._names = set(self._former)
@@ -103,7 +102,6 @@ class Copier:
             self._progress.done(piece.length)
 
     async def _copy(self, piece: Piece) -> bytes:
-        """Return the checksums that it has there."""
         checksums = renamed(piece.name, piece.new, piece.checksums, piece.length)
         if piece.new in self._former:
             self._former.discard(piece.new)
@@ -340,7 +338,6 @@ class Divider:
                 yield container, (table, number + key[stored.ID.size :], value)
 
     def _place(self, source: int, key: bytes) -> tuple[int, bytes]:
-        """The container, and the new start of a key."""
         segment = stored.ID.unpack_from(key)[0]
         return self._containers[source, segment], stored.ID.pack(self._division.number(source, segment))
 

@@ -212,7 +212,6 @@ def store_of(folder: Path) -> StoreFile:
 
 
 def url_of(folder: Path) -> str:
-    """How a migration calls a data folder."""
     return folder.absolute().as_uri()
 
 

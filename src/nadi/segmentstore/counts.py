@@ -337,7 +337,6 @@ class LoadMeter:
         return row
 
     def _extend(self) -> None:
-        """Let the arrays have the newest rows."""
         if self._begun:
             zeros = np.zeros((*self._means.shape[:2], len(self._begun)))
             self._means = np.concatenate([self._means, zeros], axis=2)
@@ -387,7 +386,6 @@ class LoadMeter:
             self._events, self._bytes = np.where(due, 0, counted).astype(np.int64).tolist()
 
     def _forget_others(self) -> None:
-        """Look up anew what has no row of its own."""
         self._rows = {name: row for row, name in enumerate(self._names) if name}
 
 

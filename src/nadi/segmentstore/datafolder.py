@@ -95,13 +95,9 @@ class FolderLock:
         return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
-        """Release the lock; a second call does nothing."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-
-# --- what it says of its store -----------------------------------------------------------------------
 
 
 class Tier2(msgspec.Struct, frozen=True):
@@ -174,7 +170,6 @@ def find(folder: Path) -> Found:
 
 
 def _read_own(folder: Path) -> StoreFile | str:
-    """What the file says, or in a word why it can't be trusted."""
     try:
         value = value_of((folder / STORE).read_bytes())
         if value is None:
@@ -363,16 +358,11 @@ def has_chunks(folder: Path) -> bool:
     return any(set(files) - {IDENTITY} for path, files in walk if OURS not in path.parts)
 
 
-# --- its containers ----------------------------------------------------------------------------------
-
-
 def is_data_folder(folder: Path) -> bool:
-    """Whether anything in the folder shows that it is a data folder."""
     return find(folder).store is not None or bool(known_containers(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
-    """The existing container folders, by number."""
     found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
     return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
 
@@ -418,7 +408,6 @@ def is_pristine(container: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Let only the server's user into the folder."""
     try:
         if stat.S_IMODE(folder.stat().st_mode) != 0o700:
             folder.chmod(0o700)

@@ -64,7 +64,6 @@ def free_bytes(folder: Path) -> int:
 
 
 def take(folder: Path) -> None:
-    """Reserve the space, if there is room and it isn't held already."""
     if disk.held_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
     try:

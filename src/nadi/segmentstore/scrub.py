@@ -106,7 +106,6 @@ class Scrub:
             self._asked.set()
 
     def start(self) -> None:
-        """Go on, after a `stop` too."""
         if not self._is_loaded:
             self._load()
             self._is_loaded = True

@@ -117,8 +117,6 @@ class ServerAssembly:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # --- ports ---------------------------------------------------------------------------------------
-
     async def _listen_rest(self, parts: Ending, proxy: Callable[[Api], RestProxy] | None = None) -> None:
         """At its own port, and then at the one that it shares. proxy: puts the cluster's answers around its own."""
         config = self._config
@@ -147,7 +145,6 @@ class ServerAssembly:
         self._own_rest, self.rest_uri = self._rests[0].uri, self._rests[-1].uri
 
     async def _listen_store(self) -> tuple[str, int]:
-        """Return the address in numbers."""
         host, told = self._config.host, self._config.advertised_host
         port = DEFAULT_STORE_PORT if self._config.store_port is None else self._config.store_port
         with listening(host, port, "--store-port"):
@@ -190,10 +187,7 @@ class ServerAssembly:
 
         parts.step("this server's own clients", close, STOP_DOOR_S)
 
-    # --- figures -------------------------------------------------------------------------------------
-
     def _samples(self) -> Iterator[Sample]:
-        """What this server reports of itself to Prometheus, as it is now."""
         yield _sample("nadi_build_info", 1, nadi.__version__)
         yield from samples(self.store, self._runtime)
         doors = {"store": [self.store.listener] if self.store.listener else []}
@@ -215,7 +209,6 @@ def _sample(name: str, value: Value, *labels: str) -> Sample:
 
 
 def _gate_of(security: ServerSecurity) -> Gate | None:
-    """The gate for callers; None if callers needn't identify themselves."""
     if not security.asks:
         return None
     bearer = None

@@ -96,7 +96,6 @@ class EmbeddedServer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has."""
         return self._process.poll() is not None
 
     @property

@@ -53,7 +53,6 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that run."""
         return [server.pid for server in self._servers if server is not None and not server.has_ended]
 
     def __enter__(self) -> Workers:

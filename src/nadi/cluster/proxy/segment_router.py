@@ -83,7 +83,6 @@ class SegmentRouter:
         return await self._where_it_is(segment, partial(self._ask, command))
 
     def place_of(self, command: Command) -> str:
-        """The address of the store that a command goes to, as far as is known now."""
         match command:
             case wire.ConditionalAppend():
                 writer = self._writers.get(command.writer_id)

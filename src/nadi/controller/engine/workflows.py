@@ -292,14 +292,10 @@ class Workflows:
             await self._finish_all(name, works)
 
     async def _finish_all(self, name: StreamName, works: dict[str, Recorded]) -> None:
-        """Finish work, and first the parts of it that are recorded."""
         for kind in KINDS:
             if kind in works:
                 log.info("finishing %s of %s", kind, name)
                 await self.finish(name, works[kind])
-
-
-# --- steps that several workflows share; each may be repeated ----------------------------------------
 
 
 def check_all(what: str, *wanted: tuple[bool, str]) -> None:

@@ -101,7 +101,6 @@ def _field(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number, and where it ends."""
     if at < end and raw[at] < 0x80:  # nearly always
         return raw[at], at + 1
     found = 0
@@ -330,7 +329,6 @@ class _Calls:
 
 
 async def _received(requests: AsyncIterator[bytes]) -> bytes:
-    """The one request of a call; UnavailableError where it doesn't come in time."""
     try:
         async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S):
             raw = await anext(requests, None)

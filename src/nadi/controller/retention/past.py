@@ -84,7 +84,6 @@ class Past:
 
     @property
     def start(self) -> Cut:
-        """Where the stream begins, settled."""
         return self.settled(self.head or self.history.head_of_time())
 
     def is_of_stream(self, cut: Cut) -> bool:

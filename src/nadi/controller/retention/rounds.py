@@ -378,8 +378,6 @@ def decide(
     return None if past.is_same(past.settled(cut), head) else cut, tuple(holders)
 
 
-# --- rounds ------------------------------------------------------------------------------------------
-
 IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
 NamesOfScope = dict[str, list[Named]]  # by stream
 

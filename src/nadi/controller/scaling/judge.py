@@ -302,7 +302,6 @@ class Judge:
         return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
 
     def _found(self, stream: _Stream, segment: EpochSegment, key: HotKey | None, rate: float, why: str) -> Step | None:
-        """A hot key: told once for a segment, until it is hot no more."""
         self.hot_keys[segment.id] = key
         return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
 

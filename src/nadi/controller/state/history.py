@@ -71,7 +71,6 @@ class History:
             self.add(change)
 
     def add(self, change: EpochChange) -> None:
-        """Append the next epoch; do nothing if it is already known."""
         if not self.changes:
             self.first, self.newest = change.epoch, change.epoch - 1
         assert len(self.changes) == len(self), "a view is only read"
@@ -162,7 +161,6 @@ class History:
         return self.first > 0 and segment_epoch(segment) <= self.first and self._find(segment) is None
 
     def ids_after(self, segment: int) -> Iterator[int]:
-        """The ids of all known segments after this one, in order."""
         epoch = max(segment_epoch(segment), self.first)
         for change in map(self.change, range(epoch, self.newest + 1)):
             yield from sorted(piece.id for piece in change.added if piece.id > segment)
@@ -172,7 +170,6 @@ class History:
         return self._find(segment) is None and not self.is_forgotten(segment)
 
     def forgetting(self, first: int) -> History:
-        """A history that knows nothing from before the epoch `first`."""
         whole = self.epoch(first)
         change = self.change(first)
         base = EpochChange(first, change.reference, change.created_ms, (), whole)

@@ -66,7 +66,6 @@ class StreamName(NamedTuple):
 
     @property
     def mark(self) -> StreamName:
-        """The stream that holds this one's watermarks."""
         return StreamName(self.scope, MARK_PREFIX + self.stream)
 
     def segment(self, segment_id: int) -> str:
@@ -167,7 +166,6 @@ class Metadata:
         return self._made_late(f"marks/{name}", records.WriterMark)
 
     def scalings(self, name: StreamName) -> RecordTable[records.ScalingEntry]:
-        """The stream's scaling log: a ring of its latest entries."""
         return self._made_late(f"scaling/{name}", records.ScalingEntry)
 
     def tables(self, scope: str) -> RecordTable[records.KeyValueTable]:

@@ -264,9 +264,6 @@ class Number(Record, frozen=True):
     value: int
 
 
-# --- recorded intents: what a workflow needs to be finished by whoever finds it --------------------
-
-
 class Work(Record, frozen=True):
     """A workflow that was started on one stream."""
 

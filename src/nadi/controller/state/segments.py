@@ -215,8 +215,6 @@ def failure(command: Command, reply: Command) -> errors.NadiError:
     return errors.ProtocolError(f"the segment store answered {str(command)[:200]} with {str(reply)[:200]}")
 
 
-# --- tables of records -------------------------------------------------------------------------------
-
 _frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
 
 

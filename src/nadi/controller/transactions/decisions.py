@@ -145,7 +145,6 @@ class Transactions:
         raise errors.TransactionNotFoundError(text)
 
     async def completed(self, name: StreamName) -> list[tuple[int, TxnState]]:
-        """The stream's most recently finished transactions, newest first."""
         stream = (await self._flow.metadata.stream(name)).value
         return [(int(text, 16), state) for text, state in await self._finished.newest(name, stream)]
 
@@ -196,7 +195,6 @@ class Transactions:
             )
 
     async def _refresh(self, name: StreamName, texts: Sequence[str]) -> None:
-        """Take note of what another call, or one without answer, has made of them."""
         found = await self.table.get_all([f"{name.key}/{text}" for text in texts])
         for text, record in zip(texts, found, strict=True):
             if record is None:

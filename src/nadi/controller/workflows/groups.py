@@ -61,7 +61,6 @@ def check_config(config: GroupConfig) -> None:
 
 
 def subscribed(config: GroupConfig) -> Iterator[StreamName]:
-    """The streams that a group with this configuration subscribes to."""
     if config.retention_type is not GroupRetention.NONE:
         for key in config.starts:
             yield StreamName.of(key)

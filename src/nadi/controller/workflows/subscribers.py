@@ -44,7 +44,6 @@ async def unsubscribe(flow: Workflows, stream: StreamName, name: GroupName) -> N
 
 
 async def names(flow: Workflows, stream: StreamName) -> list[str]:
-    """The subscribers of a stream, each as "scope/reader group"."""
     await flow.metadata.stream(stream)
     return [key async for key, _ in flow.metadata.subscribers(stream).scan()]
 

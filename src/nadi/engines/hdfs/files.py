@@ -138,8 +138,6 @@ class Files:
             self._client = connect(self._where)
         return asyncio.run_coroutine_threadsafe(self._done(what, work, timeout_s, self._client), _thread.running())
 
-    # --- in the client's loop -------------------------------------------------------------------------
-
     async def _done(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float, client: Client) -> T:
         try:
             async with asyncio.timeout(timeout_s), self._permits:
@@ -338,7 +336,6 @@ def connect(where: Where) -> Client:
 
     class Native(hdfs_native.AsyncClient):  # type: ignore[misc, unused-ignore]  # of an extra
         async def create_file(self, path: str, block_bytes: int, replication: int | None) -> Any:
-            """With the folders that lead to it."""
             options = hdfs_native.WriteOptions(
                 block_size=block_bytes, replication=replication, permission=_FILE, overwrite=False, create_parent=True
             )

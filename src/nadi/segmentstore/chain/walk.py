@@ -75,8 +75,6 @@ class ChainObjects:
 
 
 class Link(NamedTuple):
-    """A frame that the walk has passed: its header, and the whole object."""
-
     header: Header
     data: memoryview
 

@@ -79,13 +79,11 @@ class BlockCache:
         self._make_room()
 
     def put_beside(self, container: int, written: Sequence[tuple[Extent, Piece, bytes]]) -> None:
-        """Likewise what was written beside the log for a frame."""
         for extent, piece, block in written:
             extent.checksums = piece.checksum
             self.put(place_in_log(container, extent), block)
 
     def drop(self, container: int, extents: Sequence[Extent]) -> None:
-        """Drop what was in the log, or beside it, and isn't any more."""
         for extent in extents:
             place = place_in_log(container, extent)
             self._shelf(place).drop(place)

@@ -68,7 +68,6 @@ class BackgroundThrottle:
         return pause
 
     def paused(self, what: str, seconds: float) -> None:
-        """Count a pause; from any thread that does that work."""
         self.paused_s[what] = self.paused_s.get(what, 0.0) + seconds
 
 
@@ -113,7 +112,6 @@ class Checkpoints:
         self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
 
     def go_on(self) -> None:
-        """Do what is due, between two frames."""
         if self._truncation_due:
             self.truncate_log()
         due = self._runtime.monotonic() - self._started_at >= limits.CHECKPOINT_INTERVAL_S
@@ -217,7 +215,6 @@ class Checkpoints:
         self.truncate_log()
 
     async def ended(self) -> None:
-        """Wait until none is running, once no other will be started."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         self._task = None

@@ -39,7 +39,6 @@ class KnownDamage:
         return [damage for damages in self._by_segment.values() for damage in damages]
 
     def note(self, error: DamagedDataError) -> None:
-        """List the damage, and log it, unless it is already known."""
         known = self._by_segment.get(error.segment, [])
         begin, end = error.offset, error.end_offset
         if any(damage.offset <= begin and end <= damage.end_offset for damage in known):

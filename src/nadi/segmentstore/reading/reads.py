@@ -449,7 +449,6 @@ def _bounded(length: int) -> int:
 
 
 def _is_there(record: SegmentRecord, extent: Extent) -> bool:
-    """Whether the segment still has its bytes in this extent."""
     if record.deleted or not record.extents or extent.offset < record.extents[0].offset:
         return False
     return record.extents[record.extent_index(extent.offset)] is extent

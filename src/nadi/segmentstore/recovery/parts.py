@@ -111,7 +111,6 @@ class ContainerParts:
         raise NotImplementedError
 
     async def _opened(self, opened: Opened) -> Opened:
-        """What is used of what was opened."""
         return opened
 
     async def claim_record(self) -> tuple[Records, int]:
@@ -126,14 +125,12 @@ class ContainerParts:
         """The record says durably that the log begins there."""
 
     def is_no_room(self, error: Exception) -> bool:
-        """Whether the error came from lack of room."""
         return is_no_room(error)
 
     def take_room(self) -> None:
         """Reserve the space kept aside, if there is room and it isn't reserved yet."""
 
     def release_room(self) -> bool:
-        """Release the reserved space; return False if there is none."""
         return False
 
 

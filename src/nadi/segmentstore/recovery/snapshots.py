@@ -57,7 +57,6 @@ def folder_of(container: int) -> str:
 
 
 def base_name(container: int, sequence: int, unique: str) -> str:
-    """Return the prefix of the names of a new base's parts."""
     return f"{folder_of(container)}/base-{sequence:016x}-{unique}"
 
 
@@ -65,11 +64,7 @@ def delta_name(container: int, sequence: int, unique: str) -> str:
     return f"{folder_of(container)}/delta-{sequence:016x}-{unique}"
 
 
-# --- writing: blocking functions are for a thread --------------------------------------------------
-
-
 def pack_changes(changes: Changes) -> bytes:
-    """Return a delta in its stored form."""
     packer, stored = zlib.compressobj(_LEVEL), []
     changed = ((_NUMBERS[table], key, value) for table, rows in changes.items() for key, value in rows.items())
     while block := list(islice(changed, _BLOCK_CHANGES)):
@@ -79,7 +74,6 @@ def pack_changes(changes: Changes) -> bytes:
 
 
 def unpack_changes(stored: bytes) -> Iterator[Changes]:
-    """Yield the changes of a delta, some at a time."""
     try:
         raw = zlib.decompress(stored)
         at = 0
@@ -138,9 +132,6 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
             await chunks.delete(name)
 
 
-# --- reading ---------------------------------------------------------------------------------------
-
-
 async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes:
     """Return a piece as stored, from its copy if it is damaged, which is noted. SnapshotError: it is missing, or not
     what was stored, and so is its copy. UnavailableError: tier 2 can't be read."""
@@ -195,7 +186,6 @@ async def restored(
 
 
 async def _read(chunks: ChunkStore, parts: Sequence[Part], damaged: list[str]) -> AsyncIterator[bytes]:
-    """The parts in order, some of them read ahead."""
     reading: deque[asyncio.Task[bytes]] = deque()
     try:
         for at in range(len(parts)):

@@ -123,8 +123,6 @@ class Snapshotter:
         if damaged or self.damage:
             self._give_up("; ".join(damaged) or self.damage)
 
-    # --- whether it is whole ---------------------------------------------------------------------------
-
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
         """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each object's size. A damaged
         snapshot is given up, and so is one whose record is damaged. FencedError: it is another server's; `on_fenced`
@@ -169,8 +167,6 @@ class Snapshotter:
         self._is_known = False
         self._forget_unsent()
         self._next_at = self._runtime.monotonic()
-
-    # --- taking: between two commits -------------------------------------------------------------------
 
     def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
         """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
@@ -226,8 +222,6 @@ class Snapshotter:
         )
         most_bytes = max(base_bytes * self._pace.deltas_part, _SMALL_BYTES)
         return len(manifest.deltas) >= self._pace.deltas or deltas_bytes > most_bytes
-
-    # --- sending: meanwhile everything goes on ---------------------------------------------------------
 
     async def _store(self, send: Callable[[], Awaitable[Manifest]]) -> None:
         began = self._runtime.monotonic()
@@ -307,15 +301,12 @@ class Snapshotter:
                 await self._chunks.delete(name)
 
     def _failed(self, error: Exception) -> None:
-        """Try again later; what was taken is kept, or will be in the next whole one."""
         self.counts.snapshot_errors += 1
         if self.error != (said := str(error)):
             what = "container %d: its snapshot could not be stored, and the log is kept: %s"
             log.warning(what, self._container, said)
         self.error = said
         self._next_at = self._runtime.monotonic() + self._backoff.take()
-
-    # --- the end ---------------------------------------------------------------------------------------
 
     async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
         """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
@@ -336,7 +327,6 @@ class Snapshotter:
         await self.ended(cancel=True)
 
     async def ended(self, *, cancel: bool = False) -> None:
-        """Wait until nothing is in flight."""
         if self._sending is not None:
             if cancel:
                 self._sending.cancel()

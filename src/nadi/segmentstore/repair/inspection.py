@@ -112,7 +112,6 @@ def _inspect_layout(folder: Path) -> Report:
 
 
 async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Report:
-    """Inspect one container."""
     report = Report(folder.name)
     record = await _inspect_snapshot(report, number, chunks)
     if report.is_refused:

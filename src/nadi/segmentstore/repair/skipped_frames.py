@@ -173,7 +173,6 @@ class _Rest:
         self._tables: dict[int, int] = {}  # bytes of tables' changes that are missing
 
     def take(self, readable: ReadableFrame) -> None:
-        """Apply the next frame."""
         state, header = self.state, readable.header
         if header.sequence > state.sequence + 1:
             self.skipped.frames.append((state.sequence + 1, header.sequence - 1))

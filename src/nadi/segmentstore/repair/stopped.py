@@ -50,7 +50,6 @@ class ReadableFrame(NamedTuple):
     check: FrameCheck
 
     def head(self) -> bytes:
-        """What precedes the data."""
         with self.path.open("rb", buffering=0) as stream:
             return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + FRAME_HEADER_BYTES)
 
@@ -226,13 +225,11 @@ class StoppedContainer(Container):
         return count
 
     def segments(self) -> list[int]:
-        """The ids of all there are."""
         found = dict.fromkeys(self.metadata.segments())
         found |= dict.fromkeys(record.id for record in self.state.record_cache.all())
         return [segment for segment in found if segment not in self.state.record_cache.deleted]
 
     def name_of(self, segment: int) -> str:
-        """The segment's name; its number if the name is unknown."""
         record = self.state.by_id(segment)
         return record.name if record is not None else f"number {segment}"
 
@@ -242,7 +239,6 @@ class StoppedContainer(Container):
 
 
 def in_words(segment: str) -> str:
-    """A segment by its stream, for people."""
     try:
         scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
     except NadiError:

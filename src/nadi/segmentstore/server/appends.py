@@ -384,7 +384,6 @@ class Writers:
         return gathered
 
     def hand_over(self) -> None:
-        """Put what was gathered into the containers' queues."""
         gathered = self._gathered
         if not gathered:
             return

@@ -102,7 +102,6 @@ class Reads:
             self._scheduler.count(self._answer_some())
 
     def _answer_some(self) -> int:
-        """Answer some; return how much that was, counted in commands."""
         ready, replies = self._ready, self._replies
         done = 0
         while ready and done < limits.READS_AT_ONCE:
@@ -165,7 +164,6 @@ class Reads:
         self._waits[wait] = None
 
     def wake(self, wait: _Wait) -> None:
-        """Resume a read that waited: its segment has changed."""
         if wait in self._waits:
             del self._waits[wait]
             self._let_go(wait)

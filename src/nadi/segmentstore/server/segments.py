@@ -38,7 +38,6 @@ def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRec
 
 
 def create(frame: FrameBuilder, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int) -> None:
-    """Create a segment; AlreadyExistsError if there is one of that name."""
     if not name:
         raise errors.InvalidArgumentError("a segment needs a name")
     if frame.state.find(name) is not None:

@@ -221,7 +221,6 @@ class SegmentService:
         return wire.ScrubReported(command.request_id, command.segment, report)
 
     async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
-        """The loads of the first segments after the one named, over all containers."""
         if command.segment != LOAD_SEGMENT:
             raise errors.SegmentNotFoundError(command.segment)
         pages = [each.load.loads(command.after, LOAD_PAGE_SEGMENTS + 1) for each in self._hosted.all()]

@@ -74,7 +74,6 @@ class RecordCache:
         return None if segment is None else self.by_id(segment)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a segment of that name; its record stays where it is."""
         if name in self._by_name:
             return True
         segment = self._metadata.segment_id(name)
@@ -90,7 +89,6 @@ class RecordCache:
         return record
 
     def known(self, segment: int) -> SegmentRecord | None:
-        """The record if it is in memory."""
         return self._by_id.get(segment)
 
     def add(self, record: SegmentRecord) -> None:

@@ -52,7 +52,6 @@ Overlay = dict[bytes, tuple[int, bytes | None]]  # a table's newest entries: key
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Turn LMDB's errors about a folder into ones that say what to do."""
     try:
         yield
     except lmdb.DiskError as error:
@@ -237,7 +236,6 @@ class Metadata:
             clock += 1
 
     def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
-        """The value stored as `raw`, after its checksum has been verified."""
         if is_whole(self.seeds[table], key, raw):
             return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self.folder), f"a record of table {table} is damaged")
@@ -276,7 +274,6 @@ class Metadata:
         return None if raw is None else int(ID.unpack(raw)[0])
 
     def segments(self) -> Iterator[int]:
-        """The ids of all segments, in order."""
         for key, _ in self._scan("segments", b""):
             yield ID.unpack(key)[0]
 
@@ -324,7 +321,6 @@ class Metadata:
         return None if raw is None else unpack_entry(raw)[1:]
 
     def versions(self, segment: int, keys: Iterable[bytes]) -> dict[bytes, int]:
-        """The versions of those of a table's keys that are there."""
         prefix, found = ID.pack(segment), dict[bytes, int]()
         with self._env.begin(db=self._tables["entries"]) as txn:
             for key in keys:
@@ -351,6 +347,5 @@ class Metadata:
         yield from sorted(alike)
 
     def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
-        """(position, key) in order of positions."""
         for key, raw in self._scan("positions", ID.pack(segment), PAIR.pack(segment, max(0, position))):
             yield PAIR.unpack(key)[1], raw

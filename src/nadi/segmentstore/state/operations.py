@@ -40,7 +40,6 @@ class Append(Operation, frozen=True, tag="A"):
 
     @property
     def logged_bytes(self) -> int:
-        """How much of it is in the frame's data area."""
         return self.length
 
 
@@ -163,7 +162,6 @@ def most_bytes(operation: AnyOperation) -> int:
 
 
 def encode_head(operations: list[AnyOperation]) -> bytes:
-    """What stands before a frame's data area."""
     body = _encoder.encode(operations)
     return _SIZE.pack(len(body)) + body
 

@@ -176,7 +176,6 @@ class FileLog:
         return self._replaying
 
     def _frames(self, after_sequence: int) -> Iterator[Frame]:
-        """All that `replay` returns; blocking."""
         yield from self._replay.frames(after_sequence)
         self._next_sequence = self._replay.next_sequence
         self._before_bytes = sum(file.end for file in self._files.values())
@@ -298,8 +297,6 @@ class FileLog:
         self._next_sequence += 1
         self._pace.took(time.perf_counter() - began)
         return appended
-
-    # --- the writer thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
         while (request := self._queue.get()) is not None:

@@ -161,7 +161,6 @@ def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int)
 
 
 def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
-    """The bytes there; none if the disk can't read them."""
     try:
         return os.pread(file.read_fd, length, position)
     except OSError as error:

@@ -58,7 +58,6 @@ class _Window:
         self._fd = open_file(path, os.O_RDONLY, direct=False)
 
     def view(self, position: int, length: int) -> memoryview:
-        """The bytes there, fewer at the end of the file."""
         if not self._begin <= position <= position + length <= self._begin + len(self._data):
             self._begin, self._data = position, memoryview(os.pread(self._fd, max(length, _PIECE_BYTES), position))
             end = position + len(self._data)
@@ -195,7 +194,6 @@ def passed_over(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
 
 
 def _each_header(folder: Path) -> Iterator[tuple[int, Path, FileHeader | None]]:
-    """Each log file's number and path, and its header if that can be read."""
     for path in folder.iterdir():
         number = log_file_number(path.name)
         if number is not None:
@@ -221,7 +219,6 @@ def first_in_use(folder: Path) -> int:
 
 
 def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
-    """The header of the first recognizable frame in file `number`."""
     with path.open("rb", buffering=0) as stream:
         return next(headers_of(stream.fileno(), crc32c(log_id), number), None)
 

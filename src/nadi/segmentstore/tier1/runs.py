@@ -130,7 +130,6 @@ class RunFile:
         self._sum(staging, piece.at)
 
     def _sum(self, data: Buffer, at: int) -> None:
-        """Go on with the checksums of the file's MiBs; they are not seeded."""
         view = memoryview(data)
         while view:
             left = limits.MIB - at % limits.MIB
@@ -389,8 +388,6 @@ class RunFiles(RunReader):
             number, _, fd = self._ready.pop()
             os.close(fd)
             self._delete([number])
-
-    # --- the thread that prepares them -----------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Have files made ready, unless that is under way or there was no room just now."""

@@ -109,7 +109,6 @@ class FileSupply:
         self._thread.start()
 
     def request(self, number: int) -> None:
-        """Have log file `number` prepared; `take` returns it."""
         with self._outcome:
             self._number, self.ready, self.failure, self.is_full = number, None, None, False
         self._jobs.put(self._prepare)
@@ -152,7 +151,6 @@ class FileSupply:
         self._jobs.put(partial(self._recycle, path))
 
     def close(self) -> None:
-        """Finish what was asked for, and stop; blocking."""
         self._wanted.set()
         self._jobs.put(None)
         self._thread.join()
@@ -162,8 +160,6 @@ class FileSupply:
         if self.ready is not None:
             os.close(self.ready.fd)
             self.ready = None
-
-    # --- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -360,7 +356,6 @@ class FrameWriter:
         return self._file_bytes - self._file.end - not_theirs
 
     def prepare(self, number: int) -> None:
-        """Have the first file made ready, under that number."""
         self._next_number = number
         self._supply.request(number)
 

@@ -32,7 +32,6 @@ _ZEROS = memoryview(bytes(BLOCK_BYTES))
 
 
 def seed_of(name: str, block: int) -> int:
-    """The seed of the checksum of a chunk's block."""
     return crc32c(_U32.pack(block), crc32c(name.encode()))
 
 
@@ -106,7 +105,6 @@ def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length
 
 
 def is_right(checksums: bytes, block: int, checksum: int) -> bool:
-    """Whether that is the block's checksum, according to its chunk's checksums."""
     return _U32.pack(checksum) == checksums[block * _U32.size :][: _U32.size]
 
 

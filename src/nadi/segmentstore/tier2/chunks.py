@@ -153,7 +153,6 @@ class ChunkStore:
 
     @property
     def is_here(self) -> bool:
-        """Whether the chunks are files of this machine."""
         return self._local is not None
 
     async def check_ours(self) -> None:

@@ -94,7 +94,6 @@ class Claim:
         return Records(registry, self._runtime)
 
     async def close(self) -> None:
-        """Let go of what reached the store."""
         if self._engines is not None:
             await self._engines[0].close()
             self._engines = None
@@ -179,7 +178,6 @@ class Claim:
         return error
 
     async def _say(self, store: StoreFile) -> None:
-        """Have the folder say so, durably."""
         await self._runtime.in_thread(_write, store, self.folder)
         self.store = store
 

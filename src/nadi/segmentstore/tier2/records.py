@@ -292,7 +292,6 @@ def first_record(epoch: int, snapshot: Manifest) -> ContainerRecord:
 
 
 def name_of(container: int) -> str:
-    """The name of a container's record."""
     return f"{FOLDER}{container}"
 
 
