@@ -17,9 +17,8 @@ from nadi.runtime import Runtime
 
 
 async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
-    """Those of `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`, of this call alone.
-
-    For a cluster: `open_of_chunks` takes HDFS, too.
+    """Those of `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`, of this call alone; for a
+    cluster: `open_of_chunks` takes HDFS, too.
 
     Closing the engine closes both. config: see `remote_store`. Nothing is asked of a remote store yet: see `prove`.
     InvalidArgumentError: it isn't such a URL, or the configuration lacks something. UnavailableError: the folder can't

@@ -74,10 +74,8 @@ class Turn:
 
     async def _watched(self, there: Entry) -> Entry | None:
         """What is there if it doesn't change for as long as it takes to be dead, or is given back; None if it is taken
-        away.
-
-        Counted in looks: where the machine stands still, so may the other, and it has its time once that goes on.
-        """
+        away. Counted in looks: where the machine stands still, so may the other, and it has its time once that goes
+        on."""
         pause_s = min(MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S) / 4
         for _ in range(math.ceil(MIGRATION_TURN_DEAD_S / pause_s)):
             await self._runtime.sleep(pause_s)

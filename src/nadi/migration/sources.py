@@ -84,9 +84,7 @@ class Source:
 
     async def leave(self, to: str, migration: str) -> None:
         """Make sure, durably, that no server opens it from now on; may be done again, also by a later run.
-
-        ConflictError, FencedError: others may have written since it was settled, and it isn't left.
-        """
+        ConflictError, FencedError: others may have written since it was settled, and it isn't left."""
         raise NotImplementedError
 
 

@@ -24,11 +24,9 @@ from nadi.segmentstore.tier2.records import ContainerRecord, Records
 
 
 async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
-    """Let a data folder be served again; return where its data was moved. options: of that store.
-
-    ConflictError: it wasn't moved, the target is there, or a migration is under way.
-    DataFolderError, StoreError, UnavailableError: folder or store can't be used.
-    """
+    """Let a data folder be served again; return where its data was moved. options: of that store. ConflictError: it
+    wasn't moved, the target is there, or a migration is under way. DataFolderError, StoreError, UnavailableError:
+    folder or store can't be used."""
     said = store_of(folder)
     engine, registry = await open_of_chunks(store_url(folder, said), REAL, **said.options)
     try:
