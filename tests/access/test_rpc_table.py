@@ -17,7 +17,7 @@ from nadi.access.gate import Gate
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.controller.access import RULES, ControllerAccess
-from nadi.controller.engine.tasks import BACKGROUND
+from nadi.controller.engine.workflows import BACKGROUND
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.model.reports import GROUP_LAG, RETENTION, SEGMENTS, STREAM_LAG
 from nadi.wire.commands import Command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from nadi.controller.engine.tasks import Convoy
+from nadi.controller.engine.workflows import Convoy
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config
 from tests.support.waiting import until_async

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from nadi.controller.engine.tasks import Schedule, Tasks
+from nadi.controller.engine.workflows import Schedule, Tasks
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.throttled_log import Complaints, SeldomWarning
 from tests.controller.support import FakeClock

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from nadi.controller.engine.tasks import Tasks
+from nadi.controller.engine.workflows import Tasks
 
 
 async def test_a_task_that_overhears_its_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.controller.engine.tasks._AGAIN_S", 0.05)
+    monkeypatch.setattr("nadi.controller.engine.workflows._AGAIN_S", 0.05)
     tasks, heard = Tasks(), 0
 
     async def insist() -> None:

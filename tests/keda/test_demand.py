@@ -11,7 +11,7 @@ import pytest
 
 from nadi.controller.autoscaler import Trigger, trigger
 from nadi.controller.controller import Controller
-from nadi.controller.engine.tasks import Shared
+from nadi.controller.engine.workflows import Shared
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from nadi.segmentstore.server.local import InnerDoor
-from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.store import InnerDoor, SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 

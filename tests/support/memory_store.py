@@ -25,11 +25,11 @@ from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.server.connection import Connection
-from nadi.segmentstore.server.local import InnerDoor
 from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.store import InnerDoor
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire

@@ -20,7 +20,7 @@ from nadi import limits
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import Member
 from nadi.cluster.proxy.active import Addresses
-from nadi.controller.engine.tasks import Shared
+from nadi.controller.engine.workflows import Shared
 from nadi.engines.engine import Registry
 from nadi.errors import StoreError, UnavailableError
 from nadi.naming import segment_name

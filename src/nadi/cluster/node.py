@@ -32,7 +32,7 @@ from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.retention.rounds import IndexTimes
-from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
+from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.engines.engine import LogEngine, Registry
 from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from nadi.controller.engine.tasks import Shared
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Shared, Workflows
 from nadi.controller.rates import Rates, is_flowing, rate
 from nadi.controller.reports import bytes_behind, standing
 from nadi.controller.retention.past import look

@@ -15,14 +15,13 @@ from typing import Any
 from nadi import errors, limits
 from nadi.controller import event_time
 from nadi.controller.autoscaler import Demand
-from nadi.controller.engine.tasks import Convoy, Schedule, Tasks
-from nadi.controller.engine.workflows import Workflows, check_all, tagged
+from nadi.controller.engine.workflows import Convoy, Schedule, Tasks, Workflows, check_all, tagged
 from nadi.controller.event_time import WatermarkRounds
 from nadi.controller.metrics import Metrics
 from nadi.controller.rates import Rates
 from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds, check_policy
-from nadi.controller.scaling.profile import DEFAULT_PROFILE, Profile
+from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
 from nadi.controller.scaling.rounds import ScalingRounds
 from nadi.controller.state import records
 from nadi.controller.state.history import Cut, History, ask, first_change

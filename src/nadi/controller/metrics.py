@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from nadi import limits
 from nadi.controller import reports
-from nadi.controller.engine.tasks import Shared
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Shared, Workflows
 from nadi.controller.rates import Loads, Rates, StreamRate, event_size
 from nadi.controller.reports import Group, HotKeys, Standing
 from nadi.controller.retention import past

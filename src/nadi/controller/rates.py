@@ -15,8 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nadi.controller.engine.tasks import Shared
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Shared, Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import StreamState
 from nadi.errors import InvalidArgumentError

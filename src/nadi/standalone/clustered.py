@@ -14,7 +14,7 @@ from nadi.client.control.security import Security
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
 from nadi.config import ServerConfig
-from nadi.controller.scaling.profile import profile_of
+from nadi.controller.scaling.judge import profile_of
 from nadi.engines.engine import LogEngine
 from nadi.engines.identity import OwnLog, known_cluster
 from nadi.engines.opening import log_name, open_engines, open_log

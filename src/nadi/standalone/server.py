@@ -16,7 +16,7 @@ from nadi.config import ServerConfig, ServerSecurity, is_any_address
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller
-from nadi.controller.scaling.profile import profile_of
+from nadi.controller.scaling.judge import profile_of
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
 from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.scaling.profile import CLASSIC, FAST, Profile
+from nadi.controller.scaling.judge import CLASSIC, FAST, Profile
 from nadi.controller.state.records import Config, ScaleType
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE
 

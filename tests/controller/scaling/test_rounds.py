@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import Decision, Judge, Step
-from nadi.controller.scaling.profile import FAST
+from nadi.controller.scaling.judge import FAST, Decision, Judge, Step
 from nadi.controller.scaling.rounds import log_decisions, logged_decisions
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, EpochSegment, ScaleType

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from nadi.controller.scaling.judge import Decision, Judge
-from nadi.controller.scaling.profile import Profile
+from nadi.controller.scaling.judge import Decision, Judge, Profile
 from nadi.controller.state.records import Config, EpochSegment, ScaleType
 from nadi.model.keyspace import equal_ranges
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad

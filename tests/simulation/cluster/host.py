@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.profile import FAST
+from nadi.controller.scaling.judge import FAST
 from nadi.errors import NadiError, UnavailableError
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import Metadata

@@ -30,8 +30,7 @@ import msgspec
 from cachetools import LRUCache
 
 from nadi import limits
-from nadi.controller.engine.tasks import Schedule, Shared
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Schedule, Shared, Workflows
 from nadi.controller.event_time import cut_at
 from nadi.controller.retention.past import Past, Search, look
 from nadi.controller.state.history import Cut, History, ask

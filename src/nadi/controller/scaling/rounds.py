@@ -17,11 +17,9 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from nadi import limits
-from nadi.controller.engine.tasks import Schedule
-from nadi.controller.engine.workflows import Workflows
+from nadi.controller.engine.workflows import Schedule, Workflows
 from nadi.controller.rates import by_stream
-from nadi.controller.scaling.judge import Decision, HotKey, Judge, Step
-from nadi.controller.scaling.profile import Profile
+from nadi.controller.scaling.judge import Decision, HotKey, Judge, Profile, Step
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stream, StreamState
