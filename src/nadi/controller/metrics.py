@@ -49,11 +49,7 @@ _OF_STREAMS = {
     for attribute, name, text in (  # the attribute of StreamRate
         ("segments", "nadi_stream_segments", "Current segments of a stream; 0 if it is sealed."),
         ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
-        (
-            "bytes_per_s",
-            "nadi_stream_bytes_per_second",
-            "Bytes written to a stream, event headers included, mean of ten seconds.",
-        ),
+        ("bytes_per_s", "nadi_stream_bytes_per_second", "Bytes written to a stream, headers included, mean of 10 s."),
         ("hot_keys", "nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much."),
         ("kept_bytes", "nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail."),
     )
@@ -61,17 +57,9 @@ _OF_STREAMS = {
 _OF_GROUPS = {
     attribute: Meaning(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
     for attribute, name, text in (  # the attribute of GroupLagReport
-        (
-            "bytes_behind",
-            "lag_bytes",
-            "Bytes of a stream after a reader group's recorded positions, event headers included.",
-        ),
+        ("bytes_behind", "lag_bytes", "Bytes that a reader group has not read, event headers included."),
         ("events_behind", "lag_events", "The same in events: an estimate from their mean size in the last 20 minutes."),
-        (
-            "seconds_behind",
-            "lag_seconds",
-            "For how long the oldest event that a reader group has not read has waited, to about ten seconds.",
-        ),
+        ("seconds_behind", "lag_seconds", "How long the oldest unread event has waited, to about ten seconds."),
         ("segments", "segments", "Segments of a stream that a reader group reads now."),
         ("unassigned", "unassigned_segments", "Those of them that no reader has."),
     )
@@ -83,9 +71,7 @@ MEANINGS = by_name(
         *_OF_STREAMS.values(),
         *_OF_GROUPS.values(),
         Meaning(
-            "nadi_reader_group_readers",
-            "Readers of a reader group, with dead ones that the others haven't noticed.",
-            ("scope", "reader_group"),
+            "nadi_reader_group_readers", "Readers of a group, unnoticed dead ones included.", ("scope", "reader_group")
         ),
         Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
         Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),

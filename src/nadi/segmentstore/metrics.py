@@ -34,13 +34,7 @@ _COUNTED = (  # with the attribute of `Counts`
 MEANINGS = by_name(
     (
         *(Meaning(name, text, (), "counter") for name, text, _ in _COUNTED),
-        Meaning(
-            "nadi_store_append_seconds",
-            "How long appends took from their arrival to the acknowledgement (whole), and of that in the queue, in "
-            "building the frame, and in the log's write and sync.",
-            ("stage",),
-            "histogram",
-        ),
+        Meaning("nadi_store_append_seconds", "How long appends took: whole, and by stage.", ("stage",), "histogram"),
         Meaning("nadi_store_reads", "Reads that were answered, by where the bytes were.", ("source",), "counter"),
         Meaning("nadi_store_read_bytes", "Bytes that were read, by where they were.", ("source",), "counter"),
         Meaning("nadi_store_cache_bytes", "Bytes of blocks in memory."),
@@ -54,41 +48,19 @@ MEANINGS = by_name(
         Meaning("nadi_store_queue_bytes", "Bytes of requests that wait for a frame.", _CONTAINER),
         Meaning("nadi_store_log_bytes", "Bytes of a container's log, and beside it.", _CONTAINER),
         Meaning("nadi_store_log_max_bytes", "Past this, appends to a container are refused until tier 2 takes data."),
-        Meaning(
-            "nadi_store_log_full", "1 while the log is past its bound, or its disk has no room, else 0.", _CONTAINER
-        ),
+        Meaning("nadi_store_log_full", "1 while the log is past its bound or its disk is full, else 0.", _CONTAINER),
         Meaning("nadi_store_tier2_lag_bytes", "Bytes in the log that are to be moved to tier 2.", _CONTAINER),
-        Meaning(
-            "nadi_store_tier2_lag_seconds",
-            "How long the oldest of them have been there, since the container was opened at most.",
-            _CONTAINER,
-        ),
+        Meaning("nadi_store_tier2_lag_seconds", "Age of the oldest of them, in this process at most.", _CONTAINER),
         Meaning("nadi_store_tier2_up", "1 if the last round of moving to tier 2 succeeded, else 0.", _CONTAINER),
         Meaning("nadi_store_tier2_chunks", "Chunks stored, by why.", ("kind",), "counter"),
         Meaning("nadi_store_tier2_bytes", "Bytes of the chunks that were stored, by why.", ("kind",), "counter"),
         Meaning("nadi_store_checkpoint_seconds", "How long it took to write the state.", (), "histogram"),
-        Meaning(
-            "nadi_store_checkpoint_age_seconds",
-            "How long ago the state was written last, or had nothing to be written.",
-            _CONTAINER,
-        ),
+        Meaning("nadi_store_checkpoint_age_seconds", "Time since the stored state was last up to date.", _CONTAINER),
         Meaning("nadi_store_snapshot_seconds", "How long it took to store a snapshot of the state.", (), "histogram"),
-        Meaning(
-            "nadi_store_snapshot_age_seconds",
-            "How long ago a snapshot was stored last, or there was nothing to be stored.",
-            _CONTAINER,
-        ),
-        Meaning(
-            "nadi_store_paused_seconds",
-            "How long work in the background has paused for frames.",
-            ("container", "work"),
-            "counter",
-        ),
+        Meaning("nadi_store_snapshot_age_seconds", "Time since the snapshots were last up to date.", _CONTAINER),
+        Meaning("nadi_store_paused_seconds", "How long background work paused.", ("container", "work"), "counter"),
         Meaning("nadi_store_scrub_running", "1 while everything stored is being read, else 0."),
-        Meaning(
-            "nadi_store_scrub_age_seconds",
-            "How long ago the last scrub ended, or else the folder was first served, by the wall clock.",
-        ),
+        Meaning("nadi_store_scrub_age_seconds", "Time since the last scrub ended, or since the first start."),
         Meaning("nadi_store_scrub_damages", "Damaged places that the last scrub found."),
         Meaning("nadi_store_scrub_renewals", "Damaged copies that the last scrub found and replaced."),
         Meaning("nadi_store_scrub_read_bytes", "Bytes that the running scrub has read, or else the last one."),
