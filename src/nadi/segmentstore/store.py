@@ -8,8 +8,8 @@ DIR/container-N/reserve     room kept aside for a recovery on a full disk, and f
 DIR/scrub                   how far the weekly scrub has come
 DIR/tier2/                  the store, unless it is elsewhere: chunks, snapshots of the states, the containers' records
 
-The door to the segment store for callers in the same process: one command in, its reply out. Nothing waits here for
-data still to come: a read at a segment's end is answered with no data.
+Callers in the same process have a door of their own: one command in, its reply out. There a read at a segment's end is
+answered with no data; nothing waits for data still to come.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs workflows: one at a time per stream, recorded before they start, finished whatever happens; and steps that
-several of them share.
+"""Runs workflows: one at a time per stream, recorded before they start, finished whatever happens; steps that several
+of them share; and the controller's background tasks (`Tasks`).
 
 `run` takes a stream's lock, lets `begin` check the request, records the work that `begin` returns, and then performs
 its steps until they succeed. The steps are idempotent; a store that can't be reached makes them wait and start over. A
@@ -8,9 +8,6 @@ that hangs up doesn't stop one halfway; one that hasn't begun never will.
 
 A deposed controller gives no further command (`state.segments`), and its records are fenced with the container that has
 them (docs/decisions/0012). So the lock, and the records, are all that keeps workflows apart.
-
-The controller's background tasks, its periodic work, the grouping of calls that come in numbers, and answers that
-many callers share.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: 
 def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
     """That of a stopped folder, to read from; an empty one elsewhere if the folder has lost its own. Blocking.
     StoreError: it is elsewhere, and not the folder's, as when a disk isn't mounted: no chunk is missing for that.
-    UnavailableError: it doesn't answer. as `chunks_of`."""
+    UnavailableError: it doesn't answer. Others: as `chunks_of`."""
     store = find(folder).store
     if store is not None and store.is_elsewhere:
         _check_there(folder, store)
