@@ -13,7 +13,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -112,7 +112,6 @@ class ChunkStore:
         self._mark = ""
         self._is_alone = False  # in a data folder
         self._place, self._local, self._config = place, local, config or {}
-        self.has, self.sizes, self.pages = place.has, place.sizes, place.pages
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, Records] | None = None
 
@@ -321,6 +320,18 @@ class ChunkStore:
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
         return await self.runtime.in_thread(self.sizes, folder)
+
+    def has(self, name: str) -> bool:
+        """Whether an object of that name is there; blocking."""
+        return self._place.has(name)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """`listed`; blocking."""
+        return self._place.sizes(prefix)
+
+    def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+        """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
+        return self._place.pages(folder)
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""
