@@ -25,7 +25,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_embedded_is_the_function_whatever_was_imported_before(first: str) -> None:
     # a module of the same name becomes an attribute of its package when it is imported
     script = (
-        f"import {first}, nadi, nadi.standalone as it\nassert callable(nadi.embedded)\n"
-        "it.Server(it.ServerConfig(data='x'))"
+        f"import {first}, nadi, nadi.standalone as it\nassert callable(nadi.embedded) and callable(it.embedded)\n"
+        "from nadi.standalone.server import Server\nServer(it.ServerConfig(data='x'))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

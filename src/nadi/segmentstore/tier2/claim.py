@@ -31,7 +31,7 @@ from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.records import Records, Stored, check_stays, name_of
 
 T = TypeVar("T")
-START_S = 10.0  # that a start tries to reach a store that the folder had before
+START_S = 30.0  # that a start tries to reach a store that the folder had before: HDFS may lose data nodes meanwhile
 
 
 class Claim:
