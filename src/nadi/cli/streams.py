@@ -269,15 +269,15 @@ def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, 
             catalog.get(stream)
         except ProtocolError:  # of what can't be read: it goes all the same
             pass
-        except (NotFoundError, PermissionDeniedError):  # who may not see it doesn't delete it either
+        except (NotFoundError, PermissionDeniedError):  # a caller who cannot see it cannot delete it
             continue
         found[name] = partial(catalog.drop, stream)
     return found
 
 
 def beside_scope(manager: StreamManager, scope: str, *, of_streams: bool) -> list[Callable[[], None]]:
-    """What deletes the search indexes of a scope, whose shards nobody would know after it. of_streams: also of streams
-    that are there."""
+    """Return calls that delete the scope's search indexes, whose shards would be orphaned without it. of_streams:
+    include indexes of existing streams."""
     from nadi.search import indexes
 
     catalog = indexes(manager, scope)

@@ -132,7 +132,7 @@ def _batch(segment_id: int, block: EventBlock, key_path: FieldPath | None) -> Ba
 
 @contextmanager
 def _closing(out: Writes) -> Iterator[Writes]:
-    """Close it; where something failed before, that is what is told."""
+    """Close it; an earlier error takes precedence over one from closing."""
     try:
         yield out
     except BaseException:

@@ -54,14 +54,14 @@ class Lane:
         self._reply: asyncio.Future[wire.Command] | None = None
 
     async def stored(self) -> int:
-        """The writer's last number in the segment, NO_VERSION if there is none. It waits as long as that takes.
+        """Return the writer's last number in the segment, or NO_VERSION; wait until the store answers.
 
-        StreamSealedError if the segment takes no more appends, or is gone.
+        StreamSealedError if the segment is sealed or deleted.
         """
         return (await self._open()).last_event_number
 
     async def append(self, parts: list[Buffer], size: int, events: int, number: int) -> int:
-        """Store an append of so many bytes and events, under a number above all that this writer has stored here.
+        """Store an append of `size` bytes and `events` events, under a number above all this writer stored here.
 
         Return the number; or the writer's last one in the segment, if that isn't the one that was known: somebody else
         has written under its id, a process that was killed since, and this append isn't stored. StreamSealedError if it
