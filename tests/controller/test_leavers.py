@@ -48,4 +48,5 @@ async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> No
 async def test_what_else_grpc_says_stays(caplog: pytest.LogCaptureFixture) -> None:
     rpc_server()
     logging.getLogger("grpc._cython.cygrpc").error("something else", exc_info=ValueError("something else"))
-    assert [record.getMessage() for record in caplog.records] == ["something else"]
+    of_grpc = [record.getMessage() for record in caplog.records if record.name == "grpc._cython.cygrpc"]
+    assert of_grpc == ["something else"]  # servers of other tests' threads may log meanwhile

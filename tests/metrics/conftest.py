@@ -41,6 +41,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         until(lambda: "nadi_store_scrub_damages 0.0" in rest.get("/metrics").text)
         until(lambda: not re.search("nadi_store_(checkpoint|snapshot)_seconds_count 0.0", rest.get("/metrics").text))
         until(lambda: 'nadi_stream_bytes_per_second{scope="home",stream="meters"}' in rest.get("/metrics").text)
+        until(lambda: "nadi_reader_group_lag_events{" in rest.get("/metrics").text)
         yield server
 
 
