@@ -18,8 +18,9 @@ from nadi.engines.engine import Registry
 from nadi.engines.files import open_files
 from nadi.engines.opening import open_engines
 from nadi.errors import ConflictError, FencedError
-from nadi.migration import migration_lock, undoing
+from nadi.migration import migration_lock
 from nadi.migration.migration_lock import Turn, has_ended
+from nadi.migration.planning import take_back_cluster, take_back_folder
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
 from nadi.runtime import REAL
@@ -75,14 +76,14 @@ async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyP
         return
     at_it, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def waits(*given: object) -> None:
+    async def waits(records: Records, number: int, epoch: int) -> None:
         at_it.set()
         await goes_on.wait()
-        await really(*given)  # type: ignore[arg-type]
+        await really(records, number, epoch)
 
-    really = undoing._open_again
-    monkeypatch.setattr(undoing, "_open_again", waits)
-    undo = asyncio.create_task(undoing.take_back_folder(data, {}))
+    really = Records.take_back
+    monkeypatch.setattr(Records, "take_back", waits)
+    undo = asyncio.create_task(take_back_folder(data, {}))
     await at_it.wait()
     yield
     goes_on.set()
@@ -129,15 +130,15 @@ async def test_a_cluster_that_is_being_taken_back(
     migrate(store.url, str(back), store=store)
     back.rename(tmp_path / "elsewhere")
     at_it, goes_on = asyncio.Event(), asyncio.Event()
-    really = undoing._open_again
+    really = Records.take_back
 
-    async def waits(*given: object) -> None:
+    async def waits(records: Records, number: int, epoch: int) -> None:
         at_it.set()
         await goes_on.wait()
-        await really(*given)  # type: ignore[arg-type]
+        await really(records, number, epoch)
 
-    monkeypatch.setattr(undoing, "_open_again", waits)
-    undo = asyncio.create_task(undoing.take_back_cluster(store.url, {}))
+    monkeypatch.setattr(Records, "take_back", waits)
+    undo = asyncio.create_task(take_back_cluster(store.url, {}))
     await at_it.wait()
     assert BUSY in await asyncio.to_thread(refused, store.url, str(other), store=store)
     assert BUSY in await asyncio.to_thread(refused, "--undo", store.url, store=store)
@@ -281,7 +282,7 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
         await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
         source.turn._beats.cancel()
         with dead_soon():
-            await undoing.take_back_cluster(store.url, {})
+            await take_back_cluster(store.url, {})
         with pytest.raises(FencedError):
             await records.move_away(0, owner, MovedAway("file:///gone", "m"))
         with pytest.raises(ConflictError):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.errors import DamagedDataError
-from nadi.segmentstore.container import damage as damage_module
-from nadi.segmentstore.container.damage import KnownDamage
+from nadi.segmentstore.container import container
+from nadi.segmentstore.container.container import KnownDamage
 
 S = "s/t/0.#epoch.0"
 
@@ -39,7 +39,7 @@ def test_what_is_known_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_beyond_the_limit_places_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage_module, "DAMAGE_LISTED", 2)
+    monkeypatch.setattr(container, "DAMAGE_LISTED", 2)
     known = KnownDamage(0)
     for begin, reason in ((0, "a"), (10, "b"), (20, "c"), (20, "c"), (20, "b")):
         known.note(DamagedDataError(S, begin, begin + 10, reason))

@@ -1,27 +1,22 @@
 """This server's place among the others: it says that it is there, and sees who else is.
 
-Two tasks run side by side, so that neither waits for the other. One sets the server's own entry in the registry, each
-BEAT, whether or not the last try has ended; each try has DEAD to end, so few are ever under way (a put that hangs
-doesn't stop the beats). What succeeds extends the lease for reads (`Lease`). The other lists all entries each BEAT,
-reads those that it has a question about, and draws conclusions (`membership_view.py`). It also asks at the very moment
-at which somebody has been silent for too long.
+Two tasks run side by side. One sets the server's own entry in the registry each BEAT, whether or not the last try has
+ended; each try has DEAD to end. The other lists all entries each BEAT, and at the moment at which somebody has been
+silent for too long, and draws conclusions (`membership_view.py`).
 
-The lease says whether this server may answer reads. It may not once another server could have its containers.
+The lease says whether this server may answer reads: it may not once another server could have its containers. Each beat
+that succeeds extends it to LEASE after the beat was *sent*; one whose outcome isn't known extends nothing. Others take
+a server for dead when its entry has been the same for DEAD, from the end of the look that showed it first to the start
+of one that shows it still. Say the last version they saw was sent at t. That look began at t + DEAD or later, and no
+later beat had taken effect by then; so a later beat succeeds after t + DEAD, when the lease of the one at t is over, as
+long as clocks that differ by a fifth or so don't make LEASE longer than DEAD (`MembershipPace`).
 
-Each beat that succeeds extends the lease to LEASE after it was *sent*. Others take a server for dead
-when its entry has been the same for DEAD, from the end of the look that showed it first to the start of one that shows
-it still. Say the last version they saw was sent at t. No beat that took effect before their last look came after that
-one, and that look began at t + DEAD or later; so a beat that would extend the lease further can only succeed after
-t + DEAD, when the lease of the one at t is over, however long beats and looks took, as long as clocks that differ by a
-fifth or so don't make LEASE longer than DEAD (`MembershipPace`). A beat whose outcome isn't known extends nothing.
+So **a lease that has ended doesn't begin again by a beat alone**: another server may be about to claim the containers.
+Each unbroken stretch of beats is a `term`. The next term is valid once the owner of the containers has set the record
+of each anew, by compare-and-set, since the term began (`affirm`). A claim that was decided earlier replaces the
+record's earlier version, so one of the two fails. In the first term there is nothing to affirm.
 
-That is why **a lease that has ended doesn't begin again by a beat alone**. Somebody may have taken the server for dead
-meanwhile, and be about to claim its containers. So each unbroken stretch of beats is a `term`, and the next term is
-valid only when the owner of the containers says so, by `affirm`: after it has set the record of each of its containers
-anew, by compare-and-set, since the term began. A claim that was decided earlier replaces the record's earlier version,
-so one of the two fails. In the first term there is nothing to affirm: nothing can be claimed before it.
-
-The clock is the one that goes on while the machine is suspended, and not comparable with anybody else's.
+The clock goes on while the machine is suspended, and isn't comparable with anybody else's.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
 """Who is there, as one server sees it: what it concludes from looks at the registry. Nothing here waits or calls.
 
-A look is a list of the folder `servers/`: the version of each entry. A server lives as long as its version changes.
-It is dead when the version has been the same for DEAD of the observer's own monotonic clock, from the end of the look
-that showed it first to the start of a question that is answered with it still; no two clocks are compared. Lists may be
-stale, so the last question is a `get` of the entry itself, and so is the one whether an entry that is missing is gone.
-Who removes its own entry has left, and counts as dead at once.
+A look is a list of the folder `servers/`: the version of each entry, which each beat changes. A server is dead when its
+version has been the same for DEAD of the observer's own monotonic clock, from the end of the look that showed it first
+to the start of a question that is answered with it still. Lists may be stale, so the last question is a `get` of the
+entry itself, and so is the one whether a missing entry is gone. Who removes its own entry counts as dead at once.
 
-While looks fail nobody dies, and after that all begin anew with their full time: whatever kept this server from looking
-may have kept them from beating. The same after a pause of this server. One that is seen for the first time gets its
-full time too.
+While looks fail nobody dies, and after that, or after a pause of this server, all begin anew with their full time:
+whatever kept this server from looking may have kept them from beating. One that is seen for the first time gets its
+full time too. A dead server lives again once a newer value than its last is read: it was paused, or cut off.
 
-A dead server that is heard of again lives again: it was paused, or cut off. That is known by a value which is newer
-than the last one, for an old list may show it too.
-
-With each beat an entry's version changes, which lists tell for all servers at once. The values are read when somebody
-is new, and then every few seconds: with n servers, reading all of them each second would be n * n calls.
+Values are read when somebody is new, and then every few seconds: reading all of them each second would be n * n calls.
 """
 
 from __future__ import annotations
@@ -212,13 +207,11 @@ FOLDER = "servers/"
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of itself, in its entry `servers/<id>`: a line of JSON with its checksum. Fields that a later
-    version adds are ignored.
-
-    id: new with each start of the server. store, controller, rest: addresses, "host:port", where clients reach it.
-    version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of its beats, from 1 on;
-    of two values the one with the higher counter is newer. nonce: makes each value unlike any other.
-    is_draining: it gives all its containers away. containers, bytes_per_s: what it has, and what is written to it.
-    """
+    version adds are ignored. id: new with each start of the server. store, controller, rest: addresses, "host:port",
+    where clients reach it. version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of
+    its beats, from 1 on; of two values the one with the higher counter is newer. nonce: makes each value unlike any
+    other. is_draining: it gives all its containers away. containers, bytes_per_s: what it has, and what is written to
+    it."""
 
     id: str
     store: str

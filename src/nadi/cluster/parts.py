@@ -23,11 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class ClusterParts(ContainerParts):
-    """The parts of one container, for the server of that id.
-
-    folder: of this machine. seen: the record that is claimed, if it still is the same. interval_s: see `ChainLog`.
-    may_answer: see `Membership.lease_is_valid`.
-    """
+    """The parts of one container, for the server of that id. folder: of this machine. seen: the record that is claimed,
+    if it still is the same. interval_s: see `ChainLog`. may_answer: see `Membership.lease_is_valid`."""
 
     sweeps = False  # an owner that was overtaken without knowing it would delete its successor's: see `admin.janitor`
     looks_for_chunks = False  # that takes long over a network, and whoever reads one learns whether it is there

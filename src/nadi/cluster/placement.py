@@ -73,11 +73,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a container's record says.
-
-    owner: who claimed it last, "" if nobody ever did. released_to: for whom the owner has let go of it, "" if it
-    hasn't. since: when the answer came that first showed this version of the record, as in `Server`.
-    """
+    """What a container's record says. owner: who claimed it last, "" if nobody ever did. released_to: for whom the
+    owner has let go of it, "" if it hasn't. since: when the answer came that first showed this version of the record,
+    as in `Server`."""
 
     version: str | None
     epoch: int
@@ -88,13 +86,11 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a server decides by. Times are of its monotonic clock, in seconds; `at` is the present.
-
-    servers: by id, this one included once it has joined. An owner that isn't among them hasn't been looked up yet, and
-    counts neither as alive nor as dead.
-    looked_at: when the last look at the servers that succeeded was begun. is_current: it wasn't too long ago.
-    stable_since: when the last server came, went or began to drain. is_hasty: an operator wants no wait for that.
-    """
+    """All that a server decides by. Times are of its monotonic clock, in seconds; `at` is the present. servers: by id,
+    this one included once it has joined. An owner that isn't among them hasn't been looked up yet, and counts neither
+    as alive nor as dead. looked_at: when the last look at the servers that succeeded was begun. is_current: it wasn't
+    too long ago. stable_since: when the last server came, went or began to drain. is_hasty: an operator wants no wait
+    for that."""
 
     me: str
     at: float

@@ -47,13 +47,10 @@ from nadi.wire.moments import ARRIVAL, check_clock
 
 
 class Controller:
-    """One controller over the segment stores.
-
-    exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
-    WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
-    clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
-    follow their load. is_leased, place_of: as for `Segments`.
-    """
+    """One controller over the segment stores. exchange: sends a wire command to the store that has its segment and
+    returns the reply; it is called again after WrongHost, since segments move. endpoint_of: (host, port) of the store
+    that has a segment now, as reported to clients; called with any segment name. rpc_endpoint: where this controller
+    itself answers. scaling: how streams follow their load. is_leased, place_of: as for `Segments`."""
 
     def __init__(
         self,

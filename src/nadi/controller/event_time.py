@@ -331,15 +331,12 @@ async def cut_at(flow: Workflows, name: StreamName, at: int, clock: int = ARRIVA
 
 
 class _Look:
-    """One search for the cut of a moment. Segments before the head may be gone, and count as sealed long ago.
-
-    It must not skip an event of the moment or later, nor enter a segment before all its predecessors are passed. So it
-    moves as a reader does: from the segments of an epoch, over those that were sealed by then, to their successors. A
-    segment that can't start yet, because a scale was in progress at that moment, is in the cut at -1. Replaced segments
-    took events until they were sealed, a little after their scale was planned: so it starts at the newest epoch of that
-    time, and goes back while a replaced segment was still open, and one epoch further, because committing older
-    transactions makes two epochs at once, whose segments are not sealed in epoch order.
-    """
+    """One search for the cut of a moment. Segments before the head may be gone, and count as sealed long ago. It moves
+    as a reader does: from the segments of an epoch, over those that were sealed by then, to their successors. A segment
+    that can't start yet, because a scale was in progress, is in the cut at -1. Replaced segments took events a little
+    longer than their scale was planned: so it starts at the newest epoch of that time, goes back while a replaced
+    segment was still open, and one epoch further, because committing older transactions makes two epochs at once, whose
+    segments are not sealed in epoch order."""
 
     def __init__(self, flow: Workflows, name: StreamName, history: History, head: Cut, at: int, clock: int) -> None:
         self._segments, self._name, self._history, self._at, self._clock = flow.segments, name, history, at, clock

@@ -81,11 +81,10 @@ async def known_cluster(engine: LogEngine, log_name: str, runtime: Runtime) -> C
 async def open_cluster(
     engine: LogEngine, containers: int | None, runtime: Runtime, log: OwnLog | None = None
 ) -> Cluster:
-    """The cluster of this store, made if there is none.
-
-    containers: how many it has; None: whatever it has, and `DEFAULT_CONTAINERS` if it is made. InvalidArgumentError: it
-    has another number of containers, or another log. StoreError: something else is stored there, or written by another
-    version, or the store refuses. UnavailableError: it gives no answer for a long while."""
+    """The cluster of this store, made if there is none. containers: how many it has; None: whatever it has, and
+    `DEFAULT_CONTAINERS` if it is made. InvalidArgumentError: it has another number of containers, or another log.
+    StoreError: something else is stored there, or written by another version, or the store refuses. UnavailableError:
+    it gives no answer for a long while."""
     check_count(containers)
     log_name = log.name if log is not None else ""
     cluster = await known_cluster(engine, log_name, runtime)

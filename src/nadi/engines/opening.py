@@ -18,12 +18,9 @@ from nadi.runtime import Runtime
 
 async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
     """Those of `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`, of this call alone; for a
-    cluster: `open_of_chunks` takes HDFS, too.
-
-    Closing the engine closes both. config: see `remote_store`. Nothing is asked of a remote store yet: see `prove`.
-    InvalidArgumentError: it isn't such a URL, or the configuration lacks something. UnavailableError: the folder can't
-    be used.
-    """
+    cluster: `open_of_chunks` takes HDFS, too. Closing the engine closes both. config: see `remote_store`. Nothing is
+    asked of a remote store yet: see `prove`. InvalidArgumentError: it isn't such a URL, or the configuration lacks
+    something. UnavailableError: the folder can't be used."""
     check_shared(url)
     folder = folder_of(url, **config)
     if folder is not None:
@@ -40,10 +37,9 @@ async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[Log
 
 
 async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> OwnEngine:
-    """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there.
-
-    options: see `where`. InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed. StoreError: NATS
-    refuses, or the stream can't hold a log. UnavailableError: it gives no answer for a long while."""
+    """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there. options:
+    see `where`. InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed. StoreError: NATS refuses, or
+    the stream can't hold a log. UnavailableError: it gives no answer for a long while."""
     place = where(url, os.environ, **options)
     try:
         from nadi.engines.jetstream.engine import open_jetstream

@@ -22,11 +22,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 3.0
 
 
 async def patiently(what: str, work: Callable[[], Awaitable[T]], runtime: Runtime) -> T:
-    """What may be repeated, until there is an answer. what: as in "the store can't list what it holds".
-
-    StoreError: the store refuses, or contradicts itself for `PATIENCE_S`. UnavailableError: it gives no answer for so
-    long.
-    """
+    """What may be repeated, until there is an answer. what: as in "the store can't list what it holds". StoreError: the
+    store refuses, or contradicts itself for `PATIENCE_S`. UnavailableError: it gives no answer for so long."""
     until = runtime.monotonic() + PATIENCE_S
     backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, sleep=runtime.sleep, chance=runtime.chance)
     while True:

@@ -69,12 +69,10 @@ def check_shared(url: str) -> None:
 
 
 def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> RemoteStore:
-    """The store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`.
-
-    retries: by `obstore`; 0 where it matters whether a put that is refused was one's own. timeout_s: of a request.
-    config: such as `endpoint` or `access_key_id`, beside what its environment variables say.
-    InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
-    """
+    """The store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`. retries: by `obstore`; 0
+    where it matters whether a put that is refused was one's own. timeout_s: of a request. config: such as `endpoint` or
+    `access_key_id`, beside what its environment variables say. InvalidArgumentError: it isn't such a URL, or the
+    configuration lacks something."""
     scheme = urlsplit(url).scheme
     if folder_of(url, **config) is not None or scheme == HDFS:
         raise InvalidArgumentError(f"{url}: it is no object store")

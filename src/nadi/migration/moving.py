@@ -50,10 +50,8 @@ class Progress(Protocol):
 
 
 class Copier:
-    """From one store of chunks to another. verifies: read back each that was stored.
-
-    copied: the checksums of what the target has, by container and name in the source.
-    """
+    """From one store of chunks to another. verifies: read back each that was stored. copied: the checksums of what the
+    target has, by container and name in the source."""
 
     def __init__(
         self, source: ChunkStore, target: ChunkStore, division: Division, progress: Progress, *, verifies: bool = False
@@ -280,10 +278,9 @@ class Divider:
         self.segments, self.chunks = 0, set[str]()
 
     def write(self, folders: list[Path], sequence: int) -> None:
-        """Write the states into these folders, one for each container, and check them; blocking.
-
-        sequence: the last frame that they reflect. DamagedStateError: a state of the source is damaged.
-        StorageFullError, UnavailableError, OSError: a state can't be written."""
+        """Write the states into these folders, one for each container, and check them; blocking. sequence: the last
+        frame that they reflect. DamagedStateError: a state of the source is damaged. StorageFullError,
+        UnavailableError, OSError: a state can't be written."""
         targets = [Metadata(folder, number) for number, folder in enumerate(folders)]
         try:
             counts = self._written(targets, sequence)

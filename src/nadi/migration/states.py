@@ -75,10 +75,8 @@ class States:
 
     @classmethod
     async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
-        """Fetch those of their snapshots into an empty folder; a container without one never held anything.
-
-        Raises: as `restored`.
-        """
+        """Fetch those of their snapshots into an empty folder; a container without one never held anything. Raises: as
+        `restored`."""
         states: dict[int, Metadata] = {}
         try:
             for number, record in enumerate(records):
@@ -116,10 +114,8 @@ class States:
                 yield number, key, value
 
     def pieces(self, division: Division, *, complete: bool) -> Iterator[Piece]:
-        """All chunks that the states name.
-
-        complete: nothing may be in the log any more; UnavailableError if something is.
-        """
+        """All chunks that the states name. complete: nothing may be in the log any more; UnavailableError if something
+        is."""
         segments = self.rows("segments")
         names = {(number, ID.unpack(key)[0]): decode_segment(value).name for number, key, value in segments}
         for number, key, value in self.rows("extents"):

@@ -61,10 +61,7 @@ class Target:
 
     async def begin(self, source: Source) -> str:
         """Make sure that nobody opens it until the migration has ended, and return that one's id: a new one, or that of
-        an earlier run.
-
-        StoreError, DataFolderError: something is there already, or another migration is under way.
-        """
+        an earlier run. StoreError, DataFolderError: something is there already, or another migration is under way."""
         left_by = await source.left_by()
         if self._there is not None:
             if self._there.cluster != left_by:

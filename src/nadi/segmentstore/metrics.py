@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.scrub import Scrub
-from nadi.segmentstore.state.records import FrameRef
 from nadi.segmentstore.store import SegmentStore
 
 STATES = ("starting", "running", "recovering", "failed")
@@ -140,15 +139,13 @@ def _running(container: Container, number: str, now_s: float) -> Iterator[Sample
     yield _sample("nadi_store_queue_bytes", container.queue.size_bytes, number)
     yield _sample("nadi_store_log_bytes", container.logged_bytes, number)
     yield _sample("nadi_store_log_full", int(is_full), number)
-    yield _sample("nadi_store_tier2_lag_bytes", _lag(list(state.frames.values())), number)
+    frames = list(state.frames.values())  # there may be a hundred thousand, so they are added up outside the loop
+    yield _sample(
+        "nadi_store_tier2_lag_bytes", lambda: sum(frame.live_bytes - frame.aside_bytes for frame in frames), number
+    )
     yield _sample("nadi_store_tier2_lag_seconds", now_s - oldest.at if oldest is not None else 0.0, number)
     yield _sample("nadi_store_checkpoint_age_seconds", now_s - container.checkpoints.current_at, number)
     yield _sample("nadi_store_snapshot_age_seconds", now_s - container.parts.snapshots.current_at, number)
-
-
-def _lag(frames: Sequence[FrameRef]) -> Callable[[], float]:
-    """Bytes in the frames for tier 2. There may be a hundred thousand of them, so not in the loop."""
-    return lambda: sum(frame.live_bytes - frame.aside_bytes for frame in frames)
 
 
 def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:

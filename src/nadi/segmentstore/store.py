@@ -29,9 +29,8 @@ from nadi.errors import ClosedError, InvalidArgumentError, NadiError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, LOG_MAX_BYTES, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.container.container import Container, note_missing
 from nadi.segmentstore.counts import Counts, StoreTracing
 from nadi.segmentstore.datafolder import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -142,12 +141,10 @@ _LOOKS_A_TURN = 200
 
 
 class SegmentStore:
-    """Open it, `listen`, and `close` it.
-
-    tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default what
-    `tier2` says, and without that a folder beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the parts of the
-    containers it has at first, if they are kept outside the folder; by default it has all containers. owner_of: returns
-    who has the others. on_lost: called with the number of a container that
+    """Open it, `listen`, and `close` it. tokens: if given, every command must show a delegation token. runtime: its
+    clocks. chunks: tier 2; by default what `tier2` says, and without that a folder beside the log. log_max_bytes: see
+    `LOG_MAX_BYTES`. parts: the parts of the containers it has at first, if they are kept outside the folder; by default
+    it has all containers. owner_of: returns who has the others. on_lost: called with the number of a container that
     turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
     set. So it is if tier 2 turns out to be another's."""
 
@@ -218,7 +215,7 @@ class SegmentStore:
         container = Container(parts, self.cache, self._runtime, self.counts)
         container.log_max_bytes = self.log_max_bytes
         if parts.looks_for_chunks:
-            container.on_opened = partial(inventory.take, container, self.chunks)
+            container.on_opened = partial(note_missing, container, self.chunks)
         container.on_taken = self._taken_over if self._on_lost is None else partial(self._lost, container)
         return container
 
@@ -307,19 +304,12 @@ class SegmentStore:
 
     def _forsake(self, number: int) -> str:
         """Write nothing for the container any more, if it is here; return who has it."""
-        container, owner = self._leaving.get(number), self._told_owner(number)
+        container, owner = self._leaving.get(number), self._hosted.owner_of(number)
         if container is None and number in self._hosted:
             container = self._leaving[number] = self._hosted.remove(number)
         if container is not None:
             container.lose(owner)
         return owner
-
-    def _told_owner(self, number: int) -> str:
-        try:
-            return self._hosted.owner_of(number)
-        except Exception:  # the container ends all the same
-            log.exception("who has container %d now can't be told to its clients", number)
-            return ""
 
     async def _drop(self, number: int) -> None:
         owner = self._forsake(number)  # it may have been taken meanwhile

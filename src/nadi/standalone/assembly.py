@@ -64,11 +64,9 @@ MEANINGS = by_name(
 
 
 class ServerAssembly:
-    """`async with` one serves until the block ends. A kind of server defines `where`, `_assemble` and `_health`.
-
-    store: the kind's to make, before the first port opens. store_address, controller_uri, rest_uri: as clients are
-    told; empty until it listens there.
-    """
+    """`async with` one serves until the block ends. A kind of server defines `where`, `_assemble` and `_health`. store:
+    the kind's to make, before the first port opens. store_address, controller_uri, rest_uri: as clients are told; empty
+    until it listens there."""
 
     store: SegmentStore
     where: str  # what it keeps its data in
@@ -224,11 +222,9 @@ def _gate_of(security: ServerSecurity) -> Gate | None:
 
 class _OwnIntake:
     """The `Intake` of a server, for data that comes to its REST port: it is a client of its own ports. The client is
-    imported with the first request: most servers get none, and start sooner without it.
-
-    uri: of its controller. alone: there are no other servers, so the one certificate to trust is its own; those of a
-    cluster are trusted as the servers do among each other.
-    """
+    imported with the first request: most servers get none, and start sooner without it. uri: of its controller. alone:
+    there are no other servers, so the one certificate to trust is its own; those of a cluster are trusted as the
+    servers do among each other."""
 
     def __init__(self, uri: Callable[[], str], security: ServerSecurity, *, alone: bool) -> None:
         self._uri, self._security, self._alone = uri, security, alone
@@ -271,13 +267,9 @@ async def serve(
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it is to
-    stop.
-
-    Told so while it starts, it stops once it has started, for threads may write what is half open; it is never ready.
-
-    DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise, because
-    tier 2 is another's, or was emptied.
-    """
+    stop. Told so while it starts, it stops once it has started, for threads may write what is half open; it is never
+    ready. DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise,
+    because tier 2 is another's, or was emptied."""
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
     stop = until or asyncio.Event()

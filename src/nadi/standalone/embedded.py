@@ -67,10 +67,8 @@ class Ready(msgspec.Struct):
 
 
 class EmbeddedServer:
-    """A running child server. Clients connect to `controller_uri`; `pid` is its process.
-
-    `rest_uri` is the address of the REST interface, if it was requested.
-    """
+    """A running child server. Clients connect to `controller_uri`; `pid` is its process. `rest_uri` is the address of
+    the REST interface, if it was requested."""
 
     def __init__(self, config: ServerConfig, *, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         self.folder = Path(config.data or config.cache or "")  # none: a worker's own, which goes with it
@@ -137,9 +135,7 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Stop the server cleanly, and wait for it: up to two minutes where its disk is slow, and it has much to store.
-
-        RequestTimeoutError: it didn't even end itself by then, and was killed.
-        """
+        RequestTimeoutError: it didn't even end itself by then, and was killed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             if not self._has_ended_in_time():

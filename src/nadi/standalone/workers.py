@@ -32,12 +32,8 @@ _LIVES_S = 60.0  # one that has lived for so long is started again at once
 class Workers:
     """config: of `workers` servers. Its data folder is the store of their cluster, which no server without `--workers`
     uses. They share its ports; its store port is the first worker's, and the others have the next ones, 0 is any. After
-    the shared REST port come those of each worker alone.
-
-    `with Workers(…) as workers: workers.watch(until)` serves until the event is set.
-
-    Raises, as it is entered: as a server of a cluster; UnavailableError if a port is taken.
-    """
+    the shared REST port come those of each worker alone. `with Workers(…) as workers: workers.watch(until)` serves
+    until the event is set. Raises, as it is entered: as a server of a cluster; UnavailableError if a port is taken."""
 
     def __init__(self, config: ServerConfig) -> None:
         config.check()

@@ -183,7 +183,7 @@ async def _run(source: Source, target: Target, *, ahead: bool, verify: bool) -> 
 
 
 async def _taken_back(place: str, given: list[str] | None) -> str:
-    from nadi.migration.undoing import take_back_cluster, take_back_folder
+    from nadi.migration.planning import take_back_cluster, take_back_folder
 
     options = store_options(place if _is_url(place) else "", given)
     to = await (take_back_cluster(place, options) if _is_url(place) else take_back_folder(Path(place), options))

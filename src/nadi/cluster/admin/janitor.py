@@ -1,21 +1,19 @@
 """Removes garbage from a cluster's store.
 
-Objects are listed a page at a time, with a pause after each, and the record is read after the page. Chunks take more:
-the state of the record's snapshot is restored into a folder, and of each old chunk that it doesn't know the description
-is read. "Old" is by the store's own clock, as its listing shows it: its newest entry of a server or container is taken
-for now, so that nothing is taken for older than it is. A log that isn't in the store tells the ages by itself.
+Objects are listed a page at a time, and the record is read after the page. For chunks, the state of the record's
+snapshot is restored into a folder, and the description of each old chunk that it doesn't know is read. "Old" is by the
+store's own clock: its newest entry of a server or container is taken for now. A log elsewhere tells the ages by itself.
 
-What is decided holds whatever servers do meanwhile, for it follows from a record, which was read *after* the objects
-were listed, and from names: records only move on, and no name is used twice. What isn't understood stays.
+What is decided holds whatever servers do meanwhile, for it follows from a record read *after* the objects were listed,
+and from names: records only move on, and no name is used twice. What isn't understood stays. What goes:
 
-- A frame of a log, if no state refers to it. The record's start says from which sequence on frames may still hold the
-  only copy of bytes (`held_from`), and which epochs these are in (`begun`). A walk begins at the start's place. So a
-  frame goes if its epoch is before the start's and has ended before its number (garbage of a deposed owner, behind a
-  seal), or if its sequence is before `held_from`. Seals never go: an object that is no longer than a header may be one.
+- A frame of a log, if its epoch is before that of the record's start and has ended before the frame's number (garbage
+  of a deposed owner, behind a seal), or if its sequence is before `held_from`, from which on frames may hold the only
+  copy of bytes. Seals never go; an object that is no longer than a header may be one.
 - An object of a snapshot, if the record doesn't name it and its own name says an earlier frame than the snapshot that
   counts: later snapshots consist of what counts now, and of new objects of that frame or later ones.
 - A chunk, if it was planned by a frame that the snapshot's state reflects, and that state neither refers to it nor
-  knows that it is planned, or garbage. Its own description says which frame planned it.
+  knows that it is planned, or garbage.
 """
 
 from __future__ import annotations

@@ -31,12 +31,9 @@ from nadi.wire.rpc.service import WATCHES, path
 
 class RequestProxy:
     """Of one server. `add_to` its gRPC server, put `rest` around its REST application, and say which controller is
-    active whenever that changes.
-
-    own: what each server answers by itself. key: the cluster's. security: how other servers' doors are reached.
-    access: as for a controller. channels: opens what calls are passed on over. may_answer: whether an active controller
-    that is here may answer.
-    """
+    active whenever that changes. own: what each server answers by itself. key: the cluster's. security: how other
+    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over. may_answer:
+    whether an active controller that is here may answer."""
 
     def __init__(
         self,

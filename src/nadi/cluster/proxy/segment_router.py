@@ -43,12 +43,10 @@ class _Writer:
 
 
 class SegmentRouter:
-    """Call it with a command. ClosedError once it is closed.
-
-    store: the one in this process. address: its own, "host:port", as `owner_of` and `stores` tell it. owner_of: returns
-    the address of the store that has a segment's container now; "" if that isn't known. stores: returns the addresses
-    of all stores that have containers. tls: for connections to the others.
-    """
+    """Call it with a command. ClosedError once it is closed. store: the one in this process. address: its own,
+    "host:port", as `owner_of` and `stores` tell it. owner_of: returns the address of the store that has a segment's
+    container now; "" if that isn't known. stores: returns the addresses of all stores that have containers. tls: for
+    connections to the others."""
 
     def __init__(
         self,

@@ -36,12 +36,10 @@ _VARINT_MAX_BYTES = 10
 
 
 async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[None]]) -> Message:
-    """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions.
-
-    2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on; or 150,000 keys of one
+    """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions. 2
+    MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on; or 150,000 keys of one
     hash, for a map: many seconds. No request needs more of one kind than two epochs of a stream have segments, so parts
-    are counted first.
-    """
+    are counted first."""
     try:
         if len(raw) <= limits.RPC_PORTION_BYTES:
             message = kind.FromString(raw)

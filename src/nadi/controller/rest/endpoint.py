@@ -228,10 +228,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is
-    checked before the handler runs. `codes`: other status codes, and when they occur.
-    `media`: what is returned is one of these, as the request prefers. `takes`: content types of a body that the handler
-    reads by itself."""
+    """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is checked before the handler
+    runs. `codes`: other status codes, and when they occur. `media`: what is returned is one of these, as the request
+    prefers. `takes`: content types of a body that the handler reads by itself."""
 
     verb: str
     path: str

@@ -1,18 +1,16 @@
 """What a stream must keep now, and why: its policy's wish, and who holds the head back from it.
 
 The rules are Pravega's. What is within `least` is kept. Without subscribers, everything else goes; with them, what not
-all of them have consumed stays too, unless there is a maximum and it is older, or more, than `most`. There is a cut for
-every moment here, so the rules are kept key by key: `earliest` and `latest`. Bookmarks and slices hold back whatever
-the policy says, its maximum too, unless it says `over_bookmarks`.
+all of them have consumed stays too, unless there is a maximum and it is older, or more, than `most`. The rules are kept
+key by key: `earliest` and `latest`. Bookmarks and slices hold back even the maximum, unless it says `over_bookmarks`.
 
-Retention by time is about ages, and clocks are set. A segment's time index dates bytes by the wall clock, never less
-than what it showed when they came. So ages are measured by the monotonic clock: data is older than an age if its date
-lies before everything that the wall clock has shown since then. Over a restart the wall clock is believed; but not at
-once, as some machines start with a wrong one and correct it then.
+A segment's time index dates bytes by the wall clock, never less than what it showed when they came. Clocks are set, so
+ages are measured by the monotonic clock: data is older than an age if its date lies before everything that the wall
+clock has shown since then. Over a restart the wall clock is believed; but not at once, as some machines start with a
+wrong one and correct it then.
 
-Clients keep bookmarks and slices in a table of their scope, and anybody who may write that may write nonsense: what
-can't be read, or names no place of the stream, protects nothing, and is logged once. What lies before the head is gone:
-a bookmark there protects nothing either, while a slice does as long as some of it is left.
+Anybody who may write a scope's table of bookmarks and slices may write nonsense: what can't be read, or names no place
+of the stream, protects nothing, and is logged once. Nor does a bookmark before the head; a slice protects what is left.
 """
 
 from __future__ import annotations

@@ -47,13 +47,11 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
 
 class History:
     """The epochs of one stream, from the oldest that isn't forgotten (0, or that of `records.EpochBase`) to the newest.
-
     Each epoch is kept as its difference from the one before it, and some are whole: each as soon as what has changed
     since the last outweighs it, so an epoch is put together in a time that depends on its own size. Epochs are only
     ever added, so a view of the first ones stays right in another thread. changes: in order. segments: every known one,
     by id. sealed_in: for replaced segments, the first epoch without them. sizes: lengths of sealed segments. began_ms:
-    of the first epoch's segments, when their own epoch began, if that is an older one.
-    """
+    of the first epoch's segments, when their own epoch began, if that is an older one."""
 
     def __init__(self, changes: Iterable[EpochChange], began_ms: Mapping[int, int] | None = None) -> None:
         self.changes: list[EpochChange] = []
@@ -300,10 +298,8 @@ class History:
     def plan_scale(
         self, current: int, sealed: Sequence[int], ranges: Sequence[KeyRange], *, min_segments: int, time_ms: int
     ) -> EpochChange:
-        """The epoch after `current` in which `ranges` replace `sealed`.
-
-        PreconditionError if the stream has moved on, InvalidArgumentError if the ranges can't replace them.
-        """
+        """The epoch after `current` in which `ranges` replace `sealed`. PreconditionError if the stream has moved on,
+        InvalidArgumentError if the ranges can't replace them."""
         active = {s.id: s for s in self.epoch(current)}
         if any(i not in active for i in sealed):
             raise PreconditionError("a segment to be sealed isn't in the current epoch")

@@ -22,10 +22,8 @@ _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
 
 
 async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group: ReaderGroup) -> None:
-    """Make the group a subscriber, or bring its subscription to the group's generation; its cut stays.
-
-    The caller holds the group's lock, for which no workflow of a stream with subscribers ever waits.
-    """
+    """Make the group a subscriber, or bring its subscription to the group's generation; its cut stays. The caller holds
+    the group's lock, for which no workflow of a stream with subscribers ever waits."""
     async with flow.lock(stream):  # a stream under deletion takes its subscribers along
         if await flow.metadata.find_stream(stream) is None:
             return  # deleted since the request was checked

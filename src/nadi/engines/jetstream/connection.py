@@ -34,11 +34,9 @@ _CLOSE_S = 1
 
 
 class Connection:
-    """largest_bytes: of a message that is to be stored, headers included; servers that take less are refused.
-
-    All requests raise UnavailableError if there is no answer in time; they may have been carried out, or be carried out
-    later. what: as in "NATS can't store log/0/1".
-    """
+    """largest_bytes: of a message that is to be stored, headers included; servers that take less are refused. All
+    requests raise UnavailableError if there is no answer in time; they may have been carried out, or be carried out
+    later. what: as in "NATS can't store log/0/1"."""
 
     def __init__(self, where: Where, largest_bytes: int) -> None:
         self._where, self._largest_bytes = where, largest_bytes
@@ -52,12 +50,10 @@ class Connection:
             return await client.ask(subject, payload, headers)
 
     async def read(self, what: str, subject: str, request: bytes) -> Msg:
-        """As `ask`, where the answer may be large.
-
-        A NATS server drops a client to which it would have to send more than its `max_pending`, 64 MiB by default,
-        which may count twice what is under way; and how large a message is shows only when it comes. So it is guessed
-        from the last ones, and after a connection has ended all the same, one is read at a time.
-        """
+        """As `ask`, where the answer may be large. A NATS server drops a client to which it would have to send more
+        than its `max_pending`, 64 MiB by default, which may count twice what is under way; and how large a message is
+        shows only when it comes. So it is guessed from the last ones, and after a connection has ended all the same,
+        one is read at a time."""
         async with self._asking(what, self._room()) as client:
             try:
                 answer = await client.ask(subject, request)

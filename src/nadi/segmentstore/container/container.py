@@ -5,13 +5,17 @@ once that is durable answers all of them in order. Only one frame is in flight, 
 full disk, requests that take room are refused before they change anything (`FrameBuilder`). If the log fails,
 everything not yet durable is forgotten: the waiting requests get an error, and the container recovers from disk as
 after a crash. Once another server has its parts, it ends instead: nothing is written any more, nor opened again.
+
+Known damage is found at a container's start, by readers, or by the storage writer. The list is for people; what is read
+is checked each time, whether its damage is known or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
@@ -21,6 +25,7 @@ import lmdb
 from nadi import limits
 from nadi.errors import (
     ClosedError,
+    DamagedDataError,
     DamagedStateError,
     FencedError,
     NadiError,
@@ -28,12 +33,11 @@ from nadi.errors import (
     StorageFullError,
     UnavailableError,
 )
-from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
+from nadi.limits import DAMAGE_LISTED, FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.observe.logs import about
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoints
-from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, Call, Request, RequestQueue, again
 from nadi.segmentstore.counts import Counts, LoadMeter, Stages
@@ -41,12 +45,58 @@ from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import Delete
-from nadi.segmentstore.state.records import FrameRef
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, DurableLog
-from nadi.segmentstore.tier1.runs import RunFiles
+from nadi.segmentstore.tier1.runs import RunFiles, run_name
+from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [offset, end_offset) of a segment can't be read as they were stored."""
+
+    segment: str
+    offset: int
+    end_offset: int
+    reason: str
+
+
+class KnownDamage:
+    """A container's damaged places; those of a segment that touch for the same reason are one. `unlisted` counts those
+    the list had no room for. logs: log new ones; else whoever asks for the list reports them."""
+
+    def __init__(self, container: int, *, logs: bool = True) -> None:
+        self._container = container
+        self._logs = logs
+        self._by_segment: dict[str, list[Damage]] = {}
+        self._count = 0
+        self.unlisted = 0
+
+    def all(self) -> list[Damage]:
+        return [damage for damages in self._by_segment.values() for damage in damages]
+
+    def note(self, error: DamagedDataError) -> None:
+        known = self._by_segment.get(error.segment, [])
+        begin, end = error.offset, error.end_offset
+        if any(damage.offset <= begin and end <= damage.end_offset for damage in known):
+            return
+        touching = [each for each in known if each.reason == error.reason]
+        touching = [each for each in touching if begin <= each.end_offset and each.offset <= end]
+        if not touching and self._count >= DAMAGE_LISTED:
+            self.unlisted += 1
+            return
+        for damage in touching:
+            begin, end = min(begin, damage.offset), max(end, damage.end_offset)
+        rest = [damage for damage in known if damage not in touching]
+        self._by_segment[error.segment] = [*rest, Damage(error.segment, begin, end, error.reason)]
+        self._count += 1 - len(touching)
+        if not touching and self._logs:
+            fields = {"container": self._container, "segment": error.segment}
+            log.error("container %d: %s", self._container, error, extra=fields)
+
 
 REOPEN_DELAY_S = 1.0
 _FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request is taken whole
@@ -444,3 +494,56 @@ class Container:
         await self.checkpoints.ended()
         await self.parts.snapshots.ended(cancel=True)
         await Opened(self.metadata, self.log, self.state, self.runs).close()
+
+
+async def note_missing(container: Container, chunks: ChunkStore) -> None:
+    """Note in `container.damage` what the state names and isn't there, by names and sizes, and set it aside. Nothing
+    else uses the container meanwhile."""
+    state = container.state
+    in_memory = {record.id: record for record in state.record_cache.all()}
+    folder = f"container-{container.number}/"
+
+    def missing_on_disk() -> tuple[dict[str, int], dict[int, set[int]]]:
+        """The sizes of all chunks, and the offsets of extents without a chunk, of segments not in memory."""
+        sizes = chunks.sizes(folder)
+        found: dict[int, set[int]] = {}
+        for segment, offset, length, chunk in state.metadata.chunks():
+            if sizes.get(chunk, -1) < length and segment not in in_memory and segment not in state.record_cache.deleted:
+                found.setdefault(segment, set()).add(offset)
+        return sizes, found
+
+    sizes: dict[str, int] | None = None
+    found: dict[int, set[int]] = {}
+    if chunks.is_here:  # a listing elsewhere takes long, and whoever reads a chunk learns whether it is there
+        try:
+            sizes, found = await chunks.runtime.in_thread(missing_on_disk)
+        except UnavailableError as error:
+            log.warning("container %d: %s; readers are told if a chunk is missing", container.number, error)
+    for record in in_memory.values():
+        _set_aside(container, record, (extent for extent in record.extents if _is_missing(container, extent, sizes)))
+    for segment, offsets in found.items():
+        record_of = state.by_id(segment)
+        if record_of is not None:
+            _set_aside(container, record_of, (extent for extent in record_of.extents if extent.offset in offsets))
+
+
+def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | None) -> bool:
+    if extent.frame is None:
+        return sizes is not None and sizes.get(extent.chunk, -1) < extent.length
+    address = extent.frame.address
+    assert address is not None, "nothing is written before the inventory"
+    end = extent.position + extent.length
+    if extent.run:
+        return extent.aside or container.runs is None or not container.runs.has(extent.run, end)
+    return extent.aside or not container.log.has(address, end)
+
+
+def _set_aside(container: Container, record: SegmentRecord, extents: Iterable[Extent]) -> None:
+    for extent in extents:
+        container.state.set_aside(extent)
+        reason = f"chunk {extent.chunk} is missing or too short"
+        if extent.frame is not None:
+            assert extent.frame.address is not None
+            file = f"{run_name(extent.run)} beside" if extent.run else f"{extent.frame.address.file} of"
+            reason = f"file {file} the log is missing, too short, or damaged there"
+        container.damage.note(DamagedDataError(record.name, extent.offset, extent.end, reason))

@@ -17,10 +17,8 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
 from nadi.naming import parse_segment_name
 from nadi.runtime import REAL
-from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.container.damage import KnownDamage
+from nadi.segmentstore.container.container import Container, KnownDamage, note_missing
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.parts import LocalParts, recovered_of
@@ -199,7 +197,7 @@ class StoppedContainer(Container):
         self.runs = self.log.runs
         try:
             self.state = await asyncio.to_thread(recovered_of, self.metadata, self.log.replay, REAL.monotonic())
-            await inventory.take(self, self.chunks)
+            await note_missing(self, self.chunks)
         except BaseException:
             await self.shut()
             raise

@@ -55,14 +55,11 @@ _background: set[asyncio.Task[None]] = set()  # deletions of transient segments
 
 
 class CommandQueue:
-    """The commands of one connection other than appends and reads, and what of these came after one of them.
-
-    Those with small replies are handled at one time, so that what they change in a container shares a frame of its log.
-    They are begun in order, so two on one segment take effect in order. Others are handled one after another, once all
-    before them are done, and whenever the peer takes replies and there is room for one.
-
-    received: what is held for what it received. dispatch: handles a command that isn't the service's. resume: called
-    when more may be taken."""
+    """The commands of one connection other than appends and reads, and what of these came after one of them. Those with
+    small replies are handled at one time, so that what they change in a container shares a frame of its log. They are
+    begun in order, so two on one segment take effect in order. Others are handled one after another, once all before
+    them are done, and whenever the peer takes replies and there is room for one. received: what is held for what it
+    received. dispatch: handles a command that isn't the service's. resume: called when more may be taken."""
 
     def __init__(
         self,

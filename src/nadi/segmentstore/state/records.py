@@ -46,9 +46,8 @@ class Extent(msgspec.Struct, eq=False, gc=False):
     file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none. checksums: of a
     chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; empty if the frame lost
     them. continues: it begins within an event, which an extent before it began. aside: it is damaged, so the storage
-    writer leaves it where it is.
-
-    There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector."""
+    writer leaves it where it is. There may be one for each event of the last seconds: cheap to make, and no work for
+    the garbage collector."""
 
     offset: int
     length: int

@@ -2,23 +2,21 @@
 
 It has clocks. The clock ARRIVAL is the server's: an entry (moment, offset) says that all bytes before `offset` were
 appended before that moment. `note` makes an entry at the start of bytes that arrive together, a run of appends or a
-merge, if the last entry is old enough and enough was added since (`TIME_INDEX_*` in `limits`); its moment is the first
-at which it could have been made. The same operations call it live and in replay, so both make the same index.
+merge, if the last entry is old enough and enough was added since (`TIME_INDEX_*` in `limits`). The same operations call
+it live and in replay, so both make the same index.
 
 An event's moment is the clock's time when its append was taken, or its transaction merged; if the clock went back, the
-latest earlier moment in its segment. The offset that `locate` returns for a past moment is a boundary between events
-that loses none of that moment or later. Older data after it arrived less than `TIME_INDEX_MS` before the moment, or is
-less than `TIME_INDEX_BYTES` in all and arrived less than `TIME_INDEX_MOST_MS` before it. It is the same however much is
-appended later, so slices between moments follow each other without gaps or overlaps: thus it may lie before the
-segment's end although nothing was appended since. For a future moment it is the segment's current end.
+latest earlier moment in its segment. For a past moment, `locate` returns an event boundary that loses none of that
+moment or later. Older data after it arrived less than `TIME_INDEX_MS` before, or is less than `TIME_INDEX_BYTES` in all
+and arrived less than `TIME_INDEX_MOST_MS` before. The offset is the same however much is appended later, so slices
+between moments follow each other without gaps or overlaps. For a future moment it is the segment's current end.
 
 Every other clock tells a time that the events have themselves: whoever can read them adds its entries, stretch by
-stretch from the segment's start (`indexed`), and up to where that was done is an attribute of the segment. An even
-clock, LATEST, has entries (time, offset) that say: all events before `offset` have earlier times. The odd one behind
-it, EARLIEST, has entries that say: an event of that time ends at `offset`, and all behind it have later times. So an
-event that comes late takes away those entries of EARLIEST that are not earlier, and `locate_event` finds either end of
-the events of any time, however disordered they are: none too few, and too many by a stretch at most. Events without
-such a time are in none of the stretches.
+stretch from the segment's start (`indexed`), and an attribute of the segment says up to where. An even clock, LATEST,
+has entries (time, offset) that say: all events before `offset` have earlier times. The odd one after it, EARLIEST, has
+entries that say: an event of that time ends at `offset`, and all after it have later times. So a late event takes away
+the entries of EARLIEST that aren't earlier, and `locate_event` finds either end of the events of any time, however
+disordered: none too few, and too many by a stretch at most. Events without such a time are in none of the stretches.
 """
 
 from __future__ import annotations
