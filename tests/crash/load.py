@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Protocol, TypeVar
 
 from nadi.client import Ack, StreamManager, Transaction
-from nadi.errors import RequestTimeoutError, UnavailableError
+from nadi.errors import ClosedError, RequestTimeoutError, UnavailableError
 from nadi.model.streamcut import StreamCut
 
 SCOPE, STREAM, TABLE = "crash", "events", "table"
@@ -52,6 +52,13 @@ class Worker:
             self.settle()
         finally:
             self.manager.close()
+
+    def abandon(self) -> None:
+        """Stop, whatever is under way: left alone, it would ask a server that is gone until the process ends."""
+        self._stop.set()
+        self.manager.close()
+        self._thread.join(ACK_TIMEOUT_S)
+        assert not self._thread.is_alive(), f"{self.name} hangs"
 
     def _run(self) -> None:
         try:
@@ -283,8 +290,8 @@ class StreamCycle(Worker):
         while True:
             try:
                 return call()
-            except UnavailableError:
-                if time.monotonic() > deadline:
+            except UnavailableError as error:
+                if time.monotonic() > deadline or (self._stop.is_set() and isinstance(error, ClosedError)):
                     raise
                 self.pause(0.05)
 

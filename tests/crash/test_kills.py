@@ -189,8 +189,10 @@ class Run:
         )
 
     def end(self) -> None:
-        self.manager.close()
         self.server.kill()
+        for worker in self.workers:
+            worker.abandon()
+        self.manager.close()
 
 
 @contextlib.contextmanager
