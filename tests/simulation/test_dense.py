@@ -1,4 +1,4 @@
-"""A hundred seeds of a server whose days are short and bad, in every run of the tests; of a cluster, as many."""
+"""Fifty seeds of a server whose days are short and bad, in every run of the tests; of a cluster, forty."""
 
 from __future__ import annotations
 

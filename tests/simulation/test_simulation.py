@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)  # looking for work is most of an idle hour
     monkeypatch.setattr(limits, "TXN_TICK_MS", 2_000)

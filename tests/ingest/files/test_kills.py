@@ -26,7 +26,7 @@ MANY = int(os.environ.get("NADI_INGEST_KILLS", "50"))
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kills", [10, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600 + 20 * MANY)
 def test_kills_while_files_rotate(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
