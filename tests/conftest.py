@@ -12,7 +12,7 @@ from hypothesis import settings
 
 # Files that take longest, by what is in their path: they begin first, so that two processes end together.
 LONG = (
-    "simulation/cluster/",
+    "simulation/",
     "test_documents.py",
     "test_check_and_repair.py",
     "test_disk_full.py",
@@ -30,6 +30,11 @@ LONG = (
     "examples/",
     "rest/",
     "testing/",
+    "test_crashes.py",
+    "test_guides.py",
+    "test_installed.py",
+    "test_stopping.py",
+    "web/test_events.py",
 )
 
 # No deadline for an example: a shared machine may stop for longer than any useful one.
