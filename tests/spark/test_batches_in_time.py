@@ -54,17 +54,17 @@ def load(manager: nadi.StreamManager, stream: str, events: list[tuple[bytes, str
 
 def as_loaded(manager: nadi.StreamManager, stream: str) -> None:
     manager.create_stream("home", stream, 3, event_time="read_at")
-    load(manager, stream, readings(range(24 * 60)))
+    load(manager, stream, readings(range(24 * 30)))
 
 
 def as_split_and_merged(manager: nadi.StreamManager, stream: str) -> None:
     manager.create_stream("home", stream, 3, event_time="read_at")
-    load(manager, stream, readings(range(24 * 20)))
+    load(manager, stream, readings(range(24 * 10)))
     first, second, third = manager.current_segments("home", stream)
     manager.scale_stream("home", stream, [first.segment_id], [(0.0, 0.1), (0.1, first.high)])
-    load(manager, stream, readings(range(24 * 20, 24 * 40)))
+    load(manager, stream, readings(range(24 * 10, 24 * 20)))
     manager.scale_stream("home", stream, [second.segment_id, third.segment_id], [(second.low, 1.0)])
-    load(manager, stream, readings(range(24 * 40, 24 * 60)))
+    load(manager, stream, readings(range(24 * 20, 24 * 30)))
 
 
 def time_of(event: bytes) -> datetime | None:
@@ -95,9 +95,9 @@ def late_in_their_segments(home: Home, stream: str, delay: timedelta) -> list[by
 
 LOADS = [as_loaded, as_split_and_merged]
 LIMITS: list[dict[str, str]] = [
-    {"maxBytesPerTrigger": "400000"},
-    {"maxBytesPerSegment": "100000"},
-    {"maxOffsetsPerTrigger": "1000"},
+    {"maxBytesPerTrigger": "200000"},
+    {"maxBytesPerSegment": "50000"},
+    {"maxOffsetsPerTrigger": "500"},
     {},
 ]
 
@@ -113,7 +113,7 @@ def test_no_row_is_left_behind(
     for _ in range(5):
         query.trigger()
     query.restart(2)
-    assert len(query.run()) == len(set(query.run())) == 24 * 60 * METERS
+    assert len(query.run()) == len(set(query.run())) == 24 * 30 * METERS
     assert late_rows(query.batches, 0 * HOUR) == []
 
 
@@ -157,14 +157,14 @@ def test_a_batch_without_room_for_a_row_of_each_segment_goes_on(home: Home, limi
 
 
 def test_streams_of_one_query_end_at_one_time(home: Home) -> None:
-    for name, hours in (("many-a", 24 * 20), ("many-b", 24 * 60)):
+    for name, hours in (("many-a", 24 * 10), ("many-b", 24 * 30)):
         home.manager.create_stream("home", name, 2, event_time="read_at")
         load(home.manager, name, readings(range(hours), padding=name == "many-b"))
     home.manager.create_stream("home", "many-c", 1)
-    untimed = [b"%d" % number for number in range(5_000)]
+    untimed = [b"%d" % number for number in range(2_500)]
     load(home.manager, "many-c", [(event, "k") for event in untimed])
-    query = Query(home, stream_pattern="many-.", maxBytesPerTrigger="300000")
-    assert len(query.run()) == 80 * 24 * METERS + len(untimed)
+    query = Query(home, stream_pattern="many-.", maxBytesPerTrigger="150000")
+    assert len(query.run()) == 40 * 24 * METERS + len(untimed)
     timed = [[event for event in batch if event.startswith(b"{")] for batch in query.batches]
     assert late_rows(timed, 0 * HOUR) == []
     assert sum(any(not event.startswith(b"{") for event in batch) for batch in query.batches) <= 3, "as without a time"
@@ -189,7 +189,7 @@ def test_a_client_that_may_not_write_plans_the_same(home: Home, monkeypatch: pyt
 def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     as_loaded(home.manager, "from-the-middle")
     cuts = home.manager.cuts("home", "from-the-middle")
-    middle = cuts.after(cuts.head(), 24 * 30 * METERS)
+    middle = cuts.after(cuts.head(), 24 * 15 * METERS)
     read = dict[str, int]()
     whole = segment_range.read_segment_range
 
@@ -199,7 +199,7 @@ def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: py
 
     monkeypatch.setattr(event_index, "read_segment_range", noted)
     query = Query(home, "from-the-middle", start_stream_cut=middle.as_text(), **LIMITS[0])
-    assert len(query.run()) == 24 * 30 * METERS
+    assert len(query.run()) == 24 * 15 * METERS
     assert late_rows(query.batches, 0 * HOUR) == []
     starts = {segment_name("home", "from-the-middle", number): at for number, at in middle.positions.items()}
     assert read
@@ -215,7 +215,7 @@ def test_at_the_tail_nothing_is_asked_for(home: Home, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(StreamView, "event_time", asked)
     for hour in range(3):
-        load(home.manager, "tail", readings([24 * 60 + hour]))
+        load(home.manager, "tail", readings([24 * 30 + hour]))
         assert query.trigger()
         assert not query.trigger()
     assert [len(batch) for batch in query.batches] == [METERS] * 3
@@ -241,7 +241,7 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(
     query = query.trigger(availableNow=True).start()
     query.awaitTermination(300)
     first = int(YEAR.timestamp())
-    assert found == [(first + 86_400 * day, 24 * METERS) for day in range(59)], "the last day isn't over"
+    assert found == [(first + 86_400 * day, 24 * METERS) for day in range(29)], "the last day isn't over"
     late = [progress["stateOperators"][0]["numRowsDroppedByWatermark"] for progress in query.recentProgress]
     assert sum(late) == 0
     assert len(late) > 3
