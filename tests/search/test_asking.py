@@ -119,7 +119,7 @@ async def test_pages_end_anywhere_among_events_of_one_order(logs: Indexed, monke
         for first in range(0, 100, 25):
             await logs.write(map(event, range(first, first + 25)))
             search = await logs.caught_up()
-    for order, limits in (("newest", (1, *range(8, 40))), ("oldest", (3,)), ("best", (1, 3, 10))):
+    for order, limits in (("newest", (1, *range(8, 40, 5))), ("oldest", (3,)), ("best", (1, 3, 10))):
         for limit in limits:
             found = numbers(await all_hits(search, limit=limit, order=order))
             assert Counter(found) == Counter(range(100)), (order, limit)

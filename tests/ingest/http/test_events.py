@@ -305,24 +305,28 @@ def test_kills_between_tries(tmp_path: Path) -> None:
     stopped = threading.Event()
 
     def write() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            while not stopped.is_set():
+                write_some(client)
+
+    def write_some(client: httpx.Client) -> None:
         nonlocal events
-        while not stopped.is_set():
-            name = str(uuid4())
-            while True:
-                try:
-                    response = httpx.post(
-                        f"http://127.0.0.1:{port}{path('kills')}",
-                        content=lines(20, events),
-                        params={"key-field": "meter"},
-                        headers=NDJSON | {"idempotency-key": name},
-                        timeout=10,
-                    )
-                except httpx.HTTPError:
-                    continue
-                if response.status_code == 200:
-                    events += 20
-                    break
-                assert response.status_code == 503, response.text
+        name = str(uuid4())
+        while True:
+            try:
+                response = client.post(
+                    path("kills"),
+                    content=lines(20, events),
+                    params={"key-field": "meter"},
+                    headers=NDJSON | {"idempotency-key": name},
+                )
+            except httpx.HTTPError:
+                time.sleep(0.01)
+                continue
+            if response.status_code == 200:
+                events += 20
+                return
+            assert response.status_code == 503, response.text
 
     thread = threading.Thread(target=write)
     thread.start()
