@@ -300,7 +300,7 @@ def _value(field: Any, random: Random) -> Any:
     return random.choice([*_INTS[:-1], (1 << 63) - 1 if wide else (1 << 31) - 1, -(1 << 63) if wide else -(1 << 31)])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_whatever_is_asked_has_an_answer(seed: int) -> None:
     """Half-sensible requests to all RPCs in any order: no code that makes a client wait or retry for nothing."""
 
