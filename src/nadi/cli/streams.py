@@ -269,7 +269,7 @@ def beside_stream(manager: StreamManager, scope: str, stream: str) -> dict[str, 
             catalog.get(stream)
         except ProtocolError:  # of what can't be read: it goes all the same
             pass
-        except (NotFoundError, PermissionDeniedError):  # a caller who cannot see it cannot delete it
+        except (NotFoundError, PermissionDeniedError):  # what the caller can't read, it can't delete
             continue
         found[name] = partial(catalog.drop, stream)
     return found

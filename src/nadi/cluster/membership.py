@@ -1,8 +1,8 @@
 """This server's place among the others: it says that it is there, and sees who else is.
 
 Two tasks run side by side. One sets the server's own entry in the registry each BEAT, whether or not the last try has
-ended; each try has DEAD to end. The other lists all entries each BEAT, and at the moment at which somebody has been
-silent for too long, and draws conclusions (`membership_view.py`).
+ended; each try times out after DEAD. The other lists all entries each BEAT, and whenever a server's silence reaches
+DEAD, and draws conclusions (`membership_view.py`).
 
 The lease says whether this server may answer reads: it may not once another server could have its containers. Each beat
 that succeeds extends it to LEASE after the beat was *sent*; one whose outcome isn't known extends nothing. Others take
@@ -13,10 +13,10 @@ long as clocks that differ by a fifth or so don't make LEASE longer than DEAD (`
 
 So **a lease that has ended doesn't begin again by a beat alone**: another server may be about to claim the containers.
 Each unbroken stretch of beats is a `term`. The next term is valid once the owner of the containers has set the record
-of each anew, by compare-and-set, since the term began (`affirm`). A claim that was decided earlier replaces the
-record's earlier version, so one of the two fails. In the first term there is nothing to affirm.
+of each again, by compare-and-set, since the term began (`affirm`). An earlier claim replaces the record's earlier
+version, so one of the two fails. In the first term there is nothing to affirm.
 
-The clock goes on while the machine is suspended, and isn't comparable with anybody else's.
+The clock goes on while the machine is suspended, and can't be compared with another server's.
 """
 
 from __future__ import annotations

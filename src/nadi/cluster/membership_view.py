@@ -3,13 +3,13 @@
 A look is a list of the folder `servers/`: the version of each entry, which each beat changes. A server is dead when its
 version has been the same for DEAD of the observer's own monotonic clock, from the end of the look that showed it first
 to the start of a question that is answered with it still. Lists may be stale, so the last question is a `get` of the
-entry itself, and so is the one whether a missing entry is gone. Who removes its own entry counts as dead at once.
+entry itself, also for an entry that is missing from the list. A server that removes its own entry is dead at once.
 
-While looks fail nobody dies, and after that, or after a pause of this server, all begin anew with their full time:
-whatever kept this server from looking may have kept them from beating. One that is seen for the first time gets its
-full time too. A dead server lives again once a newer value than its last is read: it was paused, or cut off.
+While looks fail no server is declared dead. Afterwards, or after a pause of this server, each gets its full time
+again: whatever kept this server from looking may have kept them from beating. So does a server seen for the first time.
+A dead server lives again once a newer value than its last is read: it was paused, or cut off.
 
-Values are read when somebody is new, and then every few seconds: reading all of them each second would be n * n calls.
+Values are read when a server is new, and then every few seconds: reading all of them each second would be n * n calls.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a container's record says. owner: who claimed it last, "" if nobody ever did. released_to: for whom the
+    """What a container's record says. owner: the server that claimed it last, "" if none did. released_to: for whom the
     owner has let go of it, "" if it hasn't. since: when the answer came that first showed this version of the record,
     as in `Server`."""
 

@@ -26,7 +26,7 @@ class Aged(NamedTuple):
 class LogEngine(Protocol):
     """Objects by name; none is both an object and a folder of others. Any number of calls may be in flight, from any
     number of processes. All calls raise InvalidNameError for names that not all engines have (`check_name`), and
-    UnavailableError if the store can't answer: `failures.RefusedError` where somebody has to mend something, such as
+    UnavailableError if the store can't answer: `failures.RefusedError` where an operator must act, such as on
     credentials that have expired. What was to be stored or deleted may then be so, or come to be so later."""
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:

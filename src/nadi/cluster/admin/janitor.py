@@ -9,7 +9,7 @@ and from names: records only move on, and no name is used twice. What isn't unde
 
 - A frame of a log, if its epoch is before that of the record's start and has ended before the frame's number (garbage
   of a deposed owner, behind a seal), or if its sequence is before `held_from`, from which on frames may hold the only
-  copy of bytes. Seals never go; an object that is no longer than a header may be one.
+  copy of bytes. Seals are never deleted; an object no longer than a header may be one.
 - An object of a snapshot, if the record doesn't name it and its own name says an earlier frame than the snapshot that
   counts: later snapshots consist of what counts now, and of new objects of that frame or later ones.
 - A chunk, if it was planned by a frame that the snapshot's state reflects, and that state neither refers to it nor

@@ -9,8 +9,8 @@ ages are measured by the monotonic clock: data is older than an age if its date 
 clock has shown since then. Over a restart the wall clock is believed; but not at once, as some machines start with a
 wrong one and correct it then.
 
-Anybody who may write a scope's table of bookmarks and slices may write nonsense: what can't be read, or names no place
-of the stream, protects nothing, and is logged once. Nor does a bookmark before the head; a slice protects what is left.
+Clients write the table of bookmarks and slices, so a record may be invalid: one that can't be read, or names no place
+of the stream, protects nothing and is logged once. Nor does a bookmark before the head; a slice protects what is left.
 """
 
 from __future__ import annotations
