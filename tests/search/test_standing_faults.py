@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nadi.client.reading import segment_range
+from nadi.client.tables.catalog import Record
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,7 +19,6 @@ from nadi.errors import (
     StreamRemadeError,
     UnavailableError,
 )
-from nadi.search.changes import Changes
 from nadi.search.sharing import Sharing
 from nadi.search.standing import adding, hits, matcher, past, removing
 from nadi.search.standing.records import Records, StandingQuery
@@ -91,7 +91,7 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
         await forget(self, what)
 
     others = await watched.changes()
-    await others.look()
+    await others.get()
     monkeypatch.setattr(Records, "forget", slow_at_first)
     await removing.sweep(records, changes)
     assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
@@ -276,12 +276,12 @@ async def test_a_group_that_fails_holds_up_no_other(
     (bad,) = (await watched.progress()).led
     of, failed = Records.past, 0
 
-    async def failing(self: Records, group: str) -> Any:
+    def failing(self: Records, group: str) -> Any:
         nonlocal failed
         if group == bad:
             failed += 1
             raise UnavailableError("not now")
-        return await of(self, group)
+        return of(self, group)
 
     with monkeypatch.context() as patched:
         patched.setattr(Records, "past", failing)
@@ -413,7 +413,7 @@ async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, m
     await watched.queries.add("logs", {"all": "*"})
     monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.3)
     is_away = False
-    change = Changes.change
+    change = Record.change
 
     async def changed(self: Any, *args: Any) -> Any:
         if is_away:
@@ -424,7 +424,7 @@ async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, m
         nonlocal is_away
         is_away = step == "written"
 
-    monkeypatch.setattr(Changes, "change", changed)
+    monkeypatch.setattr(Record, "change", changed)
     stop, task = watched.start(on_step=go_away)
     await write(watched.logs, 0, 20)
     await until_async(lambda: is_away)

@@ -52,7 +52,7 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
     await some(logs)
     definitions = Definitions(logs.manager, logs.scope)
     known = await definitions.get("logs")
-    manifest, _ = await definitions.manifest(known)
+    manifest = await definitions.manifest(known).get()
     precious = logs.folder / "precious"
     precious.mkdir()
     (precious / "old").write_text("mine")
@@ -72,7 +72,7 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
         msgspec.structs.replace(manifest, segments={}),
         msgspec.structs.replace(manifest, past=[(7, 0, 5)]),
     ):
-        await definitions.changes(known).change(lambda _, made=made: made)  # type: ignore[misc]
+        await definitions.manifest(known).change(lambda _, made=made: made)  # type: ignore[misc]
         with pytest.raises(ProtocolError, match=r"the manifest (can't be read|names segments)"):
             await (await logs.search()).query("")
         table = logs.manager.table(logs.scope, "_search")

@@ -13,7 +13,7 @@ from pathlib import Path
 from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.unreadable import Unreadable
+from nadi.client.tables.catalog import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,
@@ -87,7 +87,7 @@ class Indexes:
     async def get(self, stream: str) -> Definition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
         async with self._definitions.named(stream):
-            return await self._definitions.kept(stream)
+            return await self._definitions.catalog.get(stream)
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
@@ -96,18 +96,18 @@ class Indexes:
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
         dropped."""
-        return (await self._definitions.all())[1]
+        return (await self._definitions.catalog.all())[1]
 
     async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._definitions.all()
+        found, unreadable = await self._definitions.catalog.all()
         return [*found.values()], unreadable
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
-        manifest, _ = await self._definitions.manifest(definition)
+        manifest = await self._definitions.manifest(definition).get()
         with suppress(StreamNotFoundError):
             await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())

@@ -25,6 +25,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.arrivals import UNKNOWN, came_by
 from nadi.client.segments.info import following
+from nadi.client.tables.catalog import Record
 from nadi.errors import (
     ClosedError,
     EpochGoneError,
@@ -56,7 +57,6 @@ from nadi.model.frontier import Bound
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.runtime import REAL
-from nadi.search.changes import Changes
 from nadi.search.definition import Definition, Definitions, indexer_keys
 from nadi.search.following import Followed, Follower, gap_end
 from nadi.search.indexing.letters import Letters, followed_since
@@ -83,7 +83,7 @@ class Upkeep:
         definitions: Definitions,
         definition: Definition,
         shards: Shards,
-        changes: Changes[Manifest],
+        changes: Record[Manifest],
         sharing: Sharing,
         logger: logging.Logger,
     ) -> None:
@@ -128,7 +128,7 @@ class Upkeep:
         """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
         data = await self._shards.get(shard)
         if data is None:
-            if all(one.id != shard for one in (await self._changes.look()).shards):
+            if all(one.id != shard for one in (await self._changes.get()).shards):
                 raise OvertakenError(f"another has merged or deleted shard {shard}")
             problem = f"the object {shard} of the index is missing in {self._definition.url}"
         else:
@@ -174,7 +174,7 @@ class Upkeep:
 
     async def _delete_orphans(self) -> None:
         names = await self._shards.names()
-        manifest = await self._changes.look()  # after: what is in neither is nobody's, or new
+        manifest = await self._changes.get()  # after: what is in neither is nobody's, or new
         known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
         before_ms = REAL.now_ms() - SEARCH_ORPHAN_S * 1000
         orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
@@ -222,7 +222,7 @@ class Indexer:
         self._definitions, self._definition, self._shards = definitions, definition, shards
         self._manager, self._stores, self._scope = manager, stores_of(manager), scope
         self._log = logging.getLogger(f"nadi.search.{scope}.{definition.stream}")
-        self._changes = definitions.changes(definition)
+        self._changes = definitions.manifest(definition)
         self._sharing = Sharing(definitions, indexer_keys(definition))
         self._follower = Follower(self._stores, scope, definition.stream)
         self._letters = Letters(manager, scope, definition)
@@ -238,7 +238,7 @@ class Indexer:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set, or the index was stopped or dropped; or until all of a sealed stream is indexed.
         StreamRemadeError: the stream was deleted, and made anew."""
-        await self._changes.look()
+        await self._changes.get()
         await self._say()
         work = asyncio.create_task(self._work(stop))
         beside = [asyncio.create_task(self._beat(stop)), asyncio.create_task(self._upkeep.run(stop))]
@@ -324,11 +324,11 @@ class Indexer:
 
     async def _is_complete(self) -> bool:
         if self._is_old:
-            await self._changes.look()
+            await self._changes.get()
             self._is_old = False
         if self._changes.newest.open:
             return False
-        manifest = await self._changes.look()
+        manifest = await self._changes.get()
         if manifest.open or manifest.past:
             return False
         await check_same(self._stores, self._scope, self._definition.stream, manifest.segments)
@@ -436,7 +436,7 @@ class Indexer:
             await adding
         while len(self._changes.newest.shards) >= SEARCH_SHARDS:  # merging can't keep up
             await asyncio.sleep(SEARCH_LOOK_S)
-            await self._changes.look()
+            await self._changes.get()
 
     def _count(self, events: int) -> None:
         self._events += events
@@ -511,7 +511,7 @@ class Indexer:
                     self._log.info("the index was stopped: its indexer ends")
                     return
                 await self._say()
-                await self._changes.look()
+                await self._changes.get()
             except IndexNotFoundError:
                 raise
             except NadiError as error:

@@ -88,9 +88,9 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
     definitions = Definitions(manager, scope)
     async with definitions.named(stream):
         definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
+    changes = definitions.manifest(definition)
     for _ in range(_TRIES):
-        known = await changes.look()
+        known = await changes.get()
         if known.past:
             return known.past
         await check_same(stores_of(manager), scope, stream, known.segments)
@@ -180,8 +180,8 @@ async def _ranges(manager: StreamManager, scope: str, stream: str, spans: Iterab
 async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
     definitions = Definitions(manager, scope)
     definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
-    known = await changes.look()
+    changes = definitions.manifest(definition)
+    known = await changes.get()
     if span not in known.past:
         return False
     origin = known.letters_of(span)

@@ -48,7 +48,7 @@ class LiveMatcher:
         self._records, self._set = records, records.found
         self._stores, self._scope, self._stream = stores_of(manager), records.definitions.scope, records.found.stream
         self._log = logging.getLogger(f"nadi.search.standing.{self._scope}.{self._stream}")
-        self._changes = records.changes()
+        self._changes = records.progress()
         self._sharing = Sharing(records.definitions, records.matcher_keys)
         self._follower = Follower(self._stores, self._scope, self._stream)
         self._versions = Versions(records)
@@ -93,7 +93,7 @@ class LiveMatcher:
                     await self._sharing.leave()
 
     async def _start(self) -> None:
-        await self._records.check_stream(await self._changes.look())
+        await self._records.check_stream(await self._changes.get())
         await self._say()
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -102,7 +102,7 @@ class LiveMatcher:
         while not stop.is_set():
             try:
                 if is_old:
-                    await self._changes.look()
+                    await self._changes.get()
                     is_old = False
                 if not any(not place.is_done for place in self._changes.newest.places.values()):
                     self._log.info("the stream is sealed, and all of it is matched: its matcher ends")
@@ -197,7 +197,7 @@ class LiveMatcher:
             if stop.is_set():
                 return
             await asyncio.sleep(_HELD_S)
-            await self._changes.look()
+            await self._changes.get()
             progress = await self._begin(begun, [], NO_COUNTS)
         self._done, self._counts = [], NO_COUNTS
         if done:
@@ -275,7 +275,7 @@ class LiveMatcher:
                     self._log.info("the standing queries were stopped: their matcher ends")
                     return
                 await self._say()
-                await self._changes.look()
+                await self._changes.get()
             except NotFoundError:
                 raise
             except NadiError as error:
