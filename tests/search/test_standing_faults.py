@@ -19,7 +19,7 @@ from nadi.errors import (
     StreamRemadeError,
     UnavailableError,
 )
-from nadi.search.sharing import Sharing
+from nadi.process.members import Members
 from nadi.search.standing import adding, hits, matcher, past, removing
 from nadi.search.standing.records import Records, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
@@ -43,7 +43,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = watched.logs
-    monkeypatch.setattr(Sharing, "is_first", True)
+    monkeypatch.setattr(Members, "is_first", True)
     reached, go_on, calls = threading.Event(), threading.Event(), 0
     match = hits.match
 
@@ -376,15 +376,19 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
     await watched.create()
     await write(logs, 0, 20)
-    start = matcher.LiveMatcher._start
+    say, is_lost = matcher.LiveMatcher._say, False
 
-    async def start_and_lose(self: Any) -> None:
-        await start(self)
+    async def say_and_lose(self: Any) -> None:
+        nonlocal is_lost
+        await say(self)
+        if is_lost:
+            return
+        is_lost = True
         await manager.seal_stream(scope, "logs")
         await manager.delete_stream(scope, "logs")
         await manager.create_stream(scope, "logs", 2)
 
-    monkeypatch.setattr(matcher.LiveMatcher, "_start", start_and_lose)
+    monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
     with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
         await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
@@ -411,7 +415,7 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
 async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.3)
+    monkeypatch.setattr("nadi.process.running.SEARCH_END_S", 0.3)
     is_away = False
     change = Record.change
 

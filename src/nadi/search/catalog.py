@@ -26,12 +26,13 @@ from nadi.errors import (
 )
 from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
+from nadi.naming import SEARCH_TABLE
+from nadi.process.members import Member, live_members
 from nadi.search.asking.searching import Search, opened
 from nadi.search.definition import Definition, Definitions, Place, indexer_keys
 from nadi.search.fields import by_field
 from nadi.search.remade import check_same
 from nadi.search.shards.objects import open_shards
-from nadi.search.sharing import Told, all_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Status(Displayed):
     reached: StreamCut
     behind_bytes: int | None
     past_bytes: int
-    indexers: tuple[Told, ...]
+    indexers: tuple[Member, ...]
 
 
 @checked()
@@ -111,7 +112,9 @@ class Indexes:
         with suppress(StreamNotFoundError):
             await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
-        told = await all_told(self._definitions, indexer_keys(definition))
+        told = await live_members(
+            stores_of(self._manager), self._definitions.scope, SEARCH_TABLE, indexer_keys(definition)
+        )
         return Status(
             definition,
             manifest.indexed,

@@ -34,10 +34,11 @@ from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
+from nadi.process.following import Reach, reaches
 from nadi.search.analysis import check_installed
 from nadi.search.fields import Field, Format, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
-from nadi.search.shards.manifest import Manifest, Reach, started
+from nadi.search.shards.manifest import Manifest, started
 from nadi.search.shards.names import IndexId, new_index
 from nadi.search.shards.objects import open_shards, url_of
 from nadi.wire.fields import TableEntry
@@ -220,10 +221,7 @@ class Definitions:
 
     async def reaches(self, cut: StreamCut) -> list[Reach]:
         """The segments of a cut, as they are while all before it is indexed."""
-        return [
-            Reach(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
-            for one in await self.ranges(cut)
-        ]
+        return await reaches(self.stores, self.scope, cut)
 
 
 _BEING_DROPPED = "is being dropped: finish that with `nadi search drop`"

@@ -33,6 +33,7 @@ from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundEr
 from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.process.following import OvertakenError, Reach
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
 from nadi.search.indexing.letters import Letters, followed_since, part_from
@@ -40,7 +41,7 @@ from nadi.search.labelling import open_labelled
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
-from nadi.search.shards.manifest import Manifest, OvertakenError, PastOrders, Reach, Shard, Span, past_micros
+from nadi.search.shards.manifest import Manifest, PastOrders, Shard, Span, past_micros
 from nadi.search.shards.names import new_name
 from nadi.search.shards.objects import Shards
 

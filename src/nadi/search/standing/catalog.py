@@ -24,14 +24,14 @@ from nadi.errors import (
 )
 from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name
+from nadi.naming import SEARCH_TABLE, check_name
+from nadi.process.members import Member, live_members
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions, full_name
 from nadi.search.fields import by_field, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.sharing import Told, all_told
 from nadi.search.standing.adding import add_group
 from nadi.search.standing.progress import Place, Progress
 from nadi.search.standing.records import (
@@ -66,7 +66,7 @@ class StandingStatus(Displayed):
     gaps: int
     reached: StreamCut
     behind_bytes: int | None
-    matchers: tuple[Told, ...]
+    matchers: tuple[Member, ...]
 
 
 @checked()
@@ -217,7 +217,7 @@ class StandingQueries:
             progress.gaps,
             reached,
             await self._behind(reached),
-            tuple(await all_told(self._definitions, records.matcher_keys)),
+            tuple(await live_members(self._definitions.stores, self._scope, SEARCH_TABLE, records.matcher_keys)),
         )
 
     async def stop(self, stream: str, *, is_stopped: bool = True) -> None:

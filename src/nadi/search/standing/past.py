@@ -19,10 +19,10 @@ from nadi.errors import DamagedDataError, NadiError, NotFoundError, TruncatedErr
 from nadi.limits import SEARCH_BEAT_S, SEARCH_GONE_S, SEARCH_NEAR_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.process.following import OvertakenError
+from nadi.process.members import Members
 from nadi.runtime import REAL
 from nadi.search.missing import NoStandingQueriesError
-from nadi.search.shards.manifest import OvertakenError
-from nadi.search.sharing import Sharing
 from nadi.search.standing.adding import Beats, give_up
 from nadi.search.standing.hits import HitWriters, match
 from nadi.search.standing.matching import Matcher
@@ -42,12 +42,12 @@ class Pasts:
         manager: StreamManager,
         records: Records,
         changes: Record[Progress],
-        sharing: Sharing,
+        members: Members,
         versions: Versions,
         logger: logging.Logger,
     ) -> None:
         self._manager, self._records, self._changes = manager, records, changes
-        self._sharing, self._versions, self._log = sharing, versions, logger
+        self._members, self._versions, self._log = members, versions, logger
         self._scope, self._stream = records.definitions.scope, records.found.stream
         self._beats = Beats()
         self._told: dict[str, str] = {}  # the last error of each group, which is a warning once
@@ -63,7 +63,7 @@ class Pasts:
         """Until `stop` is set."""
         while not stop.is_set():
             try:
-                if self._sharing.is_first:
+                if self._members.is_first:
                     progress = await self._changes.get()
                     for group in progress.catching_up:
                         await self._lead(group)

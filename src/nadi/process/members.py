@@ -1,8 +1,8 @@
-"""Who of many follows which segments: all reckon alike from who is there, and nobody asks anybody.
+"""Assigns a stream's segments to its live workers, by rendezvous hashing.
 
-Each says every second that it is there, by a record that changes. One whose record stays the same for five seconds, by
-the clock of who looks, is gone. A segment is with the one whose name and its number together give the highest digest,
-so few segments move when one comes or goes. Two may have the same for a moment: the manifest takes it from one of them.
+Each worker changes its record every second. One whose record stays the same for five seconds, by the observer's clock,
+is gone. A segment belongs to the worker whose name and the segment's number give the highest digest, so few segments
+move when a worker comes or goes. Two may have the same for a moment: the record of positions fences one of them off.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from contextlib import suppress
 
 import msgspec
 
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.catalog import entries_of
+from nadi.client.tables.table import Table
 from nadi.errors import NadiError
 from nadi.limits import SEARCH_GONE_S, SEARCH_LEAVE_S, SEARCH_SILENT_S
-from nadi.search.definition import Definitions
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What one says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
+class Member(msgspec.Struct, frozen=True):
+    """What a worker says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
     ""; said_ms: when, by its clock."""
 
     host: str
@@ -38,38 +40,40 @@ class Told(msgspec.Struct, frozen=True):
     said_ms: int = 0
 
 
-class Sharing:
-    """This one, and the others that share its work. prefix: of their keys in the scope's table."""
+class Members:
+    """This worker, and those with which it shares the segments. prefix: of their keys in the table."""
 
-    def __init__(self, definitions: Definitions, prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._table, self._entries = definitions.table, definitions.entries
-        self._prefix = prefix.encode()
+    def __init__(
+        self, stores: SegmentStores, scope: str, table: str, prefix: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stores, self._scope, self._prefix = stores, scope, prefix.encode()
+        self._table: Table = Table(stores, scope, table)
         self.name = uuid.uuid4().hex
         self._clock = clock
         self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
-        self._told = Told(socket.gethostname(), os.getpid(), _now_ms())
+        self._member = Member(socket.gethostname(), os.getpid(), _now_ms())
         self._there = [self.name]
 
     async def say(self, events: int, events_per_s: float, segments: int, last_error: str) -> None:
         """That it is there."""
-        self._told = msgspec.structs.replace(
-            self._told,
-            beat=self._told.beat + 1,
+        self._member = msgspec.structs.replace(
+            self._member,
+            beat=self._member.beat + 1,
             events=events,
             events_per_s=events_per_s,
             segments=segments,
             last_error=last_error,
             said_ms=_now_ms(),
         )
-        await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._told))
+        await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._member))
 
     async def look(self) -> None:
         """See who is there; whoever has been gone for long is forgotten."""
         now = self._clock()
         found: dict[str, tuple[int, float]] = {}
-        async for key, value in self._entries(self._prefix):
-            name, told = key.decode(errors="replace"), _told(value)
-            beat = -1 if told is None else told.beat
+        async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
+            name, member = entry.key.decode(errors="replace"), _member(entry.value)
+            beat = -1 if member is None else member.beat
             last, since = self._seen.get(name, (-1, now))
             found[name] = (beat, now) if beat != last else (last, since)
         self._seen = found
@@ -95,17 +99,18 @@ class Sharing:
         return [segment for segment in segments if max(self._there, key=lambda one: _weight(one, segment)) == self.name]
 
 
-async def all_told(definitions: Definitions, prefix: str) -> list[Told]:
-    """What each says who said something lately, by this clock: the killed don't."""
-    found = [_told(value) async for _, value in definitions.entries(prefix.encode())]
+async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[Member]:
+    """The workers that said something in the last ten seconds, by this machine's clock."""
+    entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
+    found = [_member(entry.value) async for entry in entries]
     since_ms = _now_ms() - SEARCH_SILENT_S * 1000
     return [one for one in found if one is not None and one.said_ms >= since_ms]
 
 
-def _told(value: bytes) -> Told | None:
-    """None: it isn't what one of these has said."""
+def _member(value: bytes) -> Member | None:
+    """None: it isn't what a worker has said."""
     try:
-        return msgspec.json.decode(value, type=Told)
+        return msgspec.json.decode(value, type=Member)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
