@@ -26,9 +26,7 @@ from .fate import Fate
 from .heard import Ear
 from .host import lives
 from .plots import Plots
-from .world import ClusterWorld
-
-_CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
+from .world import CALM_S, ClusterWorld
 
 
 def simulate(seed: int | str, seconds: float = 600.0, *, pace: float = 1.0, log_file: Path | None = None) -> Outcome:
@@ -112,11 +110,11 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
 async def _come_to_rest(world: ClusterWorld) -> None:
     """Each container has one owner, which lives and has it."""
     try:
-        async with asyncio.timeout(_CALM_S):
+        async with asyncio.timeout(CALM_S):
             while _restless(world):  # noqa: ASYNC110
                 await asyncio.sleep(1.0)
     except TimeoutError:
-        raise BrokenWordError(f"{_restless(world)} after {_CALM_S:.0f} s in which nothing went wrong") from None
+        raise BrokenWordError(f"{_restless(world)} after {CALM_S:.0f} s in which nothing went wrong") from None
     if world.failure is not None:
         raise world.failure
 

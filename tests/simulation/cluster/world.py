@@ -14,6 +14,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord, name_of
 from nadi.segmentstore.tier2.records import _record as decoded
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
+from ..judging.history import BrokenWordError
 from ..machine.loop import SimulatedLoop
 from ..machine.process import Process
 from ..machine.store import StoreFaults
@@ -22,6 +23,7 @@ from .host import RPC_PORT, ClusterHost, Life, lives
 from .rpc import Channels, RpcDoor
 
 T = TypeVar("T")
+CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
 
 
 class ClusterWorld(World):
@@ -104,9 +106,13 @@ class ClusterWorld(World):
     # --- what needs no network ------------------------------------------------------------------------------
 
     async def until_ready(self) -> None:
+        """While nothing goes wrong; BrokenWordError: it has long not been ready, and would never be."""
+        begun = self.loop.now
         while not self._active():
             if self.failure is not None:
                 raise self.failure
+            if self.loop.now >= begun + CALM_S:
+                raise BrokenWordError(f"there is no controller after {CALM_S:.0f} s in which nothing went wrong")
             await asyncio.sleep(0.5)
 
     async def run(self, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:

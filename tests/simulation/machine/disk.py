@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from crc32c import crc32c
-from obstore.store import MemoryStore
 
 from nadi.engines.engine import Entry
 from nadi.errors import NotFoundError, UnavailableError
@@ -24,7 +24,6 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.object_places import ObjectPlace
 from nadi.segmentstore.tier2.records import ContainerRecord, Records
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
@@ -107,10 +106,11 @@ class SimulatedLog(MemoryLog):
 
 
 class SimulatedChunks(ChunkStore):
-    """Objects in a dict. They are there as a whole once they were put, or not at all."""
+    """Objects in a dict. They are there as a whole once they were put, or not at all. What isn't replaced here has no
+    place to look at, and fails."""
 
     def __init__(self, objects: dict[str, bytes], faults: Faults, runtime: Runtime) -> None:
-        super().__init__(ObjectPlace(MemoryStore()), None, "memory:///", runtime)
+        super().__init__(cast("Any", None), None, "memory:///", runtime)
         self._objects, self._faults = objects, faults
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:

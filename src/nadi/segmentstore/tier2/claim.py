@@ -58,13 +58,23 @@ class Claim:
     async def start(self) -> None:
         """Claim the store, before anything is served. StoreError: it is another's, can't be used, or refuses.
         UnavailableError: it doesn't answer."""
+        failure = "it doesn't answer"
+
+        async def confirm() -> None:
+            nonlocal failure
+            try:
+                await self.confirm()
+            except UnavailableError as error:
+                failure = str(error)
+                raise
+
         try:
             async with asyncio.timeout(START_S if self.store.is_elsewhere else None):
-                await patiently(f"be claimed at {self.url}", self.confirm, self._runtime)
+                await patiently(f"be claimed at {self.url}", confirm, self._runtime)
         except TimeoutError:
             raise UnavailableError(
-                f"tier 2 in {self.url} hasn't answered for {START_S:.0f} s, and a start needs the snapshots there: see "
-                "that it can be reached, then start again. Nothing is lost: what isn't there yet is in the log here"
+                f"tier 2 in {self.url} can't be claimed for {START_S:.0f} s ({failure}), and a start needs the "
+                "snapshots there: see to it, then start again. Nothing is lost: what isn't there yet is in the log here"
             ) from None
 
     async def confirm(self) -> None:
