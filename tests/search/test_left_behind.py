@@ -43,7 +43,7 @@ async def some(logs: Indexed, count: int = 20) -> None:
 
 
 async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("search.indexing.indexer.SEARCH_SCOPE_S", "process.running.SEARCH_END_S"):
+    for limit in ("search.indexing.indexer.SEARCH_SCOPE_S", "process.running.PROCESS_END_S"):
         monkeypatch.setattr(f"nadi.{limit}", 60.0)  # the scope may go long after the stream
     is_gone = asyncio.Event()
 

@@ -127,7 +127,7 @@ async def test_a_name_is_free_once_no_batch_needs_what_had_it(
 
 async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    monkeypatch.setattr(adding, "PROCESS_GONE_S", 0.3)
     put = Records.put
     with monkeypatch.context() as patched:
 
@@ -182,7 +182,7 @@ async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: py
 
 async def test_one_who_adds_for_too_long_is_told(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    monkeypatch.setattr(adding, "PROCESS_GONE_S", 0.3)
     put, go_on, is_first = Records.put, asyncio.Event(), True
 
     async def slow_at_first(self: Records, queries: Sequence[StandingQuery]) -> None:
@@ -415,7 +415,7 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
 async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr("nadi.process.running.SEARCH_END_S", 0.3)
+    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.3)
     is_away = False
     change = Record.change
 

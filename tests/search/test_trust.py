@@ -59,7 +59,7 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
     os.utime(precious / "old", (1, 1))
     for wrong in (str(precious), "../precious", known.id + "\n", known.id.upper() + "A", ""):
         await rewritten(logs, id=wrong)
-        with pytest.raises(ProtocolError, match="the search index of .* can't be read"):
+        with pytest.raises(ProtocolError, match=r"the search index of .* can't be read"):
             await logs.search()
     await rewritten(logs, id=known.id, stream="unfit")
     with pytest.raises(ProtocolError, match="who wrote that"):
@@ -73,14 +73,14 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
         msgspec.structs.replace(manifest, past=[(7, 0, 5)]),
     ):
         await definitions.manifest(known).change(lambda _, made=made: made)  # type: ignore[misc]
-        with pytest.raises(ProtocolError, match="the manifest of .* can't be read"):
+        with pytest.raises(ProtocolError, match=r"the manifest of .* can't be read"):
             await (await logs.search()).query("")
         table = logs.manager.table(logs.scope, "_search")
         await table.remove(f"manifest/logs/{known.id}".encode())
         await table.put(f"manifest/logs/{known.id}".encode(), _packed(manifest))
     assert (precious / "old").read_text() == "mine"
     await logs.manager.table(logs.scope, "_search").put(b"index/logs", b'{"stream": "\xff"}')
-    with pytest.raises(ProtocolError, match="the search index of .* can't be read"):
+    with pytest.raises(ProtocolError, match=r"the search index of .* can't be read"):
         await logs.search()
 
 

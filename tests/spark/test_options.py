@@ -15,8 +15,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import RetentionPolicy, ScalingPolicy
 from nadi.errors import InvalidArgumentError
-from nadi.spark.options.admission import Admission
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import Admission, ReadOptions
 from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use, markdown
 from nadi.spark.options.write import WriteOptions
 

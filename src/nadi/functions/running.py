@@ -15,7 +15,7 @@ from nadi.functions.handlers.outcome import Handler
 from nadi.functions.handlers.process import HandlerProcess
 from nadi.functions.supervisor import Supervisor
 from nadi.functions.writing import Step
-from nadi.process import running
+from nadi.process.running import run_program
 
 log = logging.getLogger("nadi.functions")
 
@@ -37,7 +37,7 @@ def run(
     >>> run(Function(scope="home", stream="meters", handler="billing:bill"))  # doctest: +SKIP
     """
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
-    running.run(lambda manager, stop: serve(function, manager, stop=stop), controller_uri, credentials, trust_store)
+    run_program(lambda manager, stop: serve(function, manager, stop=stop), controller_uri, credentials, trust_store)
 
 
 async def serve(

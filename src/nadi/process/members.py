@@ -22,7 +22,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import Table
 from nadi.errors import NadiError
-from nadi.limits import SEARCH_GONE_S, SEARCH_LEAVE_S, SEARCH_SILENT_S
+from nadi.limits import PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -77,17 +77,17 @@ class Members:
             last, since = self._seen.get(name, (-1, now))
             found[name] = (beat, now) if beat != last else (last, since)
         self._seen = found
-        there = {name for name, (_, since) in found.items() if now - since < SEARCH_GONE_S}
+        there = {name for name, (_, since) in found.items() if now - since < PROCESS_GONE_S}
         self._there = sorted(there | {self.name})
         if self.is_first:
             for name, (_, since) in found.items():
-                if now - since > SEARCH_GONE_S * 12 and name != self.name:
+                if now - since > PROCESS_GONE_S * 12 and name != self.name:
                     await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
         """Say so, or leave it to the others to find out."""
         with suppress(NadiError, TimeoutError):
-            async with asyncio.timeout(SEARCH_LEAVE_S):
+            async with asyncio.timeout(PROCESS_LEAVE_S):
                 await self._table.remove(self._prefix + self.name.encode())
 
     @property
@@ -103,7 +103,7 @@ async def live_members(stores: SegmentStores, scope: str, table: str, prefix: st
     """The workers that said something in the last ten seconds, by this machine's clock."""
     entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
     found = [_member(entry.value) async for entry in entries]
-    since_ms = _now_ms() - SEARCH_SILENT_S * 1000
+    since_ms = _now_ms() - PROCESS_SILENT_S * 1000
     return [one for one in found if one is not None and one.said_ms >= since_ms]
 
 

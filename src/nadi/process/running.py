@@ -12,13 +12,13 @@ from contextlib import suppress
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.errors import NadiError
-from nadi.limits import SEARCH_END_S
+from nadi.limits import PROCESS_END_S
 
 log = logging.getLogger(__name__)
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def run(
+def run_program(
     work: Callable[[StreamManager, asyncio.Event], Awaitable[None]],
     controller_uri: str,
     credentials: Credentials | None,
@@ -45,7 +45,7 @@ async def until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
     try:
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            await asyncio.wait([task], timeout=SEARCH_END_S)
+            await asyncio.wait([task], timeout=PROCESS_END_S)
         if not task.done():
             log.warning("it can't finish what it was at, and ends: another worker does that again")
             return

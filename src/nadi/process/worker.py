@@ -22,7 +22,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
 from nadi.client.tables.catalog import Record
 from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, UnavailableError
-from nadi.limits import SEARCH_BEAT_S
+from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
 from nadi.model.segments import SegmentRange
 from nadi.process.following import Followed, Follower, OvertakenError, Reach, gap_end, reaches
@@ -134,7 +134,7 @@ class Worker(Generic[P]):
 
     def _look_s(self) -> float:
         """How long to wait for events before others are looked at."""
-        return SEARCH_BEAT_S / 4
+        return PROCESS_BEAT_S / 4
 
     def _is_free(self) -> bool:
         """Whether a batch would be handled at once."""
@@ -297,7 +297,7 @@ class Worker(Generic[P]):
     async def _beat(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S)
+                await asyncio.wait_for(stop.wait(), PROCESS_BEAT_S)
             is_checked = False
             try:
                 if not await self._check():

@@ -24,7 +24,7 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
+from nadi.limits import PROCESS_GONE_S, SEARCH_DROP_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
 from nadi.process.members import Member, live_members
@@ -196,7 +196,7 @@ class Indexes:
             now = time.monotonic()
             if found != seen:
                 seen, since = found, now
-            if now - since >= SEARCH_GONE_S or now - began >= SEARCH_DROP_S:
+            if now - since >= PROCESS_GONE_S or now - began >= SEARCH_DROP_S:
                 break
             await asyncio.sleep(SEARCH_LOOK_S)
         for key in found:

@@ -9,7 +9,7 @@ import os
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.defaults import DEFAULT_URI
-from nadi.process import running
+from nadi.process.running import run_program, until
 from nadi.runtime import REAL
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions
@@ -32,7 +32,7 @@ def run(
     """Run an indexer of a stream's index until Ctrl-C or SIGTERM, or until the index is stopped, or all of a sealed
     stream is indexed. Any number of them may run: they share the segments.
     """
-    running.run(
+    run_program(
         lambda manager, stop: serve(manager, scope, stream, stop=stop), controller_uri, credentials, trust_store
     )
 
@@ -48,7 +48,7 @@ def match(
     """Match a stream's events with its standing queries until Ctrl-C or SIGTERM, or until they are stopped, or all of a
     sealed stream is matched. Any number of these may run: they share the segments.
     """
-    running.run(
+    run_program(
         lambda manager, stop: serve_matcher(manager, scope, stream, stop=stop), controller_uri, credentials, trust_store
     )
 
@@ -67,7 +67,7 @@ async def serve(
     """
     check_installed()
     stop = stop if stop is not None else asyncio.Event()
-    await running.until(stop, _index(manager, scope, stream, stop, on_step))
+    await until(stop, _index(manager, scope, stream, stop, on_step))
 
 
 async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
@@ -99,7 +99,7 @@ async def serve_matcher(
     """
     check_installed()
     stop = stop if stop is not None else asyncio.Event()
-    await running.until(stop, _match(manager, scope, stream, stop, on_step))
+    await until(stop, _match(manager, scope, stream, stop, on_step))
 
 
 async def _match(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:

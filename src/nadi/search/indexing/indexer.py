@@ -30,10 +30,10 @@ from nadi.errors import (
     StreamRemadeError,
 )
 from nadi.limits import (
+    PROCESS_GONE_S,
     SEARCH_BATCH_BYTES,
     SEARCH_BATCH_EVENTS,
     SEARCH_COMMIT_S,
-    SEARCH_GONE_S,
     SEARCH_LOOK_S,
     SEARCH_MERGE_DOCS,
     SEARCH_MERGE_SHARDS,
@@ -228,7 +228,7 @@ class Indexer(Worker[Manifest]):
             raise error
         self._upkeep.news.set()
         adding = [self._adding] if self._adding is not None else []
-        await asyncio.wait([*tasks, *adding], timeout=SEARCH_GONE_S)  # as far as they can't be cancelled
+        await asyncio.wait([*tasks, *adding], timeout=PROCESS_GONE_S)  # as far as they can't be cancelled
         if not isinstance(error, IndexNotFoundError):
             await self._delete_left(SEARCH_SCOPE_S)
             raise error

@@ -15,13 +15,13 @@ from contextlib import suppress
 
 from nadi.client.tables.catalog import Record
 from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NadiError
-from nadi.limits import SEARCH_GONE_S, SEARCH_RECORDS_AT_ONCE, SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
+from nadi.limits import PROCESS_GONE_S, SEARCH_RECORDS_AT_ONCE, SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Past, Records, StandingQuery
 from nadi.search.standing.removing import sweep
 
 _PAUSE_S = 0.1
-_REMOVED_S = 3 * SEARCH_GONE_S  # until another has done what a matcher that was killed has begun
+_REMOVED_S = 3 * PROCESS_GONE_S  # until another has done what a matcher that was killed has begun
 
 
 class Beats:
@@ -106,6 +106,6 @@ async def _make_room(records: Records, changes: Record[Progress], names: set[str
         if not waited and not alike:
             return
         await sweep(records, changes)
-        for group in waited.intersection(beats.silent_for(progress, SEARCH_GONE_S)):
+        for group in waited.intersection(beats.silent_for(progress, PROCESS_GONE_S)):
             await give_up(records, changes, group)
         await asyncio.sleep(_PAUSE_S)

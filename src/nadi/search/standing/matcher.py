@@ -26,7 +26,7 @@ from nadi.process.members import Members
 from nadi.process.worker import BatchLimits, Taken, Worker
 from nadi.runtime import REAL
 from nadi.search.missing import NoStandingQueriesError
-from nadi.search.standing.hits import HitWriters, Matched, match
+from nadi.search.standing.hits import Matched, match
 from nadi.search.standing.past import Pasts
 from nadi.search.standing.progress import NO_COUNTS, Batch, Counts, HeldError, Place, Progress
 from nadi.search.standing.records import Records
@@ -52,7 +52,7 @@ class LiveMatcher(Worker[Progress]):
             logging.getLogger(f"nadi.search.standing.{scope}.{stream}"),
         )
         self._versions = Versions(records)
-        self._writers = HitWriters(manager, scope, stream, self._set.id, self._set.hits, "live")
+        self._outputs = records.outputs("live")
         self._pasts = Pasts(manager, records, self._positions, self._members, self._versions, self._log)
         self._on_step = on_step
         self._done: list[Batch] = []  # whose hits are written
@@ -76,7 +76,7 @@ class LiveMatcher(Worker[Progress]):
         raise error
 
     def _close(self) -> None:
-        self._writers.close()
+        self._outputs.close()
 
     async def _check(self) -> bool:
         return not await self._pasts.is_stopped()
@@ -101,7 +101,7 @@ class LiveMatcher(Worker[Progress]):
             if places[segment].is_begun and segment not in own:
                 await self._match_again(places[segment])
         await super()._follow()
-        self._writers.leave({place.segment_id: place for place in self._positions.newest.free})
+        self._outputs.keep({place.segment_id for place in self._positions.newest.free})
 
     async def _pass_gap(self, one: Followed, error: NadiError) -> None:
         with suppress(HeldError):  # then a little later
@@ -179,7 +179,7 @@ class LiveMatcher(Worker[Progress]):
             return made
 
         matched = await REAL.in_thread(work)
-        await self._writers.write(matched)
+        await self._records.write(self._outputs, matched)
         counts = NO_COUNTS
         for one in matched:
             counts = counts.plus(one.counts)

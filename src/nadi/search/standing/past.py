@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from nadi.client.aio import StreamManager
 from nadi.client.tables.catalog import Record
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, TruncatedError
-from nadi.limits import SEARCH_BEAT_S, SEARCH_GONE_S, SEARCH_NEAR_BYTES
+from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, SEARCH_NEAR_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.process.following import OvertakenError
@@ -24,7 +24,7 @@ from nadi.process.members import Members
 from nadi.runtime import REAL
 from nadi.search.missing import NoStandingQueriesError
 from nadi.search.standing.adding import Beats, give_up
-from nadi.search.standing.hits import HitWriters, match
+from nadi.search.standing.hits import match
 from nadi.search.standing.matching import Matcher
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Past, Records, sets_of
@@ -32,7 +32,7 @@ from nadi.search.standing.removing import sweep
 from nadi.search.standing.versions import Versions
 
 _KEPT_S = 1.0  # how often a position is stored
-_ABANDONED_S = SEARCH_GONE_S * 12  # after which queries that are being added are given up
+_ABANDONED_S = PROCESS_GONE_S * 12  # after which queries that are being added are given up
 _ROUNDS = 50  # after which a group joins, however far it is behind
 
 
@@ -75,7 +75,7 @@ class Pasts:
             except NadiError as error:
                 self._log.warning("what is to be done for standing queries has to wait: %s", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S / 4)
+                await asyncio.wait_for(stop.wait(), PROCESS_BEAT_S / 4)
 
     async def _lead(self, group: str) -> None:
         """What one group meets with is not another's."""
@@ -98,9 +98,9 @@ class _Lead:
     def __init__(self, pasts: Pasts, group: str, past: Record[Past]) -> None:
         self._manager, self._records, self._changes = pasts._manager, pasts._records, pasts._changes
         self._versions, self._log = pasts._versions, pasts._log
-        self._scope, self._stream, found = pasts._scope, pasts._stream, pasts._records.found
+        self._scope, self._stream = pasts._scope, pasts._stream
         self._cuts = self._manager.cuts(self._scope, self._stream)
-        self._writers = HitWriters(self._manager, self._scope, self._stream, found.id, found.hits, group)
+        self._outputs = self._records.outputs(group)
         self._group, self._past, self._reached = group, past, StreamCut.from_text(past.newest.reached)
 
     async def run(self) -> None:
@@ -126,7 +126,7 @@ class _Lead:
                 if await self._is_near(self._cut(await self._changes.get())) or turn >= _ROUNDS - 1:
                     await self._changes.change(lambda newest: _joined(newest, self._group))
         finally:
-            self._writers.close()
+            self._outputs.close()
 
     def _cut(self, progress: Progress) -> StreamCut:
         return StreamCut(self._scope, self._stream, progress.positions())
@@ -183,7 +183,7 @@ class _Lead:
                 name = segment_name(self._scope, self._stream, segment)
                 form = self._records.found.format
                 found = await REAL.in_thread(match, matcher, form, name, segment, [block])
-                await self._writers.write([found])
+                await self._records.write(self._outputs, [found])
                 if time.monotonic() - kept > _KEPT_S:
                     kept = time.monotonic()
                     await self._keep(reader.position())

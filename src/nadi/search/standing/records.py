@@ -21,12 +21,21 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import what_became_of
 from nadi.client.tables.catalog import Catalog, Kind, Record, Unreadable, named, sorted_out
 from nadi.client.tables.table import ABSENT, ANY_VERSION
-from nadi.errors import AlreadyExistsError, ConditionFailedError, NotFoundError, ProtocolError, StreamRemadeError
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    NotFoundError,
+    ProtocolError,
+    StreamNotFoundError,
+    StreamRemadeError,
+)
 from nadi.limits import SEARCH_RECORDS_AT_ONCE
 from nadi.naming import SEARCH_TABLE, segment_name
+from nadi.process.outputs import Outputs
 from nadi.search.definition import Definitions
 from nadi.search.fields import Field, Format
 from nadi.search.missing import NoStandingQueriesError
+from nadi.search.standing.hits import Matched
 from nadi.search.standing.progress import Progress
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry, TableKey
@@ -76,7 +85,7 @@ class Records:
 
     def __init__(self, definitions: Definitions, found: QuerySet, manager: StreamManager) -> None:
         self.definitions, self.found = definitions, found
-        self._stores = stores_of(manager)
+        self._manager, self._stores = manager, stores_of(manager)
         self._own = f"{found.stream}/{found.id}"
         scope, stream = definitions.scope, found.stream
         self._kind: Kind[StandingQuery] = Kind(
@@ -177,6 +186,20 @@ class Records:
             keys = [TableKey(prefix + one.key, ANY_VERSION) async for one in self.definitions.versions(prefix)]
             for first in range(0, len(keys), SEARCH_RECORDS_AT_ONCE):
                 await self._remove(keys[first : first + SEARCH_RECORDS_AT_ONCE])
+
+    def outputs(self, part: str) -> Outputs:
+        """For hits. part: "live" for the live stream, or a group that catches up: each counts its own."""
+        scope, stream = self.definitions.scope, self.found.stream
+        return Outputs(self._manager, scope, stream, self.found.hits, f"{self.found.id}/{part}")
+
+    async def write(self, outputs: Outputs, matched: Sequence[Matched]) -> None:
+        """Store hits; NotFoundError if there is no stream for them."""
+        try:
+            await outputs.write({one.segment_id: one.hits for one in matched})
+        except StreamNotFoundError as error:
+            raise NotFoundError(
+                f"the stream for hits, {self.found.hits}, is gone: make it again, and start the matcher again"
+            ) from error
 
     async def check_stream(self, progress: Progress) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the set was made."""
