@@ -93,7 +93,7 @@ async def test_events_of_a_key_are_in_order_through_a_split(manager: StreamManag
 
     async with running(Processor(scope, "in", "order", handle), manager):
         await write(manager, scope, [b"%d" % number for number in range(300)])
-        await manager.scale_stream(scope, "in", 4)
+        await manager.scale_stream(scope, "in", [0, 1], [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)])
         await write(manager, scope, [b"%d" % number for number in range(300, 600)], keys=7)
         await until(lambda: len(seen) >= 600)
     for key in range(7):
@@ -231,7 +231,7 @@ def test_the_example_makes_each_alarm_once_though_its_workers_are_killed(server:
                         expected[room] += degrees > 30
                     writer.flush()
                     if number == 5:
-                        manager.scale_stream("home", "degrees", 3)
+                        manager.scale_stream("home", "degrees", [0, 1], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
                     killed = chance.randrange(len(workers))
                     workers[killed].kill()
                     workers[killed].wait()

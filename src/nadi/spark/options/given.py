@@ -86,7 +86,7 @@ class Given(dict[str, str]):
             if option.key in found:
                 both = " and ".join(repr(other) for other in (option.name, *option.also))
                 raise InvalidArgumentError(f"the options {both} mean the same: give one of them")
-            if not value:
+            if not value.strip():
                 raise InvalidArgumentError(f"the option {name!r} is empty: give it a value, or leave it out")
             found[option.key] = value
         for name, others in EXCLUDED.items():
@@ -135,11 +135,9 @@ class Given(dict[str, str]):
     def choice(self, name: str) -> str:
         """One of the option's choices, or "" where none is given and none the default."""
         text, choices = self._text(name), CHOICES[name]
-        for choice in choices:
-            if text.lower() == choice.lower():
-                return choice
-        if not text:
-            return ""
+        for spelt in (text, text.lower()):
+            if spelt in choices or not spelt:
+                return spelt
         raise InvalidArgumentError(f"the option {name!r} is {text[:40]!r}: it must be {', '.join(choices)}")
 
     # --- what reads and writes have in common ---------------------------------------------------
