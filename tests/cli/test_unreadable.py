@@ -147,13 +147,13 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
 @pytest.mark.parametrize(
     ("walks", "command"),
     [
-        ("nadi.client.places.shelf", ["bookmark", "list", "walked"]),
-        ("nadi.client.places.shelf", ["slice", "list", "walked"]),
-        ("nadi.client.definitions.stream_tables", ["stream-table", "list", "walked"]),
-        ("nadi.search.definition", ["search", "list", "walked"]),
-        ("nadi.search.standing.records", ["search", "standing", "list", "walked", "logs"]),
-        ("nadi.lake.states", ["lake", "list", "walked"]),
-        ("nadi.functions.progress", ["function", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["bookmark", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["slice", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
+        ("nadi.search.standing.records.sorted_out", ["search", "standing", "list", "walked", "logs"]),
+        ("nadi.lake.states.readable", ["lake", "list", "walked"]),
+        ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],
     ids=lambda given: " ".join(given[:-1]) if isinstance(given, list) else "",
 )
@@ -173,15 +173,15 @@ def test_a_list_reads_a_table_once(
         if "standing" in command:
             manager.create_stream("walked", "hits")
             nadi.search.standing_queries(manager, "walked").create("logs", "hits")
-    count, module = 0, importlib.import_module(walks)
-    really = module.sorted_out
+    count, (module, _, walk) = 0, walks.rpartition(".")
+    really = getattr(importlib.import_module(module), walk)
 
     async def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
         return await really(*given)
 
-    monkeypatch.setattr(module, "sorted_out", counted)
+    monkeypatch.setattr(walks, counted)
     ran = CliRunner().invoke(app, [*command, "--controller", server.controller_uri])
     assert ran.exit_code == 0, ran.output
     assert count == 1

@@ -235,7 +235,7 @@ async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
     progress = StoredProgress(manager, nadi_scope, function.name)
     async with running(function, manager):
         await read(manager, nadi_scope, "out", 50)
-    ended = await progress.read()
+    ended = await progress.record.find()
     assert ended is not None
     assert (ended.counts.events, ended.instances) == (50, {})
     await manager.seal_stream(nadi_scope, "out")
@@ -243,7 +243,7 @@ async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
     with pytest.raises(StreamSealedError):
         async with running(function, manager) as task:
             await asyncio.wait([task], timeout=60)
-    ended = await progress.read()
+    ended = await progress.record.find()
     assert ended is not None
     assert "is sealed" in ended.newest_error
 

@@ -16,7 +16,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError
-from nadi.functions import DeadLetter, Event, Function, FunctionError, FunctionStoppedError, Target
+from nadi.functions import Event, Function, FunctionError, FunctionStoppedError, Target
 from nadi.functions.handlers import cloud_events
 from nadi.functions.handlers.outcome import Output
 from nadi.functions.handlers.target import HttpTarget, seconds_of
@@ -24,6 +24,7 @@ from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.field_path import parse_path
 from nadi.model.json_events import known_key_in
 from nadi.naming import parse_segment_name
+from nadi.process import DeadLetter
 
 from .service import Answer, Service, as_bytes, serving
 from .support import in_order, read, read_all, running, streams, until_handled, write
@@ -127,7 +128,7 @@ async def test_what_is_refused_is_a_dead_letter_and_what_fails_is_sent_again(
         (b"k3 3 poison", "HTTP 422", 1),
         (b"k5 5", "HTTP 302", 2),
     ]
-    assert letters[0].message == "no such meter"
+    assert letters[0].reason == "no such meter"
     assert [int(data.split()[1]) for data in service.data()] == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 9, 10, 11]
     assert service.times[8] - service.times[7] >= 0.9  # Retry-After
     assert record.counts.retries == 3

@@ -53,7 +53,7 @@ def test_the_table_has_each_event_once_and_the_others_are_letters(
     assert letter_places(manager, scope) == wrong
     letter = letters(manager, scope)[0]
     assert letter.data is not None
-    assert (letter.data.startswith(NO_JSON), letter.lake) == (True, "meters-lake")
+    assert (letter.data.startswith(NO_JSON), letter.by) == (True, "lake meters-lake")
     assert "malformed" in letter.reason or "UTF-8" in letter.reason
     cut = manager.stream_info(scope, "meters").tail
     assert table_of(lake).current_snapshot().summary.additional_properties[CUT] == cut.as_text()

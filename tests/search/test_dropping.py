@@ -75,8 +75,8 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
 
 
 async def test_an_indexer_that_comes_late(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.catalog.SEARCH_GONE_S", 0.3)
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_BEAT_S", 60.0)  # as one that hangs
+    monkeypatch.setattr("nadi.search.catalog.PROCESS_GONE_S", 0.3)
+    monkeypatch.setattr("nadi.process.worker.PROCESS_BEAT_S", 60.0)  # as one that hangs
     put, is_putting, is_dropped = Shards.put, asyncio.Event(), asyncio.Event()
 
     async def late(shards: Shards, shard: str, parts: Sequence[Buffer]) -> None:

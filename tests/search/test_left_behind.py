@@ -43,8 +43,8 @@ async def some(logs: Indexed, count: int = 20) -> None:
 
 
 async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("indexing.indexer.SEARCH_SCOPE_S", "running.SEARCH_END_S"):
-        monkeypatch.setattr(f"nadi.search.{limit}", 60.0)  # the scope may go long after the stream
+    for limit in ("search.indexing.indexer.SEARCH_SCOPE_S", "process.running.PROCESS_END_S"):
+        monkeypatch.setattr(f"nadi.{limit}", 60.0)  # the scope may go long after the stream
     is_gone = asyncio.Event()
 
     async def later(*args: Any) -> None:

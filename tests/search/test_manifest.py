@@ -8,10 +8,9 @@ from collections import Counter
 import pytest
 
 from nadi.model.segments import SegmentRange
+from nadi.process.following import OvertakenError, Reach
 from nadi.search.shards.manifest import (
     Manifest,
-    OvertakenError,
-    Reach,
     Shard,
     Step,
     joined,
@@ -51,7 +50,7 @@ def test_what_follows_two_segments_is_followed_once() -> None:
     assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the one after waits for both
     one = one.completed(1, 0, [BOTH])
     assert one.segments[BOTH.segment_id].is_done
-    assert [reach.segment_id for reach in one.open] == [after.segment_id]
+    assert [reach.segment_id for reach in one.followed] == [after.segment_id]
     assert one.positions() == {after.segment_id: 0}
     assert list(unfinished(one, {BOTH.segment_id: None, after.segment_id: 0})) == []
     assert list(unfinished(one, {after.segment_id: 1})) == [after.segment_id]
@@ -122,14 +121,14 @@ def test_indexers_that_know_too_little(seed: int) -> None:
     newest = started([A, B])
     known = [newest] * 3
     for number in range(10_000):
-        if not newest.open:
+        if not newest.followed:
             break
         who = chance.randrange(3)
-        if chance.random() < 0.3 or not known[who].open:
+        if chance.random() < 0.3 or not known[who].followed:
             known[who] = newest
-        if not known[who].open:
+        if not known[who].followed:
             continue
-        reach = chance.choice(known[who].open)
+        reach = chance.choice(known[who].followed)
         segment, at = reach.segment_id, reach.reached
         try:
             if at == lengths[segment]:
@@ -144,7 +143,7 @@ def test_indexers_that_know_too_little(seed: int) -> None:
             some = chance.sample(newest.shards, 3)
             spans = joined(span for one in some for span in one.spans)
             newest = newest.merged([one.id for one in some], Shard(f"m{number}", 1, 1, spans), number)
-    assert not newest.open
+    assert not newest.followed
     covered = Counter(
         (segment, offset) for one in newest.shards for segment, start, end in one.spans for offset in range(start, end)
     )

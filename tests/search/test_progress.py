@@ -6,7 +6,7 @@ import pytest
 
 from nadi.errors import ConflictError
 from nadi.model.segments import SegmentRange
-from nadi.search.shards.manifest import OvertakenError
+from nadi.process.following import OvertakenError
 from nadi.search.standing.progress import Batch, Counts, HeldError, Place, Progress
 
 A, B = Place(0, 0.0, 0.5), Place(1, 0.5, 1.0)
@@ -63,8 +63,8 @@ def test_nothing_is_begun_while_a_past_is_left() -> None:
         one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20)])
     one = one.stepped([Batch(0, 0, 10)], [])
     with pytest.raises(HeldError):
-        one.jumped(0, 10, 20)
-    one = one.released("g").jumped(0, 10, 20)
+        one.passed(0, 10, 20)
+    one = one.released("g").passed(0, 10, 20)
     assert (one.places[0].reached, one.places[0].is_begun, one.gaps) == (20, False, 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nadi.client.reading import segment_range
+from nadi.client.tables.catalog import Record
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,8 +19,7 @@ from nadi.errors import (
     StreamRemadeError,
     UnavailableError,
 )
-from nadi.search.changes import Changes
-from nadi.search.sharing import Sharing
+from nadi.process.members import Members
 from nadi.search.standing import adding, hits, matcher, past, removing
 from nadi.search.standing.records import Records, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
@@ -43,7 +43,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = watched.logs
-    monkeypatch.setattr(Sharing, "is_first", True)
+    monkeypatch.setattr(Members, "is_first", True)
     reached, go_on, calls = threading.Event(), threading.Event(), 0
     match = hits.match
 
@@ -91,7 +91,7 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
         await forget(self, what)
 
     others = await watched.changes()
-    await others.look()
+    await others.get()
     monkeypatch.setattr(Records, "forget", slow_at_first)
     await removing.sweep(records, changes)
     assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
@@ -127,7 +127,7 @@ async def test_a_name_is_free_once_no_batch_needs_what_had_it(
 
 async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    monkeypatch.setattr(adding, "PROCESS_GONE_S", 0.3)
     put = Records.put
     with monkeypatch.context() as patched:
 
@@ -182,7 +182,7 @@ async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: py
 
 async def test_one_who_adds_for_too_long_is_told(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
+    monkeypatch.setattr(adding, "PROCESS_GONE_S", 0.3)
     put, go_on, is_first = Records.put, asyncio.Event(), True
 
     async def slow_at_first(self: Records, queries: Sequence[StandingQuery]) -> None:
@@ -276,12 +276,12 @@ async def test_a_group_that_fails_holds_up_no_other(
     (bad,) = (await watched.progress()).led
     of, failed = Records.past, 0
 
-    async def failing(self: Records, group: str) -> Any:
+    def failing(self: Records, group: str) -> Any:
         nonlocal failed
         if group == bad:
             failed += 1
             raise UnavailableError("not now")
-        return await of(self, group)
+        return of(self, group)
 
     with monkeypatch.context() as patched:
         patched.setattr(Records, "past", failing)
@@ -376,15 +376,19 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
     await watched.create()
     await write(logs, 0, 20)
-    start = matcher.LiveMatcher._start
+    say, is_lost = matcher.LiveMatcher._say, False
 
-    async def start_and_lose(self: Any) -> None:
-        await start(self)
+    async def say_and_lose(self: Any) -> None:
+        nonlocal is_lost
+        await say(self)
+        if is_lost:
+            return
+        is_lost = True
         await manager.seal_stream(scope, "logs")
         await manager.delete_stream(scope, "logs")
         await manager.create_stream(scope, "logs", 2)
 
-    monkeypatch.setattr(matcher.LiveMatcher, "_start", start_and_lose)
+    monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
     with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
         await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
@@ -411,9 +415,9 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
 async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.3)
+    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.3)
     is_away = False
-    change = Changes.change
+    change = Record.change
 
     async def changed(self: Any, *args: Any) -> Any:
         if is_away:
@@ -424,7 +428,7 @@ async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, m
         nonlocal is_away
         is_away = step == "written"
 
-    monkeypatch.setattr(Changes, "change", changed)
+    monkeypatch.setattr(Record, "change", changed)
     stop, task = watched.start(on_step=go_away)
     await write(watched.logs, 0, 20)
     await until_async(lambda: is_away)

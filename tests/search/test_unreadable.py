@@ -106,7 +106,7 @@ async def test_standing_queries(logs: Indexed, nadi_server: RestartableServer) -
     assert f"`nadi search standing remove {logs.scope} logs two`" in bad.problem
     await logs.write(map(event, range(10)))
     for ask in (lambda: serve_matcher(logs.manager, logs.scope, "logs"), lambda: queries.add("logs", {"three": "c"})):
-        with pytest.raises(ProtocolError, match=r"two of .* can't be read"):
+        with pytest.raises(ProtocolError, match=r"the standing query .*/two can't be read"):
             await asyncio.wait_for(ask(), 60)
     shell = Shell(nadi_server.controller_uri)
     rows = await asyncio.to_thread(shell.json, "search", "standing", "list", logs.scope, "logs")

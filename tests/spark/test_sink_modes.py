@@ -219,8 +219,8 @@ def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> Non
     [
         ({"save_mode": "overwrite"}, "must be append, errorifexists, ignore"),
         ({"truncate": "true"}, "no effect without mode"),
-        ({"txnAppId": "a"}, "'txnVersion' is missing"),
-        ({"txnVersion": "1"}, "'txnAppId' is missing"),
+        ({"txnAppId": "a"}, "needs 'txnVersion'"),
+        ({"txnVersion": "1"}, "needs 'txnAppId'"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' is '-1': it must be a number from 0"),
         ({"txnAppId": "a" * 300, "txnVersion": "1"}, "has over 256 bytes"),
         ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'delivery'"),

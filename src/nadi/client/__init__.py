@@ -45,10 +45,10 @@ from nadi.client.segments.info import SegmentInfo, StreamInfo
 from nadi.client.serializers.values import ValueEvent
 from nadi.client.shared.leader_election import Lease
 from nadi.client.shared.state_synchronizer import StateKind
+from nadi.client.tables.catalog import Unreadable
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
-from nadi.client.tables.unreadable import Unreadable
 from nadi.client.writing.ack import Ack
 from nadi.model.cutorder import CutOrder
 from nadi.model.event_time import EventTime

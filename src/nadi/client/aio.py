@@ -35,10 +35,10 @@ from nadi.client.shared.leader_election import LeaderElection, Lease
 from nadi.client.shared.revisioned_stream import RevisionedStream
 from nadi.client.shared.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
 from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
+from nadi.client.tables.catalog import Unreadable
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table, TableValue
-from nadi.client.tables.unreadable import Unreadable
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
 from nadi.client.writing.writer import EventWriter

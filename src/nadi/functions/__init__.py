@@ -2,8 +2,8 @@
 
 `definition` says what a function is. `supervisor` keeps as many workers as there are segments with unread data
 (`plan`); each `worker` reads as a member of the function's reader group, calls the handler with batches
-(`handlers`), tries again and narrows, sets aside what can't be handled (`dead_letters`), and writes what was returned,
-with delivery="exactly-once" in transactions. `progress` is what others can see of it.
+(`handlers`), tries again and narrows, sets aside what can't be handled (`process.DeadLetter`), and writes what was
+returned, with delivery="exactly-once" in transactions. `progress` is what others can see of it.
 
 What is named here is imported when it is first asked for: the handler's process needs next to nothing of it.
 """
@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.functions.dead_letters import DeadLetter
     from nadi.functions.definition import Function, function
     from nadi.functions.handlers.address import Target
     from nadi.functions.handlers.event import Context, Event, Reject
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Context": "handlers.event",
-    "DeadLetter": "dead_letters",
     "Event": "handlers.event",
     "Function": "definition",
     "FunctionError": "stopped",
@@ -40,7 +38,6 @@ _HOMES = {
 
 __all__ = [
     "Context",
-    "DeadLetter",
     "Event",
     "Function",
     "FunctionError",

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import ReaderGroupManager, StreamManager, Table
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
+from nadi.client.aio import StreamManager
+from nadi.client.tables.catalog import Kind, Record, Unreadable, readable
+from nadi.errors import NotFoundError
 from nadi.functions.definition import Function
 from nadi.functions.plan import Work
 from nadi.limits import FUNCTION_GONE_S
 from nadi.model.delivery import AT_LEAST_ONCE, Guarantee
 from nadi.naming import READER_GROUP_PREFIX
 
-_KEY = b"function"
 _RATE_S = 10.0
 
 
@@ -197,34 +195,26 @@ class StoredProgress:
     """The record of the function `name` of a scope."""
 
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
-        self._table: Table = manager.table(scope, READER_GROUP_PREFIX + name)
-        self._what = f"the record of function {scope}/{name}"
-        self._instead = f"delete the function, which then begins anew: `nadi function delete {scope} {name}`"
-
-    async def read(self) -> FunctionRecord | None:
-        """Return the record; None for a reader group that is no function's."""
-        held = await self.held()
-        return None if held is None else self.decoded(held)
-
-    async def held(self) -> bytes | None:
-        """The record as it is stored."""
-        held = await value_or_none(self._table, _KEY)
-        return None if held is None else held.value
-
-    def decoded(self, held: bytes) -> FunctionRecord:
-        """The record; ProtocolError if it can't be read."""
-        return read_record(lambda: msgspec.msgpack.decode(held, type=FunctionRecord), self._what, self._instead)
+        kind = Kind(
+            "the record of function",
+            scope,
+            f"delete the function, which then begins anew: `nadi function delete {scope} {{}}`".format,
+            lambda name: NotFoundError(f"there is no function {scope}/{name}: see `nadi function list {scope}`"),
+            lambda name, value: msgspec.msgpack.decode(value, type=FunctionRecord),
+            msgspec.msgpack.encode,
+            key=b"function",
+        )
+        self.record: Record[FunctionRecord] = Record(manager.table(scope, READER_GROUP_PREFIX + name), kind, name)
 
     async def report(
         self, function: Function, instance: str, now: Instance | None, now_ms: int, *, is_last: bool = False
     ) -> None:
         """Store what an instance has done; None for one that died without its last report."""
 
-        async def change(held: bytes | None) -> tuple[bytes | None, None]:
-            record = _record_of(function, None if held is None else self.decoded(held))
-            return msgspec.msgpack.encode(record.with_instance(instance, now, now_ms, is_last=is_last)), None
+        def changed(held: FunctionRecord | None) -> FunctionRecord:
+            return _record_of(function, held).with_instance(instance, now, now_ms, is_last=is_last)
 
-        await change_value(self._table, _KEY, self._what, change)
+        await self.record.put(changed)
 
 
 def _record_of(function: Function, held: FunctionRecord | None) -> FunctionRecord:
@@ -255,12 +245,5 @@ async def functions_with_unreadable(
     manager: StreamManager, scope: str
 ) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:
     """Return both, what `functions_of` returns and what `unreadable` does, by one walk."""
-    groups: ReaderGroupManager = manager.reader_group_manager(scope)
-
-    async def entries() -> AsyncIterator[tuple[str, bytes]]:
-        for name in await groups.list_reader_groups():
-            held = await StoredProgress(manager, scope, name).held()
-            if held is not None:
-                yield name, held
-
-    return await sorted_out(entries(), lambda name, held: StoredProgress(manager, scope, name).decoded(held))
+    names = await manager.reader_group_manager(scope).list_reader_groups()
+    return await readable({name: StoredProgress(manager, scope, name).record for name in names})

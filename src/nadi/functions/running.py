@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 from nadi.functions.definition import Function
-from nadi.functions.handlers.host import FORMAT
 from nadi.functions.handlers.outcome import Handler
 from nadi.functions.handlers.process import HandlerProcess
 from nadi.functions.supervisor import Supervisor
 from nadi.functions.writing import Step
+from nadi.process.running import run_program
 
 log = logging.getLogger("nadi.functions")
 
@@ -37,18 +36,8 @@ def run(
     >>> from nadi.functions import Function, run
     >>> run(Function(scope="home", stream="meters", handler="billing:bill"))  # doctest: +SKIP
     """
-    logging.basicConfig(level=logging.INFO, format=FORMAT)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
-
-    async def serving() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        async with StreamManager(controller_uri, credentials=credentials, trust_store=trust_store) as manager:
-            await serve(function, manager, stop=stop)
-
-    asyncio.run(serving())
+    run_program(lambda manager, stop: serve(function, manager, stop=stop), controller_uri, credentials, trust_store)
 
 
 async def serve(

@@ -180,7 +180,7 @@ class Supervisor:
     async def _check_others(self) -> None:
         """Count instances that died here as ended. FunctionError if another runs that does something else with
         events."""
-        record, function = await self._progress.read(), self._function
+        record, function = await self._progress.record.find(), self._function
         if record is None:
             return
         now_ms = int(time.time() * 1000)

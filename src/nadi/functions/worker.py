@@ -29,7 +29,6 @@ from nadi.backoff import Backoff
 from nadi.client.aio import EventRead, ReaderGroup, StreamManager
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
-from nadi.functions.dead_letters import DeadLetter
 from nadi.functions.definition import Function
 from nadi.functions.handlers.event import Event
 from nadi.functions.handlers.outcome import Failure, Handler, Outcome, Output
@@ -42,6 +41,7 @@ from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.event import EventBlock
 from nadi.model.field_path import parse_path
 from nadi.model.json_events import known_key_in
+from nadi.process.dead_letters import DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,18 @@ class Delivery:
             return
         if self._function.dead_letters is None:
             raise FunctionStoppedError(self._function.name, event.id, attempts, str(failure))
-        letter = DeadLetter.of(self._function.name, event, failure, attempts, int(time.time() * 1000))
+        letter = DeadLetter(
+            by=f"function {self._function.name}",
+            segment=event.segment,
+            offset=event.offset,
+            reason=failure.message,
+            data=event.data,
+            kind=failure.kind,
+            error=failure.error,
+            attempts=attempts,
+            given_up_ms=int(time.time() * 1000),
+            routing_key=event.routing_key,
+        )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
         self._counters.dead_lettered()
         self._log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options
-    from nadi.lake.letters import LakeLetter
     from nadi.lake.rebuilding import Rebuilt, rebuild
     from nadi.lake.running import forget, run, start, stop
     from nadi.lake.states import lakes_of, status, unreadable
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "LakeDefinition": "definition",
-    "LakeLetter": "letters",
     "LakeStoppedError": "stopped",
     "LakeWriter": "writer",
     "Options": "definition",
@@ -41,7 +39,6 @@ _HOMES = {
 
 __all__ = [
     "LakeDefinition",
-    "LakeLetter",
     "LakeStoppedError",
     "LakeWriter",
     "Options",

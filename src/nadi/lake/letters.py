@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -23,43 +22,15 @@ from nadi.client.scan.scan import scan
 from nadi.client.values.options import value_options
 from nadi.client.values.parser import ValueParser
 from nadi.client.values.target import target_of
-from nadi.errors import SerializationError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import Mark
 from nadi.lake.table.partitions import misplaced, partition_fields
-from nadi.limits import DEAD_LETTER_DATA_BYTES, LAKE_LETTERS_AT_ONCE, MIB
+from nadi.limits import LAKE_LETTERS_AT_ONCE, MIB
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
+from nadi.process.dead_letters import DeadLetter
 
 _AT_ONCE_BYTES = 4 * MIB
-
-
-class LakeLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that is no row of its lake's table.
-
-    segment, offset: where it lies; reason: why it can't be read; data: the event, base64 in the JSON, or None for one
-    over 4 MiB, which has to be read there.
-
-    >>> LakeLetter.decode(LakeLetter(lake="m", segment="home/m/0.#epoch.0", offset=7, reason="no JSON").encode()).offset
-    7
-    """
-
-    lake: str
-    segment: str
-    offset: int
-    reason: str
-    data: bytes | None = None
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def decode(data: bytes) -> LakeLetter:
-        """The letter that an event of a dead-letter stream holds; SerializationError for anything else."""
-        try:
-            return msgspec.json.decode(data, type=LakeLetter)
-        except msgspec.MsgspecError as error:
-            raise SerializationError(f"this is not a lake's letter: {error}") from None
 
 
 def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> int:
@@ -92,7 +63,7 @@ def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, 
     return mark.own_letters
 
 
-def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[LakeLetter]:
+def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[DeadLetter]:
     """Those between a snapshot's cuts, read as it read them: always the same, in the same order."""
     reading = mark.reading
     assert reading is not None, "bytes are always rows"
@@ -125,10 +96,10 @@ def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iter
         segment_id, offsets = wrong.column("segment_id")[0].as_py(), wrong.column("offset").to_numpy()
         reasons = parser.parse(wrong.column("event"), segment_id, offsets).wrong
         for at, data in enumerate(wrong.column("event").to_pylist()):
-            yield LakeLetter(
-                lake=lake.name,
+            yield DeadLetter(
+                by=f"lake {lake.name}",
                 segment=segment_name(lake.scope, lake.stream, segment_id),
                 offset=int(offsets[at]),
                 reason=reasons.get(at, nowhere[at] or "it is null"),
-                data=data if len(data) <= DEAD_LETTER_DATA_BYTES else None,
+                data=data,
             )

@@ -7,9 +7,8 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +17,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.segments.info import what_became_of
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import read_record
+from nadi.client.tables.catalog import Kind, Record
 from nadi.errors import (
     ConflictError,
     InvalidStreamCutError,
@@ -36,8 +33,6 @@ from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX, segment_name
 
-_KEY = b"lake"
-T = TypeVar("T")
 State = Literal["writing", "level", "waiting", "stopped"]
 
 
@@ -78,28 +73,12 @@ class StoredLake:
         self.scope, self.name = scope, name
         self._manager = manager
         self._groups = manager.reader_group_manager(scope)
-        self._table = manager.table(scope, READER_GROUP_PREFIX + name)
-
-    async def find(self) -> LakeRecord | None:
-        """None if there is no such lake: no group, or one that is no lake's. ProtocolError for what can't be read."""
-        held = await self.held()
-        return None if held is None else decoded(self.scope, self.name, held)
-
-    async def held(self) -> bytes | None:
-        """The record as it is stored."""
-        held = await value_or_none(self._table, _KEY)
-        return None if held is None else held.value
-
-    async def read(self) -> LakeRecord:
-        found = await self.find()
-        if found is None:
-            raise NotFoundError(f"there is no lake {self.scope}/{self.name}: see `nadi lake list {self.scope}`")
-        return found
+        self.record: Record[LakeRecord] = Record(manager.table(scope, READER_GROUP_PREFIX + name), _kind(scope), name)
 
     async def define(self, lake: LakeDefinition) -> LakeRecord:
         """Keep the definition, with a group and a cut to begin at if the lake is new."""
         cuts = self._manager.cuts(lake.scope, lake.stream)
-        record = await self.find()
+        record = await self.record.find()
         if record is None:
             start = await (cuts.head() if lake.start == "head" else cuts.tail())
             kind = StreamDataRetention
@@ -130,7 +109,8 @@ class StoredLake:
             start = held.start if held is not None and stays else first.start
             return replace(held or first, definition=lake, is_wanted=True, start=start)
 
-        return await self.change(defined)
+        await self.record.put(defined)
+        return self.record.newest
 
     async def check_stream(self, cut: StreamCut | None = None) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made, or since
@@ -147,13 +127,6 @@ class StoredLake:
                 "the lake's table has the old one. Forget the lake (`nadi lake forget`; the table stays), and start it "
                 "again with a new table",
             )
-
-    async def change(self, make: Callable[[LakeRecord | None], LakeRecord]) -> LakeRecord:
-        async def changed(held: bytes | None) -> tuple[bytes | None, LakeRecord]:
-            record = make(None if held is None else decoded(self.scope, self.name, held))
-            return msgspec.msgpack.encode(record), record
-
-        return await change_value(self._table, _KEY, f"the record of lake {self.scope}/{self.name}", changed)
 
     async def report(self, writer: str, now: WriterReport | None) -> LakeRecord:
         """Store what a writer says, None if it ends well; the record then says whether it is still wanted. What those
@@ -174,7 +147,8 @@ class StoredLake:
                 writers[writer] = now
             return replace(held, writers=writers)
 
-        return await self.change(changed)
+        await self.record.put(changed)
+        return self.record.newest
 
     async def release(self, cut: StreamCut) -> None:
         """Let retention have what lies before the cut."""
@@ -189,16 +163,18 @@ class StoredLake:
         await self._groups.delete_reader_group(self.name)
 
 
-def decoded(scope: str, name: str, data: bytes) -> LakeRecord:
-    """The record; ProtocolError if it can't be read."""
+def _kind(scope: str) -> Kind[LakeRecord]:
+    def decode(name: str, value: bytes) -> LakeRecord:
+        record = msgspec.msgpack.decode(value, type=LakeRecord)
+        writers = {key: replace(one, trouble=without_secrets(one.trouble)) for key, one in record.writers.items()}
+        return replace(record, writers=writers)
 
-    def read() -> LakeRecord:
-        found = msgspec.msgpack.decode(data, type=LakeRecord)
-        writers = {key: replace(one, trouble=without_secrets(one.trouble)) for key, one in found.writers.items()}
-        return replace(found, writers=writers)  # an earlier nadi's may have had a password in what it said
-
-    return read_record(
-        read,
-        f"the record of lake {scope}/{name}",
-        "forget the lake (`nadi lake forget`; its table stays)",
+    return Kind(
+        "the record of lake",
+        scope,
+        lambda name: "forget the lake (`nadi lake forget`; its table stays)",
+        lambda name: NotFoundError(f"there is no lake {scope}/{name}: see `nadi lake list {scope}`"),
+        decode,
+        msgspec.msgpack.encode,
+        key=b"lake",
     )

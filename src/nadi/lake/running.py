@@ -61,7 +61,7 @@ def start(
 
     async def asked() -> tuple[LakeDefinition, bool]:
         await core.stream_configuration(scope, stream)
-        before = await stored.find()
+        before = await stored.record.find()
         known = None if before is None else before.definition
         is_made = before is not None and bool(before.table_id)
         lake = definition_of(scope, stream, name, known, is_made=is_made, **options)
@@ -84,8 +84,7 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     stored = StoredLake(core, scope, name)
 
     async def stopped() -> LakeRecord:
-        await stored.read()
-        return await stored.change(lambda held: replace(_there(held), is_wanted=False))
+        return await stored.record.change(lambda record: replace(record, is_wanted=False))
 
     return thread.run(stopped())
 
@@ -99,7 +98,7 @@ def forget(manager: StreamManager, scope: str, name: str) -> None:
 
     async def forgotten() -> None:
         try:
-            record, now_ms = await stored.read(), int(time.time() * 1000)
+            record, now_ms = await stored.record.get(), int(time.time() * 1000)
         except ProtocolError:
             await stored.forget()
             return
@@ -112,11 +111,6 @@ def forget(manager: StreamManager, scope: str, name: str) -> None:
         await stored.forget()
 
     thread.run(forgotten())
-
-
-def _there(held: LakeRecord | None) -> LakeRecord:
-    assert held is not None, "it was there a moment ago"
-    return held
 
 
 @checking
@@ -253,7 +247,7 @@ class _Running:
             self._say(self._report.state, self._report.trouble)
             return
         with suppress(UnavailableError):
-            if not self._thread.run(self._stored.read()).is_wanted:
+            if not self._thread.run(self._stored.record.get()).is_wanted:
                 self._stopping.set()
 
     def _say(self, state: State, trouble: str = "") -> None:

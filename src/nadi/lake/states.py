@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
 from nadi.client.places import cuts as places
-from nadi.client.tables.unreadable import Unreadable, sorted_out
+from nadi.client.tables.catalog import Unreadable, readable
 from nadi.errors import InvalidStreamCutError, NadiError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import newest_mark
-from nadi.lake.record import LakeRecord, StoredLake, WriterReport, decoded
+from nadi.lake.record import LakeRecord, StoredLake, WriterReport
 from nadi.lake.table.catalogs import table_of
 from nadi.model.streamcut import StreamCut
 
@@ -52,14 +51,9 @@ def lakes_with_unreadable(manager: StreamManager, scope: str) -> tuple[dict[str,
     """What `lakes_of` returns, and what `unreadable` does, by one walk."""
     thread, core = inside(manager)
 
-    async def entries() -> AsyncIterator[tuple[str, bytes]]:
-        for name in await core.reader_group_manager(scope).list_reader_groups():
-            held = await StoredLake(core, scope, name).held()
-            if held is not None:
-                yield name, held
-
     async def found() -> tuple[dict[str, LakeRecord], list[Unreadable]]:
-        return await sorted_out(entries(), lambda name, held: decoded(scope, name, held))
+        names = await core.reader_group_manager(scope).list_reader_groups()
+        return await readable({name: StoredLake(core, scope, name).record for name in names})
 
     return thread.run(found())
 
@@ -67,7 +61,7 @@ def lakes_with_unreadable(manager: StreamManager, scope: str) -> tuple[dict[str,
 def record_of(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     """NotFoundError if there is no such lake."""
     thread, core = inside(manager)
-    return thread.run(StoredLake(core, scope, name).read())
+    return thread.run(StoredLake(core, scope, name).record.get())
 
 
 @checking

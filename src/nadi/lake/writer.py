@@ -267,7 +267,7 @@ class LakeWriter:
 
     def _table(self) -> Table:
         table = catalogs.load_table(self._catalog, self.lake.table)
-        record = self._thread.run(self._stored.read())
+        record = self._thread.run(self._stored.record.get())
         if any(getattr(record.definition, one) != getattr(self.lake, one) for one in FIXED):
             raise LakeStoppedError(
                 f"lake {self.lake.name} has other options by now than this writer began with: start it again"
@@ -289,12 +289,12 @@ class LakeWriter:
                     f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
                     "under its name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
                 )
-            self._thread.run(self._stored.change(lambda held: replace(held or record, table_id=table_id)))
+            self._thread.run(self._stored.record.put(lambda held: replace(held or record, table_id=table_id)))
         check_places(table)
         return table
 
     def _first_cut(self) -> StreamCut:
-        return StreamCut.from_text(self._thread.run(self._stored.read()).start)
+        return StreamCut.from_text(self._thread.run(self._stored.record.get()).start)
 
     def _start(self, mark: Mark | None) -> StreamCut:
         return self._first_cut() if mark is None else mark.end_cut

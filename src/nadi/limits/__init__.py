@@ -14,6 +14,7 @@ from nadi.limits.given import override
 from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
 from nadi.limits.lake import *  # noqa: F403 - likewise
+from nadi.limits.process import *  # noqa: F403 - likewise
 from nadi.limits.search import *  # noqa: F403 - likewise
 from nadi.limits.streamtables import *  # noqa: F403 - likewise
 from nadi.limits.workflows import *  # noqa: F403 - likewise

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nadi.search.asking.searching import Hit, Page
     from nadi.search.catalog import Status
     from nadi.search.definition import Definition
-    from nadi.search.indexing.letters import UnfitLetter
     from nadi.search.indexing.past import Part, past_parts
     from nadi.search.leftover import Leftover
     from nadi.search.missing import IndexNotFoundError
@@ -42,7 +41,6 @@ _HOMES = {
     "StandingQuery": "standing.records",
     "StandingStatus": "standing.catalog",
     "Status": "catalog",
-    "UnfitLetter": "indexing.letters",
     "clean": "opening",
     "indexes": "opening",
     "leftovers": "opening",
@@ -66,7 +64,6 @@ __all__ = [
     "StandingQuery",
     "StandingStatus",
     "Status",
-    "UnfitLetter",
     "clean",
     "indexes",
     "leftovers",

@@ -13,7 +13,7 @@ from pathlib import Path
 from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.unreadable import Unreadable
+from nadi.client.tables.catalog import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,
@@ -24,14 +24,15 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
+from nadi.limits import PROCESS_GONE_S, SEARCH_DROP_S, SEARCH_LOOK_S
 from nadi.model.streamcut import StreamCut
+from nadi.naming import SEARCH_TABLE
+from nadi.process.members import Member, live_members
 from nadi.search.asking.searching import Search, opened
 from nadi.search.definition import Definition, Definitions, Place, indexer_keys
 from nadi.search.fields import by_field
 from nadi.search.remade import check_same
 from nadi.search.shards.objects import open_shards
-from nadi.search.sharing import Told, all_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Status(Displayed):
     reached: StreamCut
     behind_bytes: int | None
     past_bytes: int
-    indexers: tuple[Told, ...]
+    indexers: tuple[Member, ...]
 
 
 @checked()
@@ -87,7 +88,7 @@ class Indexes:
     async def get(self, stream: str) -> Definition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
         async with self._definitions.named(stream):
-            return await self._definitions.kept(stream)
+            return await self._definitions.catalog.get(stream)
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
@@ -96,22 +97,24 @@ class Indexes:
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
         dropped."""
-        return (await self._definitions.all())[1]
+        return (await self._definitions.catalog.all())[1]
 
     async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._definitions.all()
+        found, unreadable = await self._definitions.catalog.all()
         return [*found.values()], unreadable
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
-        manifest, _ = await self._definitions.manifest(definition)
+        manifest = await self._definitions.manifest(definition).get()
         with suppress(StreamNotFoundError):
             await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
-        told = await all_told(self._definitions, indexer_keys(definition))
+        told = await live_members(
+            stores_of(self._manager), self._definitions.scope, SEARCH_TABLE, indexer_keys(definition)
+        )
         return Status(
             definition,
             manifest.indexed,
@@ -193,7 +196,7 @@ class Indexes:
             now = time.monotonic()
             if found != seen:
                 seen, since = found, now
-            if now - since >= SEARCH_GONE_S or now - began >= SEARCH_DROP_S:
+            if now - since >= PROCESS_GONE_S or now - began >= SEARCH_DROP_S:
                 break
             await asyncio.sleep(SEARCH_LOOK_S)
         for key in found:

@@ -11,38 +11,34 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.client.aio import StreamManager, Table
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.change import change_value
-from nadi.client.tables.listing import entries_of, named_entries
+from nadi.client.tables.catalog import Catalog, Kind, Record, entries_of, named
 from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import (
     AlreadyExistsError,
-    ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
     PermissionDeniedError,
-    ProtocolError,
     ScopeNotFoundError,
-    SegmentNotFoundError,
     StreamNotFoundError,
 )
 from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
+from nadi.process.following import Reach, reaches
 from nadi.search.analysis import check_installed
-from nadi.search.changes import Changes
 from nadi.search.fields import Field, Format, check_format, fields_of
 from nadi.search.missing import IndexNotFoundError
-from nadi.search.shards.manifest import Manifest, Reach, started
+from nadi.search.shards.manifest import Manifest, started
 from nadi.search.shards.names import IndexId, new_index
 from nadi.search.shards.objects import open_shards, url_of
 from nadi.wire.fields import TableEntry
@@ -78,8 +74,17 @@ class Definitions:
 
     def __init__(self, manager: StreamManager, scope: str) -> None:
         self._manager, self.scope = manager, check_name("scope", scope)
-        self._stores: SegmentStores = stores_of(manager)
+        self.stores: SegmentStores = stores_of(manager)
         self.table: Table = manager.table(scope, SEARCH_TABLE)
+        kind = Kind(
+            "the search index of",
+            scope,
+            f"drop the index: `nadi search drop {scope} {{}}`".format,
+            partial(IndexNotFoundError, scope),
+            lambda name, value: named(msgspec.json.decode(value, type=Definition), "stream", name),
+            prefix="index/",
+        )
+        self.catalog: Catalog[Definition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
 
     async def create(
         self,
@@ -110,22 +115,22 @@ class Definitions:
             await shards.names()  # or its error: nothing would ever be indexed there
         finally:
             await shards.close()
-        begun = started(await self.reaches(cut))
-        await self.prepare()
-        await self.table.put(_manifest_key(found), _packed(begun), ABSENT)
+        manifest = self.manifest(found)
+        await self.catalog.prepare()
+        await manifest.create(started(await self.reaches(cut)))
         try:
-            await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
-        except ConditionFailedError:
-            await self.table.remove(_manifest_key(found))
-            name = f"{self.scope}/{stream}"
-            if (await self.kept(stream)).is_dropped:
+            await self.catalog.create(stream, found)
+        except AlreadyExistsError:
+            await manifest.delete()
+            if (await self.catalog.get(stream)).is_dropped:
+                name = f"{self.scope}/{stream}"
                 raise ConflictError(f"the index that {name} had {_BEING_DROPPED}, and make this one then") from None
-            raise AlreadyExistsError("the search index of", name) from None
+            raise
         return found
 
     async def get(self, stream: str) -> Definition:
         """IndexNotFoundError if there is none, or only what is left of one."""
-        found = await self.kept(stream)
+        found = await self.catalog.get(stream)
         if found.is_dropped:
             raise IndexNotFoundError(self.scope, stream, f"had a search index that {_BEING_DROPPED}")
         return found
@@ -138,86 +143,52 @@ class Definitions:
             yield
         except IndexNotFoundError as error:
             with suppress(PermissionDeniedError):
-                await self._check_scope()
-                if not await self._stores.controller.stream_exists(self.scope, stream):
+                if not await self.stores.controller.scope_exists(self.scope):
+                    raise ScopeNotFoundError(self.scope) from error
+                if not await self.stores.controller.stream_exists(self.scope, stream):
                     raise StreamNotFoundError(self.scope, stream) from error
             raise
-
-    async def kept(self, stream: str) -> Definition:
-        """Also one that is being dropped."""
-        held = await value_or_none(self.table, _key(stream))
-        if held is None:
-            raise IndexNotFoundError(self.scope, stream)
-        return self._read(stream, held.value)
-
-    async def all(self) -> tuple[dict[str, Definition], list[Unreadable]]:
-        """By stream; and those that can't be read."""
-        return await sorted_out(self.named_entries("index/"), self._read)
-
-    def _read(self, stream: str, value: bytes) -> Definition:
-        return read_record(
-            lambda: named(msgspec.json.decode(value, type=Definition), "stream", stream),
-            f"the search index of {self.scope}/{stream}: its definition",
-            f"drop the index: `nadi search drop {self.scope} {stream}`",
-        )
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
         """Have its indexers end, or let them run again."""
 
-        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None or self._read(stream, held).is_dropped:
+        def stopped(definition: Definition) -> Definition:
+            if definition.is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(self._read(stream, held), is_stopped=is_stopped)
-            return msgspec.json.encode(found), found
+            return replace(definition, is_stopped=is_stopped)
 
-        return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
+        return await self.catalog.change(stream, stopped)
 
     async def mark_dropped(self, stream: str) -> Definition:
         """Have its indexers end, and nobody add a shard any more: what is left of it can be deleted."""
 
-        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None:
-                raise IndexNotFoundError(self.scope, stream)
-            found = replace(self._read(stream, held), is_dropped=True)
-            return msgspec.json.encode(found), found
-
-        found = await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
-        await self.table.remove(_manifest_key(found))
-        return found
+        definition = await self.catalog.change(stream, lambda definition: replace(definition, is_dropped=True))
+        await self.manifest(definition).delete()
+        return definition
 
     async def remove(self, definition: Definition) -> None:
         """Forget one that is marked, if it isn't another by now."""
-        held = await value_or_none(self.table, _key(definition.stream))
-        if held is not None and self._read(definition.stream, held.value).id == definition.id:
-            with suppress(ConditionFailedError):  # another has dropped it, too
-                await self.table.remove(_key(definition.stream), held.version)
+        record = self.catalog.record(definition.stream)
+        kept = await record.find()
+        if kept is not None and kept.id == definition.id:
+            await record.delete_read()
 
-    async def manifest(self, definition: Definition) -> tuple[Manifest, int]:
-        """The newest, and its version; IndexNotFoundError if the index was dropped."""
-        held = await value_or_none(self.table, _manifest_key(definition))
-        if held is None:
-            raise IndexNotFoundError(self.scope, definition.stream)
-        try:
-            unpacked = zlib.decompressobj().decompress(held.value, SEARCH_MANIFEST_BYTES)
-            found = msgspec.msgpack.decode(unpacked, type=Manifest)
-        except (msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
-            raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
-        if not found.is_whole:
-            raise ProtocolError("the manifest names segments that it doesn't know: who wrote it?")
-        return found, held.version
-
-    def changes(self, definition: Definition) -> Changes[Manifest]:
-        """Of the manifest."""
-
-        async def store(manifest: Manifest, version: int) -> int:
-            return await self.table.put(_manifest_key(definition), _packed(manifest), version)
-
-        what = f"the index of {self.scope}/{definition.stream}"
-        return Changes(Manifest(), lambda: self.manifest(definition), store, what)
+    def manifest(self, definition: Definition) -> Record[Manifest]:
+        """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
+        kind = Kind(
+            "the manifest of the search index of",
+            self.scope,
+            f"drop the index, and make it anew: `nadi search drop {self.scope} {definition.stream}`".format,
+            lambda name: IndexNotFoundError(self.scope, definition.stream),
+            _manifest_of,
+            _packed,
+            prefix="manifest/",
+        )
+        return Record(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
 
     async def place(self, stream: str) -> tuple[Place | None, int]:
         """Where the shards are of an index whose definition can't be read, if that much of it can; and its version."""
-        held = await value_or_none(self.table, _key(stream))
+        held = await value_or_none(self.table, self.catalog.kind.key_of(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
         try:
@@ -228,7 +199,7 @@ class Definitions:
 
     async def remove_unreadable(self, stream: str, version: int) -> None:
         """Forget a definition that can't be read; ConditionFailedError if it was changed meanwhile."""
-        await self.table.remove(_key(stream), version)
+        await self.table.remove(self.catalog.kind.key_of(stream), version)
 
     async def forget_all(self, prefix: str) -> None:
         """Remove all entries whose keys begin so."""
@@ -242,34 +213,15 @@ class Definitions:
 
     def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
         """The table's entries whose keys begin so, their keys without that."""
-        return entries_of(self._stores, self.scope, self.table, prefix)
-
-    def named_entries(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """As `entries`: names and values."""
-        return named_entries(self._stores, self.scope, self.table, prefix)
+        return entries_of(self.stores, self.scope, self.table, prefix)
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         """The key ranges of a cut's segments."""
-        return await segment_ranges(self._stores, self.scope, cut.stream, cut)
+        return await segment_ranges(self.stores, self.scope, cut.stream, cut)
 
     async def reaches(self, cut: StreamCut) -> list[Reach]:
         """The segments of a cut, as they are while all before it is indexed."""
-        return [
-            Reach(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
-            for one in await self.ranges(cut)
-        ]
-
-    async def prepare(self) -> None:
-        """Make the table, if it isn't there."""
-        try:
-            await self.table.create()
-        except SegmentNotFoundError:
-            await self._check_scope()
-            raise
-
-    async def _check_scope(self) -> None:
-        if not await self._stores.controller.scope_exists(self.scope):
-            raise ScopeNotFoundError(self.scope)
+        return await reaches(self.stores, self.scope, cut)
 
 
 _BEING_DROPPED = "is being dropped: finish that with `nadi search drop`"
@@ -280,12 +232,14 @@ def indexer_keys(definition: Definition) -> str:
     return f"indexer/{definition.stream}/{definition.id}/"
 
 
-def _key(stream: str) -> bytes:
-    return f"index/{stream}".encode()
-
-
-def _manifest_key(definition: Definition) -> bytes:
-    return f"manifest/{definition.stream}/{definition.id}".encode()
+def _manifest_of(name: str, value: bytes) -> Manifest:
+    try:
+        manifest = msgspec.msgpack.decode(zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES), type=Manifest)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not manifest.is_whole:
+        raise ValueError("it names segments that it doesn't know: who wrote that?")
+    return manifest
 
 
 def _packed(manifest: Manifest) -> bytes:

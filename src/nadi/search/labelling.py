@@ -80,7 +80,7 @@ async def is_gone(manager: StreamManager, label: Label) -> bool:
 
 async def _is_defined(definitions: Definitions, label: Label) -> bool:
     try:
-        return (await definitions.kept(label.stream)).id == label.id
+        return (await definitions.catalog.get(label.stream)).id == label.id
     except (IndexNotFoundError, ScopeNotFoundError):
         return False
     except ProtocolError:

@@ -20,11 +20,10 @@ from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
 from nadi.spark.connections import client_of
 from nadi.spark.options.columns import schema_of
-from nadi.spark.options.creation import Creation
-from nadi.spark.options.names import NO_ENDING_MOMENT, NO_TABLES
+from nadi.spark.options.given import NO_ENDING_MOMENT, NO_TABLES
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.write import WriteOptions
+from nadi.spark.options.write import Creation, WriteOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.plan import streams_of

@@ -34,7 +34,7 @@ class Registered(DataSource):
 
     def schema(self) -> StructType | str:
         from nadi.spark.options.columns import named_schema
-        from nadi.spark.options.names import refuse_tables
+        from nadi.spark.options.given import refuse_tables
 
         refuse_tables(self.options)
         return named_schema({name.lower(): value for name, value in self.options.items()}) or self._source().schema()

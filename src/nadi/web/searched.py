@@ -27,7 +27,7 @@ async def searched(call: Call, manager: StreamManager) -> Response:
     from nadi.search.standing.records import sets_of
 
     definitions = Definitions(manager, call.scope)
-    (indexes, no_indexes), (sets, no_sets) = await definitions.all(), await sets_of(definitions)
+    (indexes, no_indexes), (sets, no_sets) = await definitions.catalog.all(), await sets_of(definitions).all()
     indexed = {stream for stream, one in indexes.items() if not one.is_dropped}
     indexed |= {one.name for one in no_indexes}  # what is wrong with these is told by who is asked for one
     matched = {*sets, *(one.name for one in no_sets)}

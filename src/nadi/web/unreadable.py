@@ -30,8 +30,8 @@ async def unreadable(call: Call, manager: StreamManager) -> Response:
         "stream table": await manager.stream_tables(scope).unreadable(),
     }
     by_stream = {
-        "search index": (await definitions.all())[1],
-        "standing queries": (await sets_of(definitions))[1],
+        "search index": (await definitions.catalog.all())[1],
+        "standing queries": (await sets_of(definitions).all())[1],
     }
     seen = {kind: [one for one in found if shows(call.caller, scope, one.name)] for kind, found in by_stream.items()}
     return reply(

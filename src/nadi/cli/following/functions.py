@@ -164,8 +164,9 @@ def show_function(
 
     async def ask(manager: StreamManager) -> dict[str, Any]:
         from nadi.functions.instances import running_instances
+        from nadi.functions.progress import StoredProgress
 
-        record = await _record(manager, scope, name)
+        record = await StoredProgress(manager, scope, name).record.get()
         row = await _row(manager, scope, record)
         counts = record.counts
         row |= {
@@ -255,21 +256,12 @@ def _asked(controller: str, trust_store: str | None, ask: Callable[[StreamManage
         return asyncio.run(asking())
 
 
-async def _record(manager: StreamManager, scope: str, name: str) -> FunctionRecord:
-    from nadi.errors import NotFoundError
-    from nadi.functions.progress import StoredProgress
-
-    record = await StoredProgress(manager, scope, name).read()
-    if record is None:
-        raise NotFoundError(f"there is no function {scope}/{name}: see `nadi function list {scope}`")
-    return record
-
-
 async def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
     from nadi.errors import ConflictError
     from nadi.functions.instances import running_instances
+    from nadi.functions.progress import StoredProgress
 
-    record = await _record(manager, scope, name)
+    record = await StoredProgress(manager, scope, name).record.get()
     if running := running_instances(record, _now_ms()):
         hosts = ", ".join(sorted({one.host for one in running.values()}))
         raise ConflictError(f"function {name} is running: stop it first, on {hosts}")

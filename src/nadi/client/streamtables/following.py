@@ -24,7 +24,6 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from nadi.backoff import Tries
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
@@ -37,14 +36,15 @@ from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
 from nadi.client.streamtables.table import Place, StreamTable, stream_table
-from nadi.client.tables.table import ABSENT, Table, value_or_none
+from nadi.client.tables.catalog import Kind, Record
+from nadi.client.tables.table import Table
 from nadi.client.values.ddl import to_ddl
 from nadi.errors import (
     AlreadyExistsError,
-    ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
     NadiError,
+    NotFoundError,
     StreamRemadeError,
     StreamTableNotFoundError,
     TransactionFailedError,
@@ -66,38 +66,41 @@ class Progress:
     """The record of the changes in one stream table."""
 
     def __init__(self, stores: SegmentStores, scope: str, to: str) -> None:
-        self._table: Table = Table(stores, scope, STREAM_TABLES_TABLE)
-        self._key, self._what = (PROGRESS_PREFIX + to).encode(), f"how far the changes in {scope}/{to} are written"
-        self._version = ABSENT
+        kind = Kind(
+            "the progress of the changes in",
+            scope,
+            "delete the table `{}` that they are written to, and write them anew".format,
+            lambda name: NotFoundError(f"no changes were written to {scope}/{name}"),
+            lambda name, value: msgspec.json.decode(value, type=StoredProgress),
+            prefix=PROGRESS_PREFIX,
+        )
+        self._what = kind.what(to)
+        self._record: Record[StoredProgress] = Record(Table(stores, scope, STREAM_TABLES_TABLE), kind, to)
+        self._read: StoredProgress | None = None
 
     async def read(self) -> StoredProgress | None:
         """Return the record, None if there is none yet; what is put next is in its place."""
-        held = await value_or_none(self._table, self._key)
-        self._version = ABSENT if held is None else held.version
-        return None if held is None else msgspec.json.decode(held.value, type=StoredProgress)
+        self._read = await self._record.find()
+        return self._read
 
     async def put(self, record: StoredProgress) -> None:
         """ConflictError if somebody else has changed it since it was read; UnavailableError: it may be stored."""
-        encoded = msgspec.json.encode(record)
-        tries = Tries(self._what)
-        while True:
-            try:
-                self._version = await self._table.put(self._key, encoded, self._version)
-                return
-            except ConditionFailedError:
-                raise self._taken() from None
-            except UnavailableError:  # it may have been stored
-                await tries.lost()
-            held = await value_or_none(self._table, self._key)
-            version = ABSENT if held is None else held.version
-            if held is not None and held.value == encoded:
-                self._version = version
-                return
-            if version != self._version:
-                raise self._taken()
+        before = self._read
 
-    def _taken(self) -> ConflictError:
-        return ConflictError(f"{self._what} was changed by another process, which writes them now: this one stops")
+        def made(held: StoredProgress | None) -> StoredProgress | None:
+            if held == record:
+                return None
+            if held != before:
+                raise ConflictError(
+                    f"{self._what} was changed by another process, which writes them now: this one stops"
+                )
+            return record
+
+        try:
+            await self._record.put(made)
+        except UnavailableError:  # it may have been stored
+            await self._record.put(made)
+        self._read = record
 
 
 IfUnknown = Literal["raise", "written", "again"]

@@ -288,7 +288,7 @@ class LocalIndex:
 
     async def _manifest(self) -> Manifest:
         try:
-            return (await self._definitions.manifest(self._definition))[0]
+            return await self._definitions.manifest(self._definition).get()
         except IndexNotFoundError:
             self._begin_again()
             await self.discard()

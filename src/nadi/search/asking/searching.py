@@ -366,7 +366,7 @@ class Search(Closing):
 
     async def reached(self) -> StreamCut:
         """The cut before which everything is indexed."""
-        manifest, _ = await self._definitions.manifest(self.definition)
+        manifest = await self._definitions.manifest(self.definition).get()
         return self._reached(manifest)
 
     async def hit_cut(self, hit: Hit) -> StreamCut:
@@ -410,7 +410,7 @@ class Search(Closing):
             found = StreamCut.from_text(begin.as_of) if begin.as_of else None
             check_cut(found, self._scope, self._stream)
             return found
-        manifest, _ = await self._definitions.manifest(self.definition)
+        manifest = await self._definitions.manifest(self.definition).get()
         return self._reached(manifest) if manifest.positions() else None
 
     async def _question(
@@ -464,7 +464,7 @@ class Search(Closing):
             return
         until = time.monotonic() + timeout
         limits = await self._limits(cut)
-        manifest, _ = await self._definitions.manifest(self.definition)
+        manifest = await self._definitions.manifest(self.definition).get()
         await self._check_same(cut, manifest)
         while True:
             found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
@@ -476,7 +476,7 @@ class Search(Closing):
                     "see with `nadi search status` whether an indexer runs"
                 )
             await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
-            manifest, _ = await self._definitions.manifest(self.definition)
+            manifest = await self._definitions.manifest(self.definition).get()
 
     # --- answers ------------------------------------------------------------------------------
 

@@ -4,33 +4,16 @@ there."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from nadi.client.aio import StreamManager
-from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.limits import DEAD_LETTER_DATA_BYTES
+from nadi.client.numbered.writer import NumberedEvent
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
+from nadi.process.dead_letters import DeadLetter
+from nadi.process.outputs import Outputs
 from nadi.search.definition import Definition
 from nadi.search.shards.building import Unfit
-
-_APPEND_BYTES = 1 << 20  # letters of one append, unless one is larger
-
-
-class UnfitLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that isn't in an index. index: its stream, as `scope/stream`; segment, offset: where it is there;
-    reason: why; data: the event, base64 in the JSON, or None for one over 4 MiB, which has to be read there."""
-
-    index: str
-    segment: str
-    offset: int
-    reason: str
-    data: bytes | None
 
 
 def followed_since(origin: int) -> str:
@@ -47,52 +30,34 @@ class Letters:
     """Writes them to the index's dead-letter stream, if it has one."""
 
     def __init__(self, manager: StreamManager, scope: str, definition: Definition) -> None:
-        self._scope, self._definition = scope, definition
-        stream = definition.dead_letters
-        self._shape = None if stream is None else StreamShape(stores_of(manager), *stream.split("/"))
-        self._writers: dict[tuple[int, str], NumberedWriter] = {}
+        self._scope, self._stream = scope, definition.stream
+        to = definition.dead_letters
+        self._outputs = None if to is None else Outputs(manager, scope, definition.stream, to, definition.id)
 
     @property
     def are_wanted(self) -> bool:
-        return self._shape is not None
+        return self._outputs is not None
 
     async def write(self, unfit: Sequence[Unfit], run: Callable[[int], str]) -> None:
         """Return once all are stored, those included that were before. run: of a segment, what of it has letters that
         are written one after the other, see `followed_since` and `part_from`."""
-        if self._shape is None or not unfit:
+        if self._outputs is None:
             return
-        by_segment: dict[int, list[Unfit]] = {}
+        made: dict[int, list[list[NumberedEvent]]] = {}
         for one in unfit:
-            by_segment.setdefault(one.segment_id, []).append(one)
-        await asyncio.gather(
-            *(self._write(self._shape, segment, run(segment), given) for segment, given in by_segment.items())
-        )
-
-    async def _write(self, shape: StreamShape, segment_id: int, run: str, unfit: Sequence[Unfit]) -> None:
-        name = segment_name(self._scope, self._definition.stream, segment_id)
-        writer = self._writers.get((segment_id, run))
-        if writer is None:
-            writer_id = hashlib.blake2b(f"{self._definition.id}/{name}/{run}".encode(), digest_size=16).digest()
-            writer = self._writers[segment_id, run] = NumberedWriter(shape, writer_id)
-        position = key_position(name)
-        batch: list[NumberedEvent] = []
-        size = 0
-        for one in unfit:
-            letter = self._letter(name, one)
-            if batch and size + len(letter) > _APPEND_BYTES:
-                await writer.write(batch)
-                batch, size = [], 0
-            batch.append(NumberedEvent(one.offset, position, letter))
-            size += len(letter)
-        await writer.write(batch)
-
-    def _letter(self, segment: str, one: Unfit) -> bytes:
-        data = one.data if len(one.data) <= DEAD_LETTER_DATA_BYTES else None
-        index = f"{self._scope}/{self._definition.stream}"
-        return msgspec.json.encode(
-            UnfitLetter(index=index, segment=segment, offset=one.offset, reason=one.reason, data=data)
-        )
+            segment = segment_name(self._scope, self._stream, one.segment_id)
+            letter = DeadLetter(
+                by=f"index {self._scope}/{self._stream}",
+                segment=segment,
+                offset=one.offset,
+                reason=one.reason,
+                data=one.data,
+            )
+            numbered = NumberedEvent(one.offset, key_position(segment), letter.encode())
+            made.setdefault(one.segment_id, []).append([numbered])
+        outputs = self._outputs
+        await asyncio.gather(*(outputs.write({each: groups}, run(each)) for each, groups in made.items()))
 
     def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
+        if self._outputs is not None:
+            self._outputs.close()

@@ -33,6 +33,7 @@ from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundEr
 from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.process.following import OvertakenError, Reach
 from nadi.runtime import REAL
 from nadi.search.definition import Definition, Definitions
 from nadi.search.indexing.letters import Letters, followed_since, part_from
@@ -40,7 +41,7 @@ from nadi.search.labelling import open_labelled
 from nadi.search.missing import IndexNotFoundError
 from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
-from nadi.search.shards.manifest import Manifest, OvertakenError, PastOrders, Reach, Shard, Span, past_micros
+from nadi.search.shards.manifest import Manifest, PastOrders, Shard, Span, past_micros
 from nadi.search.shards.names import new_name
 from nadi.search.shards.objects import Shards
 
@@ -88,9 +89,9 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
     definitions = Definitions(manager, scope)
     async with definitions.named(stream):
         definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
+    changes = definitions.manifest(definition)
     for _ in range(_TRIES):
-        known = await changes.look()
+        known = await changes.get()
         if known.past:
             return known.past
         await check_same(stores_of(manager), scope, stream, known.segments)
@@ -180,8 +181,8 @@ async def _ranges(manager: StreamManager, scope: str, stream: str, spans: Iterab
 async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
     definitions = Definitions(manager, scope)
     definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
-    known = await changes.look()
+    changes = definitions.manifest(definition)
+    known = await changes.get()
     if span not in known.past:
         return False
     origin = known.letters_of(span)

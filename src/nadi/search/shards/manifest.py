@@ -20,7 +20,7 @@ A segment that is read to its end stays until no earlier one may still lead to i
 (80, 'a')
 >>> one.advanced([Step(0, 0, 80, 5)], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
 Traceback (most recent call last):
-nadi.search.shards.manifest.OvertakenError: another indexer was faster in segment 0: it is at 80, not at 0
+nadi.process.following.OvertakenError: another indexer was faster in segment 0: it is at 80, not at 0
 """
 
 from __future__ import annotations
@@ -33,34 +33,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from nadi.model.frontier import WAITING
-from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
+from nadi.model.segments import SegmentRange
+from nadi.process.following import OvertakenError, Reach, cut_of
 from nadi.search.shards.names import ShardId
 from nadi.wire.moments import Numbers
 
 _APART_BYTES = 4096  # of a past: events so far apart have different orders, whatever is known of when they came
 Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
-
-
-class OvertakenError(Exception):
-    """Another indexer has changed that meanwhile: look again."""
-
-
-class Reach(msgspec.Struct, frozen=True, array_like=True):
-    """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
-    see `building`. is_done: it was read to its end. origin: where its following began."""
-
-    segment_id: int
-    low: float
-    high: float
-    reached: int = 0
-    order: int = 0
-    is_done: bool = False
-    origin: int = 0
-
-    @property
-    def range(self) -> SegmentRange:
-        return SegmentRange(self.segment_id, self.low, self.high)
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
@@ -123,8 +102,8 @@ class Manifest(msgspec.Struct, frozen=True):
     having: list[int] = []
 
     @property
-    def open(self) -> list[Reach]:
-        """The segments that are followed."""
+    def followed(self) -> list[Reach]:
+        """The segments that aren't indexed to their ends."""
         return [reach for reach in self.segments.values() if not reach.is_done]
 
     @property
@@ -277,6 +256,11 @@ class Manifest(msgspec.Struct, frozen=True):
         kept = {shard: at for shard, at in self.retired.items() if shard not in gone}
         return replace(self, generation=self.generation + 1, retired=kept)
 
+    def passed(self, segment_id: int, start: int, to: int) -> Manifest:
+        """With a gap passed. OvertakenError."""
+        order = self.segments[segment_id].order if segment_id in self.segments else 0
+        return self.advanced([Step(segment_id, start, to, order)], None, gaps=1)
+
     def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Manifest:
         """With segments that a stream's head has, where those on the way there are forgotten; `gone` are done."""
         segments = dict(self.segments)
@@ -377,26 +361,3 @@ def unfinished(manifest: Manifest, limits: Mapping[int, int | None]) -> Iterator
         limit = limits.get(reach.segment_id, 0)
         if not reach.is_done and (limit is None or reach.reached < limit):
             yield reach.segment_id
-
-
-def cut_of(reaches: Iterable[Reach]) -> dict[int, int]:
-    """The positions of the stream cut before which all is done, given how far each segment is."""
-    left: list[Reach] = []
-    for reach in sorted(reaches, key=lambda one: one.segment_id):
-        if not reach.is_done or any(share_keys(reach, older) for older in left):
-            left.append(reach)
-    keys: dict[int, float] = {}
-    for piece in oldest_by_key(reach.range for reach in left):
-        keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
-    return {
-        reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
-        for reach in left
-        if reach.segment_id in keys
-    }
-
-
-def _is_all(keys: float, reach: Reach) -> bool:
-    return abs(keys - (reach.high - reach.low)) < _NO_KEYS
-
-
-_NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's

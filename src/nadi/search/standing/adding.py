@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from nadi.client.tables.catalog import Record
 from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NadiError
-from nadi.limits import SEARCH_GONE_S, SEARCH_RECORDS_AT_ONCE, SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
-from nadi.search.changes import Changes
+from nadi.limits import PROCESS_GONE_S, SEARCH_RECORDS_AT_ONCE, SEARCH_STANDING_GROUPS, SEARCH_STANDING_QUERIES
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Past, Records, StandingQuery
 from nadi.search.standing.removing import sweep
 
 _PAUSE_S = 0.1
-_REMOVED_S = 3 * SEARCH_GONE_S  # until another has done what a matcher that was killed has begun
+_REMOVED_S = 3 * PROCESS_GONE_S  # until another has done what a matcher that was killed has begun
 
 
 class Beats:
@@ -42,7 +42,7 @@ class Beats:
 
 
 async def add_group(
-    records: Records, changes: Changes[Progress], group: str, queries: Sequence[StandingQuery], past: Past | None
+    records: Records, changes: Record[Progress], group: str, queries: Sequence[StandingQuery], past: Past | None
 ) -> None:
     """Add queries as a group; past: from where it is led through the past. AlreadyExistsError if a name is taken."""
 
@@ -62,7 +62,7 @@ async def add_group(
             await changes.change(lambda newest: newest.beaten(group))
             await records.put(queries[first : first + SEARCH_RECORDS_AT_ONCE])
         if past is not None:
-            await records.set_past(group, past)
+            await records.past(group).create(past)
         await changes.change(lambda newest: None if newest.has(group) else newest.added(group, is_led=past is not None))
     except NadiError:
         with suppress(NadiError):  # then others do it
@@ -70,24 +70,24 @@ async def add_group(
         raise
 
 
-async def give_up(records: Records, changes: Changes[Progress], group: str) -> None:
+async def give_up(records: Records, changes: Record[Progress], group: str) -> None:
     """Say that a group won't be added, unless it was, and remove what is stored of it."""
     progress = await changes.change(lambda newest: newest.given_up(group))
     if progress.has(group):
         return
     kept, _ = await records.sorted_out()
     await records.forget([one for one in kept if one.query.group == group])
-    await records.end_past(group)
+    await records.past(group).delete()
     await changes.change(lambda newest: newest.cleared(group))
 
 
-async def _make_room(records: Records, changes: Changes[Progress], names: set[str]) -> None:
+async def _make_room(records: Records, changes: Record[Progress], names: set[str]) -> None:
     """Remove what is nobody's; wait for others that add queries of these names, and for what has such a name and was
     removed, but a batch needs it. AlreadyExistsError, ConflictError."""
     beats, until = Beats(), time.monotonic() + _REMOVED_S
     while True:
         kept = await records.kept()
-        progress = await changes.look()  # after that: each group of what was stored then is in it, or is nobody's
+        progress = await changes.get()  # after that: each group of what was stored then is in it, or is nobody's
         added = [one for one in kept if progress.has(one.query.group)]
         if len(added) + len(names) > SEARCH_STANDING_QUERIES:
             raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
@@ -106,6 +106,6 @@ async def _make_room(records: Records, changes: Changes[Progress], names: set[st
         if not waited and not alike:
             return
         await sweep(records, changes)
-        for group in waited.intersection(beats.silent_for(progress, SEARCH_GONE_S)):
+        for group in waited.intersection(beats.silent_for(progress, PROCESS_GONE_S)):
             await give_up(records, changes, group)
         await asyncio.sleep(_PAUSE_S)

@@ -9,17 +9,14 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import ABSENT, StreamManager
+from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked
-from nadi.client.tables.change import change_value
-from nadi.client.tables.unreadable import Unreadable
+from nadi.client.tables.catalog import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     AlreadyExistsError,
-    ConditionFailedError,
     InvalidArgumentError,
     NotFoundError,
     ProtocolError,
@@ -27,14 +24,14 @@ from nadi.errors import (
 )
 from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name
+from nadi.naming import SEARCH_TABLE, check_name
+from nadi.process.members import Member, live_members
 from nadi.search.analysis import check_installed
 from nadi.search.definition import Definitions, full_name
 from nadi.search.fields import by_field, check_format, fields_of
-from nadi.search.missing import IndexNotFoundError, NoStandingQueriesError
+from nadi.search.missing import IndexNotFoundError
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.sharing import Told, all_told
 from nadi.search.standing.adding import add_group
 from nadi.search.standing.progress import Place, Progress
 from nadi.search.standing.records import (
@@ -44,8 +41,7 @@ from nadi.search.standing.records import (
     Records,
     StandingQuery,
     drop_unreadable,
-    set_key,
-    set_of,
+    sets_of,
 )
 from nadi.search.standing.removing import sweep
 
@@ -70,7 +66,7 @@ class StandingStatus(Displayed):
     gaps: int
     reached: StreamCut
     behind_bytes: int | None
-    matchers: tuple[Told, ...]
+    matchers: tuple[Member, ...]
 
 
 @checked()
@@ -80,6 +76,7 @@ class StandingQueries:
     def __init__(self, manager: StreamManager, scope: str) -> None:
         self._manager, self._definitions = manager, Definitions(manager, scope)
         self._scope = scope
+        self._sets = sets_of(self._definitions)
 
     async def create(
         self,
@@ -119,22 +116,19 @@ class StandingQueries:
             one.segment_id: Place(one.segment_id, one.low, one.high, one.reached, one.reached)
             for one in await self._definitions.reaches(cut)
         }
-        await self._definitions.prepare()
+        await self._definitions.catalog.prepare()
         records = self._records(found)
-        await records.begin(Progress(places=places))
+        await records.progress().create(Progress(places=places))
         try:
-            await self._definitions.table.put(set_key(stream), msgspec.msgpack.encode(found), ABSENT)
-        except ConditionFailedError:
+            await self._sets.create(stream, found)
+        except AlreadyExistsError:
             await records.drop()
-            raise AlreadyExistsError("the set of standing queries of", f"{self._scope}/{stream}") from None
+            raise
         return found
 
     async def get(self, stream: str) -> QuerySet:
         """Return the set of a stream's standing queries; NotFoundError if it has none."""
-        found = await set_of(self._definitions, stream)
-        if found is None:
-            raise NoStandingQueriesError(self._scope, stream)
-        return found
+        return await self._sets.get(stream)
 
     async def add(
         self, stream: str, queries: Mapping[str, str], *, since: StreamCut | str | None = None
@@ -149,8 +143,8 @@ class StandingQueries:
         if not queries:
             return []
         records = self._records(found)
-        changes = records.changes()
-        await records.check_stream(await changes.look())
+        changes = records.progress()
+        await records.check_stream(await changes.get())
         cut = await self._since(stream, since)
         group, now = uuid.uuid4().hex, _now_ms()
         made = []
@@ -180,16 +174,16 @@ class StandingQueries:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
         records = self._records(await self.get(stream))
         kept, unreadable = await records.sorted_out()
-        return _added(kept, await records.changes().look()), unreadable
+        return _added(kept, await records.progress().get()), unreadable
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
         found = await self.get(stream)
         records = self._records(found)
-        changes = records.changes()
+        changes = records.progress()
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
         kept, unreadable = await records.sorted_out()
-        known = {one.name: one.id for one in _added(kept, await changes.look())}
+        known = {one.name: one.id for one in _added(kept, await changes.get())}
         missing = [name for name in wanted if name not in known and name not in {one.name for one in unreadable}]
         if missing:
             raise NotFoundError(f"{self._scope}/{stream} has no standing query {missing[0]!r}")
@@ -200,7 +194,7 @@ class StandingQueries:
         await sweep(records, changes)
         while set(ids) & changes.newest.removed.keys() and time.monotonic() < until:
             await asyncio.sleep(_PAUSE_S)
-            await changes.look()
+            await changes.get()
             await sweep(records, changes)
 
     async def status(self, stream: str) -> StandingStatus:
@@ -208,7 +202,7 @@ class StandingQueries:
         found = await self.get(stream)
         records = self._records(found)
         all_kept, unreadable = await records.sorted_out()
-        progress = await records.changes().look()
+        progress = await records.progress().get()
         await records.check_stream(progress)
         queries = _added(all_kept, progress)
         reached = StreamCut(self._scope, stream, progress.done_positions())
@@ -223,20 +217,12 @@ class StandingQueries:
             progress.gaps,
             reached,
             await self._behind(reached),
-            tuple(await all_told(self._definitions, records.matcher_keys)),
+            tuple(await live_members(self._definitions.stores, self._scope, SEARCH_TABLE, records.matcher_keys)),
         )
 
     async def stop(self, stream: str, *, is_stopped: bool = True) -> None:
         """Have a stream's matchers end; `nadi.search.match` goes on where they were."""
-        await self.get(stream)
-
-        async def change(held: bytes | None) -> tuple[bytes | None, None]:
-            if held is None:
-                return None, None
-            known = msgspec.msgpack.decode(held, type=QuerySet)
-            return msgspec.msgpack.encode(replace(known, is_stopped=is_stopped)), None
-
-        await change_value(self._definitions.table, set_key(stream), f"the standing queries of {stream}", change)
+        await self._sets.change(stream, lambda found: replace(found, is_stopped=is_stopped))
 
     async def drop(self, stream: str) -> None:
         """Delete a stream's standing queries; their hits stay."""
@@ -245,7 +231,7 @@ class StandingQueries:
         except ProtocolError:
             await drop_unreadable(self._definitions, stream)
             return
-        await self._definitions.table.remove(set_key(stream))
+        await self._sets.delete(stream)
         await self._records(found).drop()
 
     def _records(self, found: QuerySet) -> Records:

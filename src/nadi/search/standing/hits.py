@@ -1,33 +1,21 @@
-"""What a hit is, and that it is written once: its number is where its event is.
-
-A hit's key is its query's name. Those of one event that go to one segment are stored in one append, for a number counts
-for all events that have it.
-"""
+"""What a hit is. Its key is its query's name, and its number is where its event is (`process.outputs`)."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
-from nadi.client.aio import StreamManager
-from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.errors import NotFoundError, StreamNotFoundError
+from nadi.client.numbered.writer import NumberedEvent
 from nadi.limits import SEARCH_HIT_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
-from nadi.naming import segment_name
 from nadi.search.fields import Format, UnfitError
 from nadi.search.standing.matching import Matcher
 from nadi.search.standing.progress import Counts
 
-_APPEND_BYTES = 1 << 20  # of hits, unless those of one event are more
 _position = lru_cache(100_000)(key_position)
 
 
@@ -78,51 +66,3 @@ def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: by
     return [
         NumberedEvent(offset, _position(query), encode(StandingHit(query, name, offset, event))) for query in queries
     ]
-
-
-class HitWriters:
-    """Write hits of a set's queries. part: which of them, as each counts its own: those of the live stream, or a group
-    that catches up."""
-
-    def __init__(self, manager: StreamManager, scope: str, stream: str, set_id: str, hits: str, part: str) -> None:
-        self._scope, self._stream, self._id, self._part = scope, stream, set_id, part
-        self._hits = hits
-        self._shape = StreamShape(stores_of(manager), *hits.split("/"))
-        self._writers: dict[int, NumberedWriter] = {}
-
-    async def write(self, matched: Sequence[Matched]) -> None:
-        """Return once all are stored, those included that were before. NotFoundError if there is no stream for them."""
-        try:
-            await asyncio.gather(*(self._write(one) for one in matched if one.hits))
-        except StreamNotFoundError as error:
-            raise NotFoundError(
-                f"the stream for hits, {self._hits}, is gone: make it again, and start the matcher again"
-            ) from error
-
-    async def _write(self, matched: Matched) -> None:
-        writer = self._writer(matched.segment_id)
-        batch: list[NumberedEvent] = []
-        size = 0
-        for hits in matched.hits:
-            length = sum(len(hit.data) for hit in hits)
-            if batch and size + length > _APPEND_BYTES:
-                await writer.write(batch)
-                batch, size = [], 0
-            batch += hits
-            size += length
-        await writer.write(batch)
-
-    def _writer(self, segment_id: int) -> NumberedWriter:
-        if segment_id not in self._writers:
-            name = segment_name(self._scope, self._stream, segment_id)
-            writer_id = hashlib.blake2b(f"{self._id}/{self._part}/{name}".encode(), digest_size=16).digest()
-            self._writers[segment_id] = NumberedWriter(self._shape, writer_id)
-        return self._writers[segment_id]
-
-    def leave(self, segments: Mapping[int, object]) -> None:
-        """Let go of the writers of all but these segments."""
-        for segment_id in self._writers.keys() - segments.keys():
-            self._writers.pop(segment_id).close()
-
-    def close(self) -> None:
-        self.leave({})

@@ -14,25 +14,25 @@ import time
 from contextlib import closing, suppress
 
 from nadi.client.aio import StreamManager
+from nadi.client.tables.catalog import Record
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, TruncatedError
-from nadi.limits import SEARCH_BEAT_S, SEARCH_GONE_S, SEARCH_NEAR_BYTES
+from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, SEARCH_NEAR_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.process.following import OvertakenError
+from nadi.process.members import Members
 from nadi.runtime import REAL
-from nadi.search.changes import Changes
 from nadi.search.missing import NoStandingQueriesError
-from nadi.search.shards.manifest import OvertakenError
-from nadi.search.sharing import Sharing
 from nadi.search.standing.adding import Beats, give_up
-from nadi.search.standing.hits import HitWriters, match
+from nadi.search.standing.hits import match
 from nadi.search.standing.matching import Matcher
 from nadi.search.standing.progress import Progress
-from nadi.search.standing.records import Past, Records, set_of
+from nadi.search.standing.records import Past, Records, sets_of
 from nadi.search.standing.removing import sweep
 from nadi.search.standing.versions import Versions
 
 _KEPT_S = 1.0  # how often a position is stored
-_ABANDONED_S = SEARCH_GONE_S * 12  # after which queries that are being added are given up
+_ABANDONED_S = PROCESS_GONE_S * 12  # after which queries that are being added are given up
 _ROUNDS = 50  # after which a group joins, however far it is behind
 
 
@@ -41,20 +41,20 @@ class Pasts:
         self,
         manager: StreamManager,
         records: Records,
-        changes: Changes[Progress],
-        sharing: Sharing,
+        changes: Record[Progress],
+        members: Members,
         versions: Versions,
         logger: logging.Logger,
     ) -> None:
         self._manager, self._records, self._changes = manager, records, changes
-        self._sharing, self._versions, self._log = sharing, versions, logger
+        self._members, self._versions, self._log = members, versions, logger
         self._scope, self._stream = records.definitions.scope, records.found.stream
         self._beats = Beats()
         self._told: dict[str, str] = {}  # the last error of each group, which is a warning once
 
     async def is_stopped(self) -> bool:
         """Whether the set was stopped; NotFoundError if it was dropped."""
-        found = await set_of(self._records.definitions, self._stream)
+        found = await sets_of(self._records.definitions).find(self._stream)
         if found is None or found.id != self._records.found.id:
             raise NoStandingQueriesError(self._scope, self._stream)
         return found.is_stopped
@@ -63,8 +63,8 @@ class Pasts:
         """Until `stop` is set."""
         while not stop.is_set():
             try:
-                if self._sharing.is_first:
-                    progress = await self._changes.look()
+                if self._members.is_first:
+                    progress = await self._changes.get()
                     for group in progress.catching_up:
                         await self._lead(group)
                     for group in self._beats.silent_for(progress, _ABANDONED_S):
@@ -75,14 +75,14 @@ class Pasts:
             except NadiError as error:
                 self._log.warning("what is to be done for standing queries has to wait: %s", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S / 4)
+                await asyncio.wait_for(stop.wait(), PROCESS_BEAT_S / 4)
 
     async def _lead(self, group: str) -> None:
         """What one group meets with is not another's."""
         try:
-            held = await self._records.past(group)
-            if held is not None:
-                await _Lead(self, group, *held).run()
+            past = self._records.past(group)
+            if await past.find() is not None:
+                await _Lead(self, group, past).run()
             self._told.pop(group, None)
         except NotFoundError:
             raise
@@ -93,24 +93,24 @@ class Pasts:
 
 
 class _Lead:
-    """A group on its way, from where `past` says, under that version."""
+    """A group on its way, from where `past` says, which was read."""
 
-    def __init__(self, pasts: Pasts, group: str, past: Past, version: int) -> None:
+    def __init__(self, pasts: Pasts, group: str, past: Record[Past]) -> None:
         self._manager, self._records, self._changes = pasts._manager, pasts._records, pasts._changes
         self._versions, self._log = pasts._versions, pasts._log
-        self._scope, self._stream, found = pasts._scope, pasts._stream, pasts._records.found
+        self._scope, self._stream = pasts._scope, pasts._stream
         self._cuts = self._manager.cuts(self._scope, self._stream)
-        self._writers = HitWriters(self._manager, self._scope, self._stream, found.id, found.hits, group)
-        self._group, self._reached, self._version = group, StreamCut.from_text(past.reached), version
+        self._outputs = self._records.outputs(group)
+        self._group, self._past, self._reached = group, past, StreamCut.from_text(past.newest.reached)
 
     async def run(self) -> None:
         """Lead it on; to where all wait for it, it alone decides: once it isn't led or held, another was faster."""
         try:
             for turn in range(_ROUNDS + 1):
-                progress = await self._changes.look()
+                progress = await self._changes.get()
                 is_held = self._group in progress.held
                 if not is_held and self._group not in progress.led:
-                    await self._records.end_past(self._group)
+                    await self._past.delete()
                     return
                 matcher = await self._versions.group(progress, self._group)
                 target = self._cut(progress)
@@ -121,12 +121,12 @@ class _Lead:
                     await self._match(matcher, start, target)
                 if is_held:
                     await self._changes.change(lambda newest: newest.released(self._group))
-                    await self._records.end_past(self._group)
+                    await self._past.delete()
                     return
-                if await self._is_near(self._cut(await self._changes.look())) or turn >= _ROUNDS - 1:
+                if await self._is_near(self._cut(await self._changes.get())) or turn >= _ROUNDS - 1:
                     await self._changes.change(lambda newest: _joined(newest, self._group))
         finally:
-            self._writers.close()
+            self._outputs.close()
 
     def _cut(self, progress: Progress) -> StreamCut:
         return StreamCut(self._scope, self._stream, progress.positions())
@@ -183,7 +183,7 @@ class _Lead:
                 name = segment_name(self._scope, self._stream, segment)
                 form = self._records.found.format
                 found = await REAL.in_thread(match, matcher, form, name, segment, [block])
-                await self._writers.write([found])
+                await self._records.write(self._outputs, [found])
                 if time.monotonic() - kept > _KEPT_S:
                     kept = time.monotonic()
                     await self._keep(reader.position())
@@ -191,7 +191,8 @@ class _Lead:
 
     async def _keep(self, reached: StreamCut) -> None:
         """OvertakenError if another leads the group."""
-        self._version = await self._records.set_past(self._group, Past(reached.as_text()), self._version)
+        if not await self._past.replace(Past(reached.as_text())):
+            raise OvertakenError("another matcher leads these queries through the past")
         self._reached = reached
 
 

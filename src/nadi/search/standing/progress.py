@@ -25,7 +25,8 @@ from msgspec.structs import replace
 from nadi.errors import ConflictError
 from nadi.model.frontier import may_begin
 from nadi.model.segments import SegmentRange
-from nadi.search.shards.manifest import OvertakenError, Reach, cut_of, sums
+from nadi.process.following import OvertakenError, Reach, cut_of
+from nadi.search.shards.manifest import sums
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -100,11 +101,16 @@ class Progress(msgspec.Struct, frozen=True):
     having: list[int] = []
 
     @property
-    def followed(self) -> list[Place]:
+    def free(self) -> list[Place]:
         """The segments that may be matched now."""
         waiting = [place.segment_id for place in self.places.values() if not place.is_done]
         free = set(may_begin([self.places[one].range for one in waiting], waiting))
         return [place for place in self.places.values() if place.segment_id in free]
+
+    @property
+    def followed(self) -> list[Reach]:
+        """As `free`, up to where batches are begun."""
+        return [Reach(one.segment_id, one.low, one.high, one.end) for one in self.free]
 
     def positions(self) -> dict[int, int]:
         """The stream cut before which all is matched, or begun."""
@@ -157,8 +163,8 @@ class Progress(msgspec.Struct, frozen=True):
             having=sums(self.having, counts.having),
         )
 
-    def jumped(self, segment_id: int, start: int, to: int) -> Progress:
-        """With a gap passed. OvertakenError."""
+    def passed(self, segment_id: int, start: int, to: int) -> Progress:
+        """With a gap passed. OvertakenError; HeldError."""
         one = self.stepped([], [Batch(segment_id, start, to)]).stepped([Batch(segment_id, start, to)], [])
         return replace(one, gaps=self.gaps + 1)
 
@@ -167,12 +173,21 @@ class Progress(msgspec.Struct, frozen=True):
         place = self.places.get(segment_id)
         if place is None or place.is_done or place.is_begun or place.reached != at:
             raise OvertakenError(f"another has completed segment {segment_id}")
-        places = self.places | {segment_id: replace(place, is_done=True)}
-        for piece in successors:
-            places.setdefault(piece.segment_id, Place(piece.segment_id, piece.low, piece.high))
+        return self._with([Reach(one.segment_id, one.low, one.high) for one in successors], [segment_id], gaps)
+
+    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Progress:
+        """With segments that a stream's head has, where those on the way there are forgotten; `gone` are done."""
+        return self._with(found, gone, 1)
+
+    def _with(self, found: Iterable[Reach], done: Iterable[int], gaps: int) -> Progress:
+        places = self.places | {one: replace(self.places[one], is_done=True) for one in done}
+        for one in found:
+            places.setdefault(one.segment_id, Place(one.segment_id, one.low, one.high, one.reached, one.reached))
         first_open = min((one.segment_id for one in places.values() if not one.is_done), default=None)
         kept = {
-            one: place for one, place in places.items() if not place.is_done or first_open is None or first_open < one
+            number: place
+            for number, place in places.items()
+            if not place.is_done or first_open is None or first_open < number
         }
         return replace(self, places=kept, gaps=self.gaps + gaps)
 

@@ -3,12 +3,12 @@ that was begun needs them any more."""
 
 from __future__ import annotations
 
-from nadi.search.changes import Changes
+from nadi.client.tables.catalog import Record
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Records
 
 
-async def sweep(records: Records, changes: Changes[Progress]) -> None:
+async def sweep(records: Records, changes: Record[Progress]) -> None:
     """Delete the records of queries that were removed, once no batch needs them."""
     progress = changes.newest
     gone = {one for one, version in progress.removed.items() if version <= progress.least_version}

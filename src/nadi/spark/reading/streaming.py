@@ -29,8 +29,7 @@ from nadi.naming import parse_segment_name
 from nadi.spark.checkpoints.mirror import CheckpointMirror
 from nadi.spark.connections import Client, batch_of_task, client_of
 from nadi.spark.intents import Claims
-from nadi.spark.options.admission import NO_LIMITS
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import NO_LIMITS, ReadOptions
 from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.query.notes import TABLE, BatchNotes
 from nadi.spark.reading.query.offsets import Offsets

@@ -51,8 +51,7 @@ from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.handover.planning import NewQuery, OldQuery
-from nadi.spark.options.admission import NO_LIMITS, Admission
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import NO_LIMITS, Admission, ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
 from nadi.spark.reading.query.group import QueryGroup

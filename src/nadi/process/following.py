@@ -1,4 +1,4 @@
-"""Segments that are followed, each from where one is: blocks as they come, gaps, ends."""
+"""Segments that a worker follows, each from its own position: blocks as they come, gaps and ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nadi.backoff import Backoff
+from nadi.client.reading.boundary import segment_ranges
 from nadi.client.reading.read_ahead import ReadAhead, share_bytes
 from nadi.client.segments.info import what_became_of
 from nadi.client.segments.stores import SegmentStores
@@ -20,10 +23,33 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.model.event import EventBlock
+from nadi.model.frontier import WAITING
+from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
+from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.search.shards.manifest import Reach
 
 _ids = itertools.count()
+
+
+class OvertakenError(Exception):
+    """Another worker has changed that meanwhile: look again."""
+
+
+class Reach(msgspec.Struct, frozen=True, array_like=True):
+    """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
+    see `building`. is_done: it was read to its end. origin: where its following began."""
+
+    segment_id: int
+    low: float
+    high: float
+    reached: int = 0
+    order: int = 0
+    is_done: bool = False
+    origin: int = 0
+
+    @property
+    def range(self) -> SegmentRange:
+        return SegmentRange(self.segment_id, self.low, self.high)
 
 
 @dataclass(slots=True)
@@ -50,7 +76,7 @@ class Follower:
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self._stores, self._scope, self._stream = stores, scope, stream
-        self._purpose = f"search {next(_ids)}"
+        self._purpose = f"worker {next(_ids)}"
         self._followed: dict[int, Followed] = {}
         self.news = asyncio.Event()
 
@@ -143,3 +169,34 @@ def gap_end(error: NadiError) -> int | None:
     if isinstance(error, DamagedDataError):
         return error.end_offset
     raise error
+
+
+def cut_of(reaches: Iterable[Reach]) -> dict[int, int]:
+    """The positions of the stream cut before which all is done, given how far each segment is."""
+    left: list[Reach] = []
+    for reach in sorted(reaches, key=lambda one: one.segment_id):
+        if not reach.is_done or any(share_keys(reach, older) for older in left):
+            left.append(reach)
+    keys: dict[int, float] = {}
+    for piece in oldest_by_key(reach.range for reach in left):
+        keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
+    return {
+        reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
+        for reach in left
+        if reach.segment_id in keys
+    }
+
+
+def _is_all(keys: float, reach: Reach) -> bool:
+    return abs(keys - (reach.high - reach.low)) < _NO_KEYS
+
+
+_NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's
+
+
+async def reaches(stores: SegmentStores, scope: str, cut: StreamCut) -> list[Reach]:
+    """The segments of a cut, as they are while all before it is done."""
+    return [
+        Reach(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
+        for one in await segment_ranges(stores, scope, cut.stream, cut)
+    ]

@@ -1,0 +1,123 @@
+"""Assigns a stream's segments to its live workers, by rendezvous hashing.
+
+Each worker changes its record every second. One whose record stays the same for five seconds, by the observer's clock,
+is gone. A segment belongs to the worker whose name and the segment's number give the highest digest, so few segments
+move when a worker comes or goes. Two may have the same for a moment: the record of positions fences one of them off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.catalog import entries_of
+from nadi.client.tables.table import Table
+from nadi.errors import NadiError
+from nadi.limits import PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a worker says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
+    ""; said_ms: when, by its clock."""
+
+    host: str
+    pid: int
+    started_ms: int
+    beat: int = 0
+    events: int = 0
+    events_per_s: float = 0.0
+    segments: int = 0
+    last_error: str = ""
+    said_ms: int = 0
+
+
+class Members:
+    """This worker, and those with which it shares the segments. prefix: of their keys in the table."""
+
+    def __init__(
+        self, stores: SegmentStores, scope: str, table: str, prefix: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stores, self._scope, self._prefix = stores, scope, prefix.encode()
+        self._table: Table = Table(stores, scope, table)
+        self.name = uuid.uuid4().hex
+        self._clock = clock
+        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+        self._member = Member(socket.gethostname(), os.getpid(), _now_ms())
+        self._there = [self.name]
+
+    async def say(self, events: int, events_per_s: float, segments: int, last_error: str) -> None:
+        """That it is there."""
+        self._member = msgspec.structs.replace(
+            self._member,
+            beat=self._member.beat + 1,
+            events=events,
+            events_per_s=events_per_s,
+            segments=segments,
+            last_error=last_error,
+            said_ms=_now_ms(),
+        )
+        await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._member))
+
+    async def look(self) -> None:
+        """See who is there; whoever has been gone for long is forgotten."""
+        now = self._clock()
+        found: dict[str, tuple[int, float]] = {}
+        async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
+            name, member = entry.key.decode(errors="replace"), _member(entry.value)
+            beat = -1 if member is None else member.beat
+            last, since = self._seen.get(name, (-1, now))
+            found[name] = (beat, now) if beat != last else (last, since)
+        self._seen = found
+        there = {name for name, (_, since) in found.items() if now - since < PROCESS_GONE_S}
+        self._there = sorted(there | {self.name})
+        if self.is_first:
+            for name, (_, since) in found.items():
+                if now - since > PROCESS_GONE_S * 12 and name != self.name:
+                    await self._table.remove(self._prefix + name.encode())
+
+    async def leave(self) -> None:
+        """Say so, or leave it to the others to find out."""
+        with suppress(NadiError, TimeoutError):
+            async with asyncio.timeout(PROCESS_LEAVE_S):
+                await self._table.remove(self._prefix + self.name.encode())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one does what one of them is to do."""
+        return self._there[0] == self.name
+
+    def mine(self, segments: Iterable[int]) -> list[int]:
+        return [segment for segment in segments if max(self._there, key=lambda one: _weight(one, segment)) == self.name]
+
+
+async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[Member]:
+    """The workers that said something in the last ten seconds, by this machine's clock."""
+    entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
+    found = [_member(entry.value) async for entry in entries]
+    since_ms = _now_ms() - PROCESS_SILENT_S * 1000
+    return [one for one in found if one is not None and one.said_ms >= since_ms]
+
+
+def _member(value: bytes) -> Member | None:
+    """None: it isn't what a worker has said."""
+    try:
+        return msgspec.json.decode(value, type=Member)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _weight(name: str, segment: int) -> bytes:
+    return hashlib.blake2b(f"{name}/{segment}".encode(), digest_size=8).digest()

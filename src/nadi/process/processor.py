@@ -1,0 +1,385 @@
+"""A processor: a function of one's own that gets each event of a stream, run by any number of workers.
+
+>>> from nadi.process import Processor, run
+>>> def warm(event):
+...     if float(event.data) > 30:
+...         yield "warm", event.data
+>>> run(Processor("home", "degrees", "warm", warm, output="alarms"))  # doctest: +SKIP
+
+Positions are one record of all workers, in the table `_process` of the scope. An event is handled again after a kill,
+but what it made is in the output once (`outputs`), if the handler makes the same of the same event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.backoff import Backoff
+from nadi.client.aio import StreamManager
+from nadi.client.control.security import Credentials
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.writer import NumberedEvent
+from nadi.client.segments.info import what_became_of
+from nadi.client.tables.catalog import Catalog, Kind
+from nadi.defaults import DEFAULT_URI
+from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamRemadeError, TruncatedError
+from nadi.limits import PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S
+from nadi.model.frontier import may_begin
+from nadi.model.keyspace import key_position
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.naming import PROCESS_TABLE, check_name, segment_name
+from nadi.process.dead_letters import DeadLetter
+from nadi.process.following import OvertakenError, Reach, cut_of, reaches
+from nadi.process.members import Member, Members, live_members
+from nadi.process.outputs import Outputs
+from nadi.process.running import run_program, until
+from nadi.process.worker import BatchLimits, Taken, Worker
+
+Output = tuple[str, bytes]  # routing key, event
+
+
+class Event(NamedTuple):
+    """An event, and where it is: `segment` as "scope/stream/segment", `offset` in bytes."""
+
+    data: bytes
+    segment: str
+    offset: int
+
+
+Handler = Callable[[Event], Iterable[Output] | Awaitable[Iterable[Output] | None] | None]
+"""A function, a generator function or a coroutine function."""
+
+
+class ProcessorStoppedError(NadiError):
+    """An event can't be handled, and there is no stream for dead letters: mend the handler, or name one."""
+
+    def __init__(self, name: str, event: Event, attempts: int, error: Exception) -> None:
+        super().__init__(
+            f"processor {name} stopped at {event.segment}@{event.offset} after {attempts} attempts "
+            f"({type(error).__name__}: {error}): mend it and run it again, or give it a stream for dead letters"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What handles the events of `scope`/`stream`. name: of its positions; another name begins anew.
+
+    handle: gets an event, in a thread unless it is a coroutine function; it may return what goes to `output`: pairs of
+    a routing key and an event. What it raises is tried again, `retries` times with growing pauses of `retry_first_s`
+    and more; then the event goes to `dead_letters`, or the processor stops there. output, dead_letters: `stream` of the
+    same scope, or `scope/stream`. start: where a new processor begins: head, tail, a time or a bookmark.
+    """
+
+    scope: str
+    stream: str
+    name: str
+    handle: Handler
+    output: str | None = None
+    dead_letters: str | None = None
+    start: str = "head"
+    retries: int = 5
+    retry_first_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        for kind, name in (("scope", self.scope), ("stream", self.stream), ("processor", self.name)):
+            check_name(kind, name)
+        if not callable(self.handle):
+            raise InvalidArgumentError(f"the handler is {self.handle!r}: it must be a function of an event")
+        if self.full_name(self.stream) in map(self.full_name, filter(None, (self.output, self.dead_letters))):
+            raise InvalidArgumentError("what it makes would go to the stream itself: it would never end")
+
+    def full_name(self, stream: str) -> str:
+        return stream if "/" in stream else f"{self.scope}/{stream}"
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """How far a processor is. segments: by id. events, dead_letters: so far; gaps: places where data was gone or
+    damaged. is_stopped: its workers end."""
+
+    segments: dict[int, Reach] = {}
+    events: int = 0
+    dead_letters: int = 0
+    gaps: int = 0
+    is_stopped: bool = False
+
+    @property
+    def followed(self) -> list[Reach]:
+        """The segments that aren't done, and whose keys no older one has: so each key's events are handled in order."""
+        open_ = [reach.segment_id for reach in self.segments.values() if not reach.is_done]
+        return [self.segments[one] for one in may_begin([self.segments[one].range for one in open_], open_)]
+
+    def cut(self) -> dict[int, int]:
+        """The positions of the stream cut before which all is handled."""
+        return cut_of(self.segments.values())
+
+    def advanced(self, steps: Iterable[tuple[int, int, int]], events: int, letters: int) -> Positions:
+        """With the events of each segment, from an offset up to another. OvertakenError."""
+        segments = dict(self.segments)
+        for segment_id, start, end in steps:
+            segments[segment_id] = replace(self._at(segment_id, start), reached=end)
+        return replace(self, segments=segments, events=self.events + events, dead_letters=self.dead_letters + letters)
+
+    def _at(self, segment_id: int, offset: int) -> Reach:
+        reach = self.segments.get(segment_id)
+        if reach is None or reach.is_done or reach.reached != offset:
+            raise OvertakenError(f"another worker was faster in segment {segment_id}, at {offset}")
+        return reach
+
+    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Positions:
+        self._at(segment_id, at)
+        found = [Reach(one.segment_id, one.low, one.high) for one in successors]
+        return self._with(found, [segment_id], gaps)
+
+    def passed(self, segment_id: int, start: int, to: int) -> Positions:
+        return replace(self.advanced([(segment_id, start, to)], 0, 0), gaps=self.gaps + 1)
+
+    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Positions:
+        return self._with(found, gone, 1)
+
+    def _with(self, found: Iterable[Reach], done: Iterable[int], gaps: int) -> Positions:
+        segments = self.segments | {one: replace(self.segments[one], is_done=True) for one in done}
+        for reach in found:
+            segments.setdefault(reach.segment_id, reach)
+        first_open = min((one.segment_id for one in segments.values() if not one.is_done), default=None)
+        kept = {
+            number: reach
+            for number, reach in segments.items()
+            if not reach.is_done or first_open is None or first_open < number
+        }
+        return replace(self, segments=kept, gaps=self.gaps + gaps)
+
+
+def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
+    """The positions of a scope's processors, by `stream/name`."""
+    kind = Kind(
+        "the positions of processor",
+        scope,
+        lambda name: "delete them (`nadi.process.delete`), and begin anew",
+        lambda name: NotFoundError(f"there is no processor {scope}/{name}: it runs once for that to be so"),
+        lambda name, value: msgspec.msgpack.decode(value, type=Positions),
+        msgspec.msgpack.encode,
+        "positions/",
+    )
+    return Catalog(stores_of(manager), scope, PROCESS_TABLE, kind)
+
+
+class ProcessorWorker(Worker[Positions]):
+    """One worker of a processor whose record of positions is there."""
+
+    def __init__(self, manager: StreamManager, processor: Processor) -> None:
+        scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
+        super().__init__(
+            manager,
+            scope,
+            stream,
+            processors_of(manager, scope).record(name, waits=True),
+            Members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(name)),
+            BatchLimits(PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S),
+            logging.getLogger(f"nadi.process.{processor.name}"),
+        )
+        self._processor = processor
+        self._output, self._letters = (
+            Outputs(manager, scope, stream, processor.full_name(to), f"{processor.name}/{kind}") if to else None
+            for kind, to in (("output", processor.output), ("dead", processor.dead_letters))
+        )
+
+    async def _check(self) -> bool:
+        return not (await self._positions.get()).is_stopped
+
+    async def _is_complete(self) -> bool:
+        return all(reach.is_done for reach in self._positions.newest.segments.values())
+
+    def _close(self) -> None:
+        for outputs in (self._output, self._letters):
+            if outputs is not None:
+                outputs.close()
+
+    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
+        made: dict[int, list[list[NumberedEvent]]] = {}
+        letters: dict[int, list[list[NumberedEvent]]] = {}
+        steps, count = [], 0
+        for followed, blocks in batch:
+            segment_id = followed.reach.segment_id
+            name = segment_name(self._scope, self._stream, segment_id)
+            steps.append((segment_id, blocks[0].offset, blocks[-1].offset + blocks[-1].size_bytes))
+            events = [
+                Event(bytes(data), name, offset)
+                for block in blocks
+                for data, offset in zip(block.events(), block.offsets().tolist(), strict=True)
+            ]
+            count += len(events)
+            for event, outcome in zip(events, await self._outcomes(events), strict=True):
+                if isinstance(outcome, DeadLetter):
+                    numbered = NumberedEvent(event.offset, key_position(name), outcome.encode())
+                    letters.setdefault(segment_id, []).append([numbered])
+                elif outcome:
+                    made.setdefault(segment_id, []).append(
+                        [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
+                    )
+        if self._output is not None:
+            await self._output.write(made)
+        if self._letters is not None:
+            await self._letters.write(letters)
+        given_up = sum(map(len, letters.values()))
+        await self._positions.change(lambda newest: newest.advanced(steps, count, given_up))
+        self._count(count)
+
+    async def _outcomes(self, events: Sequence[Event]) -> list[list[Output] | DeadLetter]:
+        """What became of each event, in order; one that fails is tried again before the next is handled."""
+        processor = self._processor
+        outcomes: list[list[Output] | DeadLetter] = []
+        attempts, backoff = 0, Backoff(first_s=processor.retry_first_s)
+        while len(outcomes) < len(events):
+            event = events[len(outcomes)]
+            made, error = await self._called(events[len(outcomes) :] if not attempts else [event])
+            outcomes += made
+            if made:
+                attempts, backoff = 0, Backoff(first_s=processor.retry_first_s)
+            if error is None:
+                continue
+            attempts, event = attempts + 1, events[len(outcomes)]
+            self._error = f"{type(error).__name__}: {error}"
+            self._log.warning("event %s@%d, attempt %d: %s", event.segment, event.offset, attempts, self._error)
+            if attempts <= processor.retries:
+                await backoff.pause()
+                continue
+            if processor.dead_letters is None:
+                raise ProcessorStoppedError(processor.name, event, attempts, error) from error
+            outcomes.append(
+                DeadLetter(
+                    by=f"processor {processor.name}",
+                    segment=event.segment,
+                    offset=event.offset,
+                    reason=str(error),
+                    data=event.data,
+                    kind="raised",
+                    error=type(error).__name__,
+                    attempts=attempts,
+                )
+            )
+            attempts = 0
+        return outcomes
+
+    async def _called(self, events: Sequence[Event]) -> tuple[list[list[Output]], Exception | None]:
+        """What the handler made of each event, up to the first for which it raised, and what it raised."""
+        handle = self._processor.handle
+        if not inspect.iscoroutinefunction(handle):
+            return await asyncio.to_thread(_called, handle, events, has_output=self._output is not None)
+        made: list[list[Output]] = []
+        for event in events:
+            try:
+                made.append(_outputs(await handle(event), has_output=self._output is not None))
+            except Exception as error:
+                return made, error
+        return made, None
+
+
+def _called(
+    handle: Handler, events: Sequence[Event], *, has_output: bool
+) -> tuple[list[list[Output]], Exception | None]:
+    made: list[list[Output]] = []
+    for event in events:
+        try:
+            made.append(_outputs(handle(event), has_output=has_output))
+        except Exception as error:
+            return made, error
+    return made, None
+
+
+def _outputs(result: Any, *, has_output: bool) -> list[Output]:
+    outputs: list[Output] = list(result or ())
+    if outputs and not has_output:
+        raise InvalidArgumentError("the handler returned outputs, and the processor has no `output`: name a stream")
+    return outputs
+
+
+def _member_keys(name: str) -> str:
+    return f"worker/{name}/"
+
+
+def run(
+    processor: Processor,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Run a worker until Ctrl-C or SIGTERM, `stop`, or all of a sealed stream is handled. Any number of workers may
+    run, on any machines: they share the segments. ProcessorStoppedError at an event that is given up."""
+    run_program(lambda manager, stop: serve(processor, manager, stop=stop), controller_uri, credentials, trust_store)
+
+
+async def serve(processor: Processor, manager: StreamManager, *, stop: asyncio.Event | None = None) -> None:
+    """Run a worker with a client of `nadi.client.aio`, until `stop` is set; see `run`."""
+    stop = stop if stop is not None else asyncio.Event()
+    await until(stop, _serve(processor, manager, stop))
+
+
+async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Event) -> None:
+    for stream in (processor.stream, processor.output, processor.dead_letters):
+        if stream is not None:
+            await manager.stream_info(*processor.full_name(stream).split("/"))  # or its error
+    catalog, name = processors_of(manager, processor.scope), f"{processor.stream}/{processor.name}"
+    record = catalog.record(name)
+    if await record.find() is None:
+        cut = await manager.cuts(processor.scope, processor.stream).named(processor.start)
+        found = await reaches(stores_of(manager), processor.scope, cut)
+        await catalog.prepare()
+        await record.put(lambda held: held or Positions({reach.segment_id: reach for reach in found}))
+    else:
+        newest = segment_name(processor.scope, processor.stream, max(record.newest.segments))
+        if isinstance(await what_became_of(stores_of(manager), newest), StreamRemadeError):
+            raise StreamRemadeError(
+                processor.scope,
+                processor.stream,
+                "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew",
+            )
+        if record.newest.is_stopped:
+            await record.change(partial(replace, is_stopped=False))
+    await ProcessorWorker(manager, processor).run(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a processor is: `reached` is the cut before which all is handled; behind_bytes: from there to the tail,
+    None where that can't be told; workers: those that said something in the last ten seconds."""
+
+    positions: Positions
+    reached: StreamCut
+    behind_bytes: int | None
+    workers: tuple[Member, ...]
+
+
+async def status(manager: StreamManager, scope: str, stream: str, name: str) -> Status:
+    """NotFoundError if there is no such processor."""
+    positions = await processors_of(manager, scope).get(f"{stream}/{name}")
+    reached, cuts = StreamCut(scope, stream, positions.cut()), manager.cuts(scope, stream)
+    behind: int | None = 0
+    try:
+        if reached.positions:
+            behind = await cuts.bytes_between(reached, await cuts.tail())
+    except (NotFoundError, StreamRemadeError, TruncatedError):
+        behind = None
+    workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
+    return Status(positions, reached, behind, tuple(workers))
+
+
+async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:
+    """Have a processor's workers end; `run` goes on where they were."""
+    await processors_of(manager, scope).change(f"{stream}/{name}", partial(replace, is_stopped=True))
+
+
+async def delete(manager: StreamManager, scope: str, stream: str, name: str) -> bool:
+    """Forget how far a processor is, so that its workers end; return False if there is none."""
+    return await processors_of(manager, scope).delete(f"{stream}/{name}")

@@ -1,0 +1,57 @@
+"""Running a worker in a program of its own, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+
+from nadi.client.aio import StreamManager
+from nadi.client.control.security import Credentials
+from nadi.errors import NadiError
+from nadi.limits import PROCESS_END_S
+
+log = logging.getLogger(__name__)
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def run_program(
+    work: Callable[[StreamManager, asyncio.Event], Awaitable[None]],
+    controller_uri: str,
+    credentials: Credentials | None,
+    trust_store: str | os.PathLike[str] | None,
+) -> None:
+    """Do the work with a client of that controller; Ctrl-C and SIGTERM set the event that it gets. Logs go to standard
+    error if nothing else was set up."""
+    logging.basicConfig(level=logging.INFO, format=FORMAT)
+
+    async def working() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with StreamManager(controller_uri, credentials=credentials, trust_store=trust_store) as manager:
+            await work(manager, stop)
+
+    asyncio.run(working())
+
+
+async def until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Do the work, which ends by itself a little after `stop` is set; or, if it waits for a server or a store that is
+    away, is ended then."""
+    task, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait([task], timeout=PROCESS_END_S)
+        if not task.done():
+            log.warning("it can't finish what it was at, and ends: another worker does that again")
+            return
+        await task
+    finally:
+        waiting.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, NadiError):  # its error was raised already, or it was on its way to end
+            await task
