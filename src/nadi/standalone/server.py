@@ -21,8 +21,8 @@ from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
 from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_DOOR_S, STOP_STORE_S
 from nadi.naming import check_path
+from nadi.observe.cluster import HoldReport
 from nadi.observe.health import Component
-from nadi.observe.migration import HoldReport
 from nadi.own_clients import Door, OwnClients
 from nadi.segmentstore.datafolder import Tier2
 from nadi.segmentstore.holding import Hold, is_left, leave_folder
