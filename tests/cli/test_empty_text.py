@@ -21,9 +21,6 @@ from tests.cli.test_streams import Shell
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        (("ingest", "home", "app", ""), "files"),
-        (("ingest", "home", "app", "x.log", ""), "files"),
-        (("ingest", "home", "app", "x.log", "--name", ""), "--name"),
         (("up", "--data", ""), "--data"),
         (("up", "--data="), "--data"),
         (("up", "--store", ""), "--store"),

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import nadi
+from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
-from nadi.pictures.spans import Span, rate_text, spans_of
-from nadi.pictures.text import GONE, SHADES, UP, grid, picture
 
 from .test_streams import Shell
 

@@ -92,7 +92,7 @@ def scaling_log(
 def _row(one: ScalingReport) -> dict[str, Any]:
     from msgspec import structs
 
-    from nadi.pictures.text import name_of
+    from nadi.charts import name_of
 
     at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
     fields = structs.asdict(one)

@@ -48,9 +48,9 @@ def show_segments(
     if form is not Form.TABLE and picture is not None:
         raise InvalidArgumentError("--json, or -o, and --picture exclude each other: choose one")
     if picture is not None:
-        from nadi.pictures import chart
+        from nadi import charts
 
-        chart.check_file(picture)
+        charts.check_file(picture)
     segments = manager.segment_history(scope, stream)
     if (history or picture is not None) and form is Form.TABLE:
         _draw(segments, f"{scope}/{stream}", picture, last)
@@ -65,7 +65,7 @@ def show_segments(
 
 
 def _segment_row(segment: SegmentReport) -> dict[str, object]:
-    from nadi.pictures.text import name_of
+    from nadi.charts import name_of
 
     return {
         "segment": name_of(segment.segment_id),
@@ -90,18 +90,17 @@ def _rates(load: LoadReport | None) -> dict[str, object]:
 
 
 def _draw(segments: list[SegmentReport], name: str, file: Path | None, last_s: float | None) -> None:
-    from nadi.pictures import chart, text
-    from nadi.pictures.spans import spans_of
+    from nadi import charts
 
     now_ms = time.time_ns() // 1_000_000
-    spans = spans_of(segments, now_ms, now_ms - round(last_s * 1000) if last_s is not None else 0)
+    spans = charts.spans_of(segments, now_ms, now_ms - round(last_s * 1000) if last_s is not None else 0)
     if file is not None:
-        chart.save(spans, file, name)
+        charts.save(spans, file, name)
         say(f"drew {len(spans):,} segments of {name} into {file}")
         return
     from rich.console import Console
 
-    say(text.picture(spans, columns=max(20, Console().width - 8)))
+    say(charts.picture(spans, columns=max(20, Console().width - 8)))
 
 
 EventTimeField = Annotated[
@@ -540,7 +539,7 @@ def _row(manager: StreamManager, scope: str, stream: str) -> dict[str, Any]:
 
 
 def _hot(load: LoadReport) -> dict[str, Any]:
-    from nadi.pictures.text import name_of
+    from nadi.charts import name_of
 
     assert load.hot_key is not None
     return {"segment": name_of(load.segment_id), "position": load.hot_key.position, "share": load.hot_key.share}

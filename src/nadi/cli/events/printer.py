@@ -170,7 +170,7 @@ def _compiled(grep: str) -> re.Pattern[bytes]:
 
 
 def _name_of(segment_id: int) -> bytes:
-    from nadi.pictures.text import name_of
+    from nadi.charts import name_of
 
     return name_of(segment_id).encode()
 

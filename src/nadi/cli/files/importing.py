@@ -227,7 +227,7 @@ def import_file(
 
 
 def _keys(batch: Batch) -> list[str | None]:
-    from nadi.pictures.text import name_of
+    from nadi.charts import name_of
 
     names = {segment: name_of(segment) for segment in set(batch.segment_ids) if segment is not None}
     return [

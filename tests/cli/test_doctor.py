@@ -8,30 +8,28 @@ import os
 import resource
 import shutil
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nadi
-from nadi.cli.machine import disk, programs, serving
-from nadi.cli.machine.finding import Finding, State
+from nadi.cli import doctor
+from nadi.cli.doctor import Finding
 from tests.cli.test_streams import Shell
 from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_SYNCED_S", 0.05)
-    monkeypatch.setattr(serving, "_ANSWER_S", 60.0)  # a server that is there answers
+    monkeypatch.setattr(doctor, "_SYNCED_S", 0.05)
+    monkeypatch.setattr(doctor, "_ANSWER_S", 60.0)  # a server that is there answers
 
 
 def test_a_server_that_is_well(tmp_path: Path) -> None:
@@ -39,10 +37,8 @@ def test_a_server_that_is_well(tmp_path: Path) -> None:
         shell = Shell(server.controller_uri)
         shell.run("scope", "create", "home")
         rows = shell.json("doctor", "--data", str(tmp_path / "data"))  # the controller says where REST is
-    found = {row["check"]: row for row in rows}
-    assert list(found) == [
-        "Python",
-        "libraries",
+    findings = {row["check"]: row for row in rows}
+    assert list(findings) == [
         "open files",
         "data folder",
         "free room",
@@ -54,9 +50,9 @@ def test_a_server_that_is_well(tmp_path: Path) -> None:
         "health",
     ]
     assert [row["check"] for row in rows if row["state"] == "wrong"] == []
-    assert "and has 1 scopes" in found["controller"]["found"]
-    assert found["version"]["found"] == f"{nadi.__version__}, here and there"
-    assert found["health"]["found"] == "all parts of the server are up and ready"
+    assert "and has 1 scopes" in findings["controller"]["result"]
+    assert findings["version"]["result"] == f"{nadi.__version__}, here and there"
+    assert findings["health"]["result"] == "all parts of the server are up and ready"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data"], "it leaves nothing behind"
 
 
@@ -67,29 +63,23 @@ def test_no_server(tmp_path: Path) -> None:
     assert f"willbecreatedin{tmp_path}" in "".join(done.output.split())  # a long name is cut into lines
 
 
-def test_ports_that_are_free_and_taken() -> None:
+def test_ports_that_are_free_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        where = serving.Addresses(
-            f"tcp://127.0.0.1:{free_port()}",
-            f"http://127.0.0.1:{free_port()}",
-            f"127.0.0.1:{other.getsockname()[1]}",
-            False,
-            None,
-        )
-        controller, rest, store = serving.looked_at(where)
-    assert (controller.state, rest.state, store.state) == (State.OK, State.OK, State.WRONG)
-    assert store.advice == "stop it, or give nadi up another --store-port"
+        monkeypatch.setattr(doctor, "DEFAULT_URI", f"tcp://127.0.0.1:{free_port()}")
+        rest, store = f"http://127.0.0.1:{free_port()}", f"127.0.0.1:{other.getsockname()[1]}"
+        findings = doctor.check_server(None, rest, None, store)
+    assert [one.state for one in findings] == ["ok", "ok", "wrong"]
+    assert findings[-1].advice == "stop it, or give nadi up another --store-port"
 
 
 def test_a_controller_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(doctor, "_ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        where = serving.Addresses(f"tcp://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", "", True, None)
-        controller, rest = serving.looked_at(where)
-    assert controller.state is State.WRONG
-    assert "gives no answer" in controller.found
-    assert rest.state is State.NOTE
+        controller, rest = doctor.check_server(f"tcp://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", None)
+    assert controller.state == "wrong"
+    assert "gives no answer" in controller.result
+    assert rest.state == "note"
 
 
 HEALTHY: dict[str, Any] = {"status": "UP", "readiness": True, "liveness": True, "details": {}, "children": {}}
@@ -128,74 +118,71 @@ def by_rest(health: dict[str, Any], **more: Any) -> dict[str, Finding]:
     from nadi.cli.cluster.asking import RestClient
 
     with rest_of(health, **more) as rest:
-        return {one.check: one for one in serving._by_rest(RestClient(rest, None), rest)}
+        return {one.check: one for one in doctor.check_rest(RestClient(rest, None))}
 
 
 def test_what_is_unwell_is_named() -> None:
     ill = HEALTHY | {"name": "container-3", "status": "DOWN", "details": {"waits_for_room": True, "queued_bytes": 0}}
     well = HEALTHY | {"name": "container-4"}
     whole = HEALTHY | {"name": "nadi", "status": "DOWN", "children": {"container-3": ill, "container-4": well}}
-    found = by_rest(whole)["health"]
-    assert (found.state, found.found) == (State.WRONG, "container-3 is DOWN (waits_for_room: True)")
-    assert by_rest(HEALTHY | {"name": "nadi"})["health"].state is State.OK
+    findings = by_rest(whole)["health"]
+    assert (findings.state, findings.result) == ("wrong", "container-3 is DOWN (waits_for_room: True)")
+    assert by_rest(HEALTHY | {"name": "nadi"})["health"].state == "ok"
 
 
 def test_clocks_and_versions_that_differ() -> None:
     whole = HEALTHY | {"name": "nadi"}
-    assert by_rest(whole)["clock"].state is State.OK
-    found = by_rest(whole, ahead_s=-10, version="9.9")
-    assert found["clock"].state is State.NOTE
-    assert "s behind this machine's" in found["clock"].found
-    assert (found["version"].state, found["version"].found) == (
-        State.NOTE,
+    assert by_rest(whole)["clock"].state == "ok"
+    findings = by_rest(whole, ahead_s=-10, version="9.9")
+    assert findings["clock"].state == "note"
+    assert "s behind this machine's" in findings["clock"].result
+    assert (findings["version"].state, findings["version"].result) == (
+        "note",
         f"9.9 on the server, {nadi.__version__} here",
     )
-    assert by_rest(whole, ahead_s=100)["clock"].state is State.WRONG
+    assert by_rest(whole, ahead_s=100)["clock"].state == "wrong"
 
 
 def test_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_check = {one.check: one for one in disk.looked_at(tmp_path)}
-    assert by_check["fdatasync"].found.startswith("p50 ")
+    by_check = {one.check: one for one in doctor.check_disk(tmp_path)}
+    assert by_check["fdatasync"].result.startswith("p50 ")
     table = tmp_path / "mounts"
-    monkeypatch.setattr(disk, "_MOUNTS", table)
-    for kind, state in (("tmpfs", State.WRONG), ("nfs4", State.NOTE), ("fuse.sshfs", State.NOTE), ("xfs", State.OK)):
+    monkeypatch.setattr(doctor, "_MOUNTS", table)
+    for kind, state in (
+        ("tmpfs", "wrong"),
+        ("nfs4", "note"),
+        ("fuse.sshfs", "note"),
+        ("overlay", "note"),
+        ("xfs", "ok"),
+    ):
         table.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 / {tmp_path} rw shared:1 - {kind} b rw\n")
-        assert disk._kind(tmp_path).state is state, kind
+        assert doctor._file_system(tmp_path).state == state, kind
     table.unlink()
-    assert disk._kind(tmp_path).found == "unknown"
+    assert doctor._file_system(tmp_path).result == "unknown"
     gib = 1 << 30
-    for free, state in ((gib // 2, State.WRONG), (5 * gib, State.NOTE), (50 * gib, State.OK)):
+    for free, state in ((gib // 2, "wrong"), (5 * gib, "note"), (50 * gib, "ok")):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: (100 * gib, 0, free))
-        assert disk._room(tmp_path).state is state
+        assert doctor._room(tmp_path).state == state
     file = tmp_path / "file"
     file.write_text("")
-    assert disk.looked_at(file)[0].state is State.WRONG
+    assert [one.state for one in doctor.check_disk(file)] == ["wrong"]
     for number, advice in ((errno.ENOSPC, "make room"), (errno.EROFS, "make it writable")):
         with monkeypatch.context() as within:
 
-            def fail(_: Path, number: int = number) -> disk.SyncTimes:
+            def fail(_: Path, number: int = number) -> None:
                 raise OSError(number, os.strerror(number))
 
-            within.setattr(disk, "sync_times", fail)
-            found = disk.looked_at(tmp_path)
-        assert [one.check for one in found] == ["data folder", "free room", "file system", "data folder"]
-        assert found[-1].found.endswith(f"can't be written: {os.strerror(number)}")
-        assert found[-1].advice.startswith(advice)
-    slow = disk.SyncTimes(20.0, 30.0, 100)
-    monkeypatch.setattr(disk, "sync_times", lambda _: slow)
-    assert disk._speed(tmp_path).state is State.NOTE
+            within.setattr(doctor, "sync_times", fail)
+            findings = doctor.check_disk(tmp_path)
+        assert [one.check for one in findings] == ["data folder", "free room", "file system"]
+        assert findings[0][1:3] == ("wrong", f"{tmp_path} can't be written: {os.strerror(number)}")
+        assert findings[0].advice.startswith(advice)
+    for times, state in (((20.0, 30.0, 100), "note"), ((1.0, 200.0, 100), "note"), ((1.0, 2.0, 100), "ok")):
+        monkeypatch.setattr(doctor, "sync_times", lambda _, times=times: times)
+        assert doctor._speed(tmp_path).state == state
 
 
-def test_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one.state for one in programs.looked_at()] == [State.OK] * 3
-    needs = ["grpcio>=99", "no-such-library>=1", "rich>=1", "avro>=1; extra == 'avro'"]
-    monkeypatch.setattr(metadata, "requires", lambda _: needs)
-    found = programs._libraries()
-    assert found.state is State.WRONG
-    assert "no-such-library is missing" in found.found
-    assert "is not >=99" in found.found
-    for limits, state in (((256, 512), State.WRONG), ((1024, 4096), State.NOTE), ((1024, 65536), State.OK)):
+def test_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limits, state in (((256, 512), "wrong"), ((1024, 4096), "note"), ((1024, 65536), "ok")):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
-        assert programs._open_files().state is state
-    monkeypatch.setattr(sys, "version_info", (3, 10, 1))
-    assert programs._python().state is State.WRONG
+        assert doctor._open_files().state == state

@@ -126,7 +126,7 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
     if sent.media in _JSON_LINES:
         return _lines(sent.body, key, field)
     if sent.media == ARROW:
-        from nadi.ingest.http.arrow import columns_of  # most requests need no Arrow
+        from nadi.ingest.arrow import columns_of  # most requests need no Arrow
 
         events, keys = columns_of(sent.body, has_key=key is not None)
         return Batch(events, key if keys is None else keys)

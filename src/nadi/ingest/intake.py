@@ -1,15 +1,13 @@
 """HttpIntake: the client that writes what comes over HTTP, beside the server that took it.
 
-For each caller it has a client with the caller's credentials, which goes to this server's own doors, as any other
+For each caller it has a client with the caller's credentials, which goes to this server's own ports, as any other
 would: so tokens, permissions, scaling and the way to other servers of a cluster are as for every writing client.
-Requests that say who they are, by an Idempotency-Key, are written by `Once`; all others by a writer that is kept for
-the stream.
+Requests with an Idempotency-Key are written by `Once`; all others by a writer that is kept for the stream.
 
-Requests with an Idempotency-Key: each is written once, however often it is sent, to whichever server.
-
-The key makes a writer's id, and a fingerprint of the request the one number of all its events; so a segment says, for
-each key, whether a request with it wrote there, and whether it was this one (docs/decisions/0028). Nothing about it is
-kept in memory, so it holds across restarts and servers.
+A request with an Idempotency-Key is written once, however often it is sent, to whichever server. The key makes a
+writer's id, and a fingerprint of the request the one number of all its events; so a segment says, for each key, whether
+a request with it wrote there, and whether it was this one (docs/decisions/0028). Nothing about it is kept in memory, so
+it holds across restarts and servers.
 """
 
 from __future__ import annotations
@@ -18,17 +16,14 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
 
 from nadi.client.aio import EventWriter, StreamManager
-from nadi.client.control.controller import ControllerClient
-from nadi.client.control.security import Encoded, Security, split_uri
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape, epoch_at
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
@@ -36,12 +31,11 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, UnavailableError
-from nadi.ingest.http.batch import KEY_HEADER, Batch, batch_of
+from nadi.ingest.batch import KEY_HEADER, Batch, batch_of
 from nadi.limits import (
     IDEMPOTENCY_KEY_MAX_CHARS,
     INGEST_ANSWER_S,
     INGEST_BODY_MAX_BYTES,
-    INGEST_CLIENTS,
     INGEST_HORIZON_S,
     INGEST_PARSED_AT_ONCE,
     INGEST_PARSED_HERE_BYTES,
@@ -50,6 +44,7 @@ from nadi.limits import (
     INGEST_STREAMS,
 )
 from nadi.model.keyspace import key_position
+from nadi.own_clients import OwnClients
 
 
 def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
@@ -140,13 +135,12 @@ class Once:
 _KEY = "idempotency-key"
 
 
-class _Client:
-    """Of one caller: its writers, and what it writes once. in_use: requests at work."""
+class _Caller:
+    """What is kept for one caller: its writers, and what it writes once."""
 
-    def __init__(self, uri: str, security: Security) -> None:
-        self.manager = StreamManager(controller=ControllerClient(split_uri(uri)[0], security, INGEST_ANSWER_S))
-        self.once = Once(stores_of(self.manager))
-        self.in_use = 0
+    def __init__(self, manager: StreamManager) -> None:
+        self.once = Once(stores_of(manager))
+        self._manager = manager
         self._writers: OrderedDict[StreamName, asyncio.Task[EventWriter]] = OrderedDict()
 
     async def writer(self, stream: StreamName) -> EventWriter:
@@ -155,7 +149,7 @@ class _Client:
         if task is None:
             if len(self._writers) >= INGEST_STREAMS:
                 self.forget(next(iter(self._writers)))
-            task = asyncio.create_task(self.manager.create_writer(*stream, ack_timeout=INGEST_ANSWER_S))
+            task = asyncio.create_task(self._manager.create_writer(*stream, ack_timeout=INGEST_ANSWER_S))
             self._writers[stream] = task
         self._writers.move_to_end(stream)
         return await asyncio.shield(task)
@@ -183,28 +177,26 @@ def _end(opened: asyncio.Task[EventWriter]) -> None:
 
 
 class HttpIntake:
-    """The `Intake` of a server. uri, security: of its own doors; `security` has no credentials. asks: whether callers
-    have to say who they are."""
+    """The `Intake` of a server. clients: of this server itself, for its callers. asks: whether callers have to say who
+    they are."""
 
-    def __init__(self, uri: Callable[[], str], security: Security, *, asks: bool) -> None:
-        self._uri, self._security, self._asks = uri, security, asks
-        self._clients: OrderedDict[str | None, _Client] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+    def __init__(self, clients: OwnClients, *, asks: bool) -> None:
+        self._clients, self._asks = clients, asks
+        self._callers: dict[StreamManager, _Caller] = {}
+        clients.ended.append(lambda manager: self._callers.pop(manager, None))
         self._threads = ThreadPoolExecutor(INGEST_PARSED_AT_ONCE, "nadi ingest")
 
     async def events(self, stream: StreamName, sent: Sent) -> int:
         return len(await self._write(stream, sent, batch_of))
 
     async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
-        from nadi.ingest.otlp.records import records_of  # few servers are sent any
+        from nadi.ingest.otlp import records_of  # few servers are sent any
 
         return (await self._write(stream, sent, records_of)).rejected
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        clients = list(self._clients.values())
-        self._clients.clear()
-        await asyncio.gather(*(client.manager.close() for client in clients), *self._closing)
+        await self._clients.close()
 
     async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], Batch]) -> Batch:
         name = _name(sent)
@@ -218,45 +210,20 @@ class HttpIntake:
         else:
             batch, events = await asyncio.get_running_loop().run_in_executor(self._threads, work)
         if len(batch):
-            async with self._client(sent.authorization) as client:
+            authorization = sent.authorization if self._asks else None
+            async with self._clients.of(authorization or "") as manager:
+                if (caller := self._callers.get(manager)) is None:
+                    caller = self._callers[manager] = _Caller(manager)
                 if name is not None:
-                    await client.once.write(stream, name, events)
+                    await caller.once.write(stream, name, events)
                 else:
-                    await _stored(client, stream, batch)
+                    await _stored(caller, stream, batch)
         return batch
 
-    @asynccontextmanager
-    async def _client(self, authorization: str | None) -> AsyncIterator[_Client]:
-        key = authorization if self._asks else None
-        client = self._clients.get(key)
-        if client is None:
-            security = replace(self._security, credentials=Encoded(key) if key is not None else None)
-            self._make_room()
-            client = self._clients[key] = _Client(self._uri(), security)
-        self._clients.move_to_end(key)
-        client.in_use += 1
-        try:
-            yield client
-        finally:
-            client.in_use -= 1
 
-    def _make_room(self) -> None:
-        """For one more client: of those not in use now, the one that was used longest ago is closed."""
-        if len(self._clients) < INGEST_CLIENTS:
-            return
-        for key, client in self._clients.items():
-            if not client.in_use:
-                del self._clients[key]
-                task = asyncio.create_task(client.manager.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-                return
-        raise UnavailableError("as many callers as may be are writing: try again")
-
-
-async def _stored(client: _Client, stream: StreamName, batch: Batch) -> None:
+async def _stored(caller: _Caller, stream: StreamName, batch: Batch) -> None:
     try:
-        writer = await client.writer(stream)
+        writer = await caller.writer(stream)
         async with asyncio.timeout(INGEST_ANSWER_S):
             await (await writer.write_many(batch.events, batch.keys))
     except TimeoutError as error:
@@ -266,7 +233,7 @@ async def _stored(client: _Client, stream: StreamName, batch: Batch) -> None:
         ) from error
     except NadiError as error:
         if not isinstance(error, InvalidArgumentError):
-            client.forget(stream)  # it may be sealed, or have been made anew
+            caller.forget(stream)  # it may be sealed, or have been made anew
         raise
 
 

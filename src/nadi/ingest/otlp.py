@@ -25,7 +25,7 @@ from nadi.controller.rest.endpoint import JSON
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.rest.own import PROTOBUF
 from nadi.errors import EventTooLargeError, InvalidArgumentError
-from nadi.ingest.http.batch import Batch
+from nadi.ingest.batch import Batch
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES, OTLP_DEPTH_MAX, OTLP_EVENTS_MAX_BYTES
 from nadi.model.json_events import key_of, with_whole_characters
 
