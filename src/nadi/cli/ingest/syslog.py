@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nadi.cli.options import Controller, TrustStore
 from nadi.cli.printing import errors_told, say
-from nadi.cli.session import Controller, TrustStore
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, UnavailableError
 from nadi.ingest.syslog.choices import Form, Key

@@ -14,9 +14,8 @@ from uuid import uuid4
 
 import typer
 
-from nadi.cli.events.write import INTERRUPTED
-from nadi.cli.printing import Form, errors_told, show, warn
-from nadi.cli.session import TrustStore, formed
+from nadi.cli.options import TrustStore
+from nadi.cli.printing import INTERRUPTED, Form, errors_told, show, warn
 from nadi.errors import AccessDeniedError, InvalidArgumentError, NadiError, StorageFullError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _LEAST_FREE_BYTES = 4 << 30  # not in MIB: `main` looks at NADI_LIMITS before an
 _LOOK_S = 0.1
 
 
-@formed
 def bench(
     data: Annotated[
         Path | None,

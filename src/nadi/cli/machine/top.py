@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nadi.cli.options import Controller, TrustStore
 from nadi.cli.printing import Form, errors_told, output, say, show, warn
-from nadi.cli.session import Controller, TrustStore, formed
 from nadi.defaults import DEFAULT_HOST, DEFAULT_STORE_PORT, DEFAULT_URI
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 
@@ -32,7 +32,6 @@ Rest = Annotated[
 ]
 
 
-@formed
 def doctor(
     data: Annotated[
         Path | None,
@@ -79,7 +78,6 @@ _FEWEST_ROWS = 3
 _OTHER_LINES = 10  # headings and lines between tables
 
 
-@formed
 def top(
     controller: Controller = DEFAULT_URI,
     rest: Rest = None,
