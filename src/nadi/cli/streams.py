@@ -125,7 +125,7 @@ def create_stream(manager: StreamManager, scope: Scope, stream: Stream, tag: Tag
     made = manager.create_stream(
         scope,
         stream,
-        scaling=_scaling(ScalingPolicy.fixed(1), *(given[name] for name in _SCALING)),
+        scaling=_scaling(ScalingPolicy.fixed(1), given),
         retention=None if kept == [None] * 4 else retention_of(None, *kept),
         tags=tag or (),
         event_time=_event_time(given),
@@ -153,22 +153,17 @@ def update_stream(
     from nadi.cli.amounts import age_s, retention_of, retention_text, scaling_text
 
     old = manager.stream_configuration(scope, stream)
-    new = old
+    new: dict[str, Any] = {}
     changes = []
     if fixed or any(given[name] is not None for name in _SCALING):
-        scaling = _scaling(old.scaling, *(given[name] for name in _SCALING), fixed=fixed)
-        new = replace(new, scaling=scaling)
-        changes.append(f"has {scaling_text(scaling)}")
+        new["scaling"] = _scaling(old.scaling, given, fixed=fixed)
+        changes.append(f"has {scaling_text(new['scaling'])}")
     kept = [given[name] for name in _RETENTION]
-    keeps_less = kept != [None] * 4
-    if keeps_less and everything:
+    if everything and kept != [None] * 4:
         raise InvalidArgumentError("--everything ends retention: leave out the other options of retention")
-    if keeps_less:
-        new = replace(new, retention=retention_of(old.retention, *kept))
-        changes.append(f"keeps {retention_text(new.retention)}")
-    elif everything:
-        new = replace(new, retention=None)
-        changes.append("keeps everything")
+    if everything or kept != [None] * 4:
+        new["retention"] = None if everything else retention_of(old.retention, *kept)
+        changes.append(f"keeps {retention_text(new['retention'])}")
     if tag or remove_tag:
         added, removed = set(tag or ()), set(remove_tag or ())
         for one in added & removed:
@@ -176,58 +171,40 @@ def update_stream(
         for one in removed - set(old.tags):
             has = ", ".join(sorted(old.tags)) or "none"
             raise InvalidArgumentError(f"stream {scope}/{stream} has no tag {one!r}: it has {has}")
-        new = replace(new, tags=tuple(sorted({*old.tags, *added} - removed)))
-        changes.append(f"has the tags {', '.join(new.tags)}" if new.tags else "has no tags")
+        new["tags"] = sorted({*old.tags, *added} - removed)
+        changes.append(f"has the tags {', '.join(new['tags'])}" if new["tags"] else "has no tags")
     if watermark_timeout is not None:
-        new = replace(new, timestamp_aggregation_timeout_ms=round(age_s(watermark_timeout) * 1000))
+        new["timestamp_aggregation_timeout_ms"] = round(age_s(watermark_timeout) * 1000)
         changes.append(f"has watermarks that wait {watermark_timeout}")
     if arrival_only and given["event_time"] is not None:
         raise InvalidArgumentError("--event-time and --no-event-time exclude each other: choose one")
     own_time = _event_time(given)
     if own_time is not None or arrival_only:
-        new = replace(new, event_time=own_time)
+        new["event_time"] = own_time
         changes.append("has no event time" if own_time is None else f"has the event time {own_time.path}")
     if not changes:
         raise InvalidArgumentError("say what to change: --help lists the options")
-    manager.update_stream(
-        scope,
-        stream,
-        scaling=new.scaling,
-        retention=new.retention,
-        tags=new.tags,
-        timestamp_aggregation_timeout_ms=new.timestamp_aggregation_timeout_ms,
-        event_time=new.event_time,
-    )
+    manager.update_stream(scope, stream, **new)
     say(f"stream {scope}/{stream} {', '.join(changes)}")
 
 
-def _scaling(
-    old: ScalingPolicy,
-    segments: int | None,
-    events_per_s: int | None,
-    kib_per_s: int | None,
-    factor: int | None,
-    *,
-    fixed: bool = False,
-) -> ScalingPolicy:
+def _scaling(old: ScalingPolicy, given: Mapping[str, Any], *, fixed: bool = False) -> ScalingPolicy:
     """The old policy but for what is given."""
     from nadi.client.control.policy import BY_EVENTS, BY_KBYTES, FIXED
 
-    if [fixed, events_per_s is not None, kib_per_s is not None].count(True) > 1:
+    rates = {BY_EVENTS: given["events_per_s"], BY_KBYTES: given["kib_per_s"], FIXED: 0 if fixed else None}
+    chosen = [(kind, rate) for kind, rate in rates.items() if rate is not None]
+    if len(chosen) > 1:
         raise InvalidArgumentError("--fixed, --events-per-s and --kib-per-s exclude each other: choose one")
-    kind, rate = old.kind, old.target_rate
-    if fixed:
-        kind, rate = FIXED, 0
-    elif events_per_s is not None:
-        kind, rate = BY_EVENTS, events_per_s
-    elif kib_per_s is not None:
-        kind, rate = BY_KBYTES, kib_per_s
+    kind, rate = chosen[0] if chosen else (old.kind, old.target_rate)
+    factor = given["scale_factor"]
     if kind == FIXED and factor is not None:
         raise InvalidArgumentError(
             "--scale-factor has no effect on a fixed number of segments: add --events-per-s or --kib-per-s"
         )
     kept = 0 if kind == FIXED else max(2, factor or old.scale_factor)
-    return replace(old, kind=kind, target_rate=rate, scale_factor=kept, min_segments=segments or old.min_segments)
+    segments = given["segments"] or old.min_segments
+    return replace(old, kind=kind, target_rate=rate, scale_factor=kept, min_segments=segments)
 
 
 def _event_time(given: Mapping[str, Any]) -> EventTime | None:

@@ -6,7 +6,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,29 +110,22 @@ def create_missing(manager: StreamManager, scope: str, stream: str, segments: in
 # --- what is stored --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    ack: Ack
-    events: int
-    size_bytes: int
-
-
 class Sink:
     """Takes lists of events, and counts those that are acknowledged."""
 
     def __init__(self, writer: EventWriter | Transaction) -> None:
         self._writer = writer
-        self._under_way: deque[_Sent] = deque()  # as much as the writer lets wait for acknowledgement
+        self._under_way: deque[tuple[Ack, int, int]] = deque()  # with numbers of events and bytes; the writer limits it
         self.events = self.size_bytes = 0
 
     def write(self, events: list[bytes], keys: str | Sequence[str | None] | None) -> None:
         """Hand them over, waiting for room; raise what kept earlier ones from being stored."""
         if events:
             ack = self._writer.write_batch(events, keys)
-            self._under_way.append(_Sent(ack, len(events), sum(map(len, events))))
-        while self._under_way and self._under_way[0].ack.done():
-            self._under_way[0].ack.result(0)
-            self._count(self._under_way.popleft())
+            self._under_way.append((ack, len(events), sum(map(len, events))))
+        while self._under_way and self._under_way[0][0].done():
+            self._under_way[0][0].result(0)
+            self._count(*self._under_way.popleft())
 
     def finish(self, timeout: float | None = None) -> None:
         """Return once all are stored."""
@@ -144,16 +136,18 @@ class Sink:
         """Count what is acknowledged by now; how many others there are, of which nobody knows."""
         from nadi.client.writing.ack import is_stored
 
-        others = [one for one in self._under_way if not is_stored(one.ack)]
-        for one in self._under_way:
-            if is_stored(one.ack):
-                self._count(one)
-        self._under_way.clear()
-        return sum(one.events for one in others)
+        unknown = 0
+        while self._under_way:
+            ack, events, size_bytes = self._under_way.popleft()
+            if is_stored(ack):
+                self._count(ack, events, size_bytes)
+            else:
+                unknown += events
+        return unknown
 
-    def _count(self, sent: _Sent) -> None:
-        self.events += sent.events
-        self.size_bytes += sent.size_bytes
+    def _count(self, _: Ack, events: int, size_bytes: int) -> None:
+        self.events += events
+        self.size_bytes += size_bytes
 
     @property
     def counts(self) -> str:
