@@ -113,6 +113,7 @@ search_app = Resource(
     delete=lambda manager, scope, stream, keep_objects: _indexes(manager, scope).drop(
         stream, leave_shards=bool(keep_objects)
     ),
+    find=lambda manager, scope, stream: _indexes(manager, scope).get(stream),
     question="? The stream stays.",
     options={"keep_objects": KeepObjects},
     stays="; the stream stays",
@@ -301,6 +302,7 @@ Resource(
     status=_standing_status,
     stop=lambda manager, scope, stream: _standing(manager, scope).stop(stream),
     delete=lambda manager, scope, stream: _standing(manager, scope).drop(stream),
+    find=lambda manager, scope, stream: _standing(manager, scope).get(stream),
     question="? Their hits stay.",
     stays="; their hits stay",
 ).add_to(standing_app)

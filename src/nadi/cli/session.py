@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import Parameter
@@ -20,7 +20,7 @@ import typer
 from nadi.cli.options import AsJson, Controller, Output, Patience, TrustStore, Yes
 from nadi.cli.printing import Form, errors_told, say, say_gone, show, show_fields
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import InvalidArgumentError
+from nadi.errors import InvalidArgumentError, ProtocolError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager, Unreadable
@@ -100,7 +100,8 @@ class Resource:
     can't be read; for_people: a row as the table has it. empty: printed without any.
     show, status: the fields of one, printed below each other; status is of a process, which `stop` ends.
     delete: its result is False if nothing had that name. question: the end of the one that is asked before, such as
-    "? Its table stays."; stays: what isn't deleted. options: of `delete`.
+    "? Its table stays."; find: raises where there is nothing to ask about; stays: what isn't deleted. options: of
+    `delete`.
     """
 
     noun: str
@@ -114,6 +115,7 @@ class Resource:
     status: Callable[..., Row] | None = None
     stop: Callable[..., Any] | None = None
     delete: Callable[..., Any] | None = None
+    find: Callable[..., Any] = lambda *_: None
     question: str = ""
     stays: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -180,6 +182,8 @@ class Resource:
         assert self.delete is not None
         name = self._name(given)
         if self.question and not yes:
+            with suppress(ProtocolError):  # an unreadable one can be deleted
+                self.find(manager, *(given[key] for key in self.names))
             typer.confirm(f"Delete {name}{self.question}", abort=True)
         say_gone(self.delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
 
