@@ -99,18 +99,18 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
             while " 49 " not in listed:  # the last report takes a second
                 listed = await nadi_command(nadi_server, "function", "list", nadi_scope)
         assert f"{nadi_scope}/in" in listed
-        shown = await nadi_command(nadi_server, "function", "show", nadi_scope, "checked")
+        shown = await nadi_command(nadi_server, "function", "status", nadi_scope, "checked")
         assert "ValueError: no such meter" in shown
         assert "1 to 16" in shown
         delete = ("function", "delete", nadi_scope, "checked", "--yes")
         refused = await nadi_command(nadi_server, *delete, code=1)
         assert "is running: stop it first" in refused
-        refused = await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked", code=1)
+        refused = await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked", code=1)
         assert "is running: stop it first" in refused
         process.terminate()
         await asyncio.to_thread(process.communicate, timeout=60)
         assert process.returncode == 0
-    assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked")
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked")
     assert "deleted function" in await nadi_command(nadi_server, *delete)
     assert "no functions yet" in await nadi_command(nadi_server, "function", "list", nadi_scope)
 
@@ -121,7 +121,7 @@ def test_what_has_no_effect_or_is_missing_is_an_error() -> None:
         ([], "say what handles the events"),
         ([f"{HANDLERS}:echo"], "say what triggers it"),
         ([f"{HANDLERS}:echo", *here, "--mode", "batched"], "of no use without --target"),
-        ([f"{HANDLERS}:echo", *here, "--exactly-once"], "name one"),
+        ([f"{HANDLERS}:echo", *here, "--delivery", "exactly-once"], "name one"),
         ([f"{HANDLERS}:nothing", *here], "has no 'nothing'"),
         (["no_such_module:echo", *here], "there is no module"),
         (["--target", "http://127.0.0.1:1", *here, "--memory-mib", "100"], "a target has none"),
@@ -262,4 +262,4 @@ async def test_one_function_of_a_deleted_stream_hides_no_other(
     assert (row["events"], row["unread bytes"]) == (50, None)
     await manager.create_stream(nadi_scope, "in", 1)
     assert "echo" in await nadi_command(nadi_server, "function", "list", nadi_scope)
-    assert "echo" in await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)
+    assert "echo" in await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)

@@ -47,7 +47,7 @@ async def test_a_killed_one_can_be_deleted_at_once(
     killed = f"{this_instance().rsplit('.', 2)[0]}.{os.getpid()}.1"
     progress = StoredProgress(manager, nadi_scope, function.name)
     await progress.report(function, killed, Instance("here", 1, 0, now_ms, "running", ("w1",)), now_ms)
-    shown = await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)
+    shown = await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)
     assert "running, gone" in shown
     assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, function.name, "--yes")
 
@@ -59,8 +59,8 @@ async def test_forgetting_commits_what_can_be_committed(
     await write(manager, nadi_scope, 0, 20)
     async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
         assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    forget = ("function", "forget", nadi_scope, "echo")
-    assert "forgot 0 outputs" in await nadi_command(nadi_server, *forget, "--redo")
+    settle = ("function", "settle", nadi_scope, "echo")
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, *settle, "--redo")
     assert len(await read(manager, nadi_scope, "out", 20)) == 20
     async with running(a_function(nadi_scope, "echo", output="out", delivery="exactly-once"), manager):
         await until_workers(manager, a_function(nadi_scope, "echo"), 0, 0)
@@ -85,8 +85,8 @@ async def test_what_became_of_an_output_may_be_unknown(
     await reader.record(0, held.block.size_bytes, {f"{nadi_scope}/out": str(uuid4())})
     with pytest.raises(FunctionError, match="can't know whether the output"):
         await serve(function, manager)
-    forget = ("function", "forget", nadi_scope, function.name, *(["--redo"] if redo else []))
-    assert "forgot 1 outputs" in await nadi_command(nadi_server, *forget)
+    settle = ("function", "settle", nadi_scope, function.name, *(["--redo"] if redo else []))
+    assert "forgot 1 outputs" in await nadi_command(nadi_server, *settle)
     assert await recorded_outputs(group) == []
     async with running(function, manager):
         out = await read(manager, nadi_scope, "out", 20 if redo else 15)

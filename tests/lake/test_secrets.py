@@ -125,8 +125,9 @@ def test_none_is_kept_and_none_of_before_is_shown(
     uri = nadi_server.controller_uri
     streams(manager, scope)
     words = (
-        "start",
-        f"{scope}.meters",
+        "run",
+        scope,
+        "meters",
         "--table",
         "home.meters",
         "--define-only",
@@ -140,7 +141,7 @@ def test_none_is_kept_and_none_of_before_is_shown(
     assert "sesame" not in refused.output
     assert nadi.lake.lakes_of(manager, scope) == {}
     assert command(uri, *words, "uri=postgresql://lake:${LAKE_PW}@db/catalog").exit_code == 0
-    assert "${LAKE_PW}" in command(uri, "status", f"{scope}.meters").output
+    assert "${LAKE_PW}" in command(uri, "status", scope, "meters-lake").output
 
     before = nadi.lake.lakes_of(manager, scope)["meters-lake"]
     values = {name: getattr(before.definition, name) for name in before.definition.__struct_fields__}
@@ -151,11 +152,11 @@ def test_none_is_kept_and_none_of_before_is_shown(
     manager.table(scope, "_RGmeters-lake").put(b"lake", msgspec.msgpack.encode(record))
     for asked in (
         ("list", scope, "--json"),
-        ("status", f"{scope}.meters"),
-        ("status", f"{scope}.meters", "--json"),
-        ("rebuild", f"{scope}.meters", "made"),
-        ("start", f"{scope}.meters", "--once"),
-        ("start", f"{scope}.meters", "--table", "home.others"),
+        ("status", scope, "meters-lake"),
+        ("status", scope, "meters-lake", "--json"),
+        ("rebuild", scope, "meters-lake", "made"),
+        ("run", scope, "meters", "--once"),
+        ("run", scope, "meters", "--table", "home.others"),
     ):
         done = command(uri, *asked)
         assert "sesame" not in done.output + str(done.exception), asked
@@ -163,7 +164,7 @@ def test_none_is_kept_and_none_of_before_is_shown(
     assert "sesame" not in repr(nadi.lake.status(manager, scope, "meters-lake"))
     assert "sesame" not in repr(nadi.lake.lakes_of(manager, scope))
     properties = [word for key, value in catalog_in(tmp_path).items() for word in ("--catalog", f"{key}={value}")]
-    assert command(uri, "start", f"{scope}.meters", *properties, "--define-only").exit_code == 0
+    assert command(uri, "run", scope, "meters", *properties, "--define-only").exit_code == 0
     held = manager.table(scope, "_RGmeters-lake").get(b"lake")
     assert held is not None
     assert b"sesame" not in held.value

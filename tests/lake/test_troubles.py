@@ -275,7 +275,7 @@ def test_any_error_ends_a_writer_and_is_reported_and_the_lake_can_be_forgotten(
             nadi.lake.run(manager, lake)
     found = nadi.lake.status(manager, scope, lake.name)
     assert ([one.state for one in found.writers], found.trouble) == (["stopped"], "ZeroDivisionError: odd")
-    assert command(nadi_server.controller_uri, "forget", f"{scope}.meters", "--yes").exit_code == 0
+    assert command(nadi_server.controller_uri, "delete", scope, "meters-lake", "--yes").exit_code == 0
 
 
 def test_a_trouble_that_is_over_is_no_longer_shown(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
     for ask in (search.query, logs.search, logs.status, lambda: logs.start()[1], lambda: logs.indexes.stop("logs")):
         with pytest.raises(IndexNotFoundError):
             await ask()
-    with pytest.raises(ConflictError, match="being dropped: finish that with `nadi search drop`"):
+    with pytest.raises(ConflictError, match="being deleted: finish that with `nadi search delete`"):
         await logs.create()
     await logs.indexes.drop("logs")
     assert objects(logs) == []
@@ -105,16 +105,16 @@ async def test_a_store_that_is_gone(logs: Indexed, nadi_server: RestartableServe
     await logs.create()
     shards.rename(logs.folder / "elsewhere")
     shards.write_bytes(b"")
-    with pytest.raises(StoreError, match="--leave-shards"):
+    with pytest.raises(StoreError, match="--keep-objects"):
         await logs.indexes.drop("logs")
     await logs.manager.seal_stream(logs.scope, "logs")
     shell = Shell(nadi_server.controller_uri)
     done = await asyncio.to_thread(shell.run, "stream", "delete", logs.scope, "logs", "--yes", code=1)
     assert f"deleted stream {logs.scope}/logs" in done.output
-    assert "--leave-shards" in done.stderr
+    assert "--keep-objects" in done.stderr
     (row,) = await asyncio.to_thread(shell.json, "search", "list", logs.scope)
-    assert row["stopped"] == "being dropped"
-    await asyncio.to_thread(shell.run, "search", "drop", logs.scope, "logs", "--yes", "--leave-shards")
+    assert row["stopped"] == "being deleted"
+    await asyncio.to_thread(shell.run, "search", "delete", logs.scope, "logs", "--yes", "--keep-objects")
     assert await logs.indexes.list() == []
 
 

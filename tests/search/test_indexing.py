@@ -243,7 +243,7 @@ async def test_a_stream_that_is_made_anew_under_its_name(
         lambda: search.query(wait_for="tail"),
         lambda: logs.start()[1],
     ):
-        with pytest.raises(StreamRemadeError, match="nadi search drop"):
+        with pytest.raises(StreamRemadeError, match="nadi search delete"):
             await asyncio.wait_for(ask(), 60)
     with nadi.StreamManager(nadi_server.controller_uri) as client, pytest.raises(StreamRemadeError):
         await asyncio.to_thread(past_parts, client, logs.scope, "logs")

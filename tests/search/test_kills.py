@@ -87,7 +87,7 @@ async def killing(logs: Indexed, killed: Killed) -> AsyncIterator[asyncio.Task[i
 
 async def test_each_event_is_found_once(logs: Indexed, nadi_server: RestartableServer) -> None:
     await logs.create(FIELDS)
-    killed = Killed(nadi_server.controller_uri, "search", "start", logs.scope, "logs")
+    killed = Killed(nadi_server.controller_uri, "search", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         written = await work
         search = await logs.caught_up()
@@ -102,7 +102,7 @@ async def test_each_hit_is_there_once(logs: Indexed, nadi_server: RestartableSer
     queries = StandingQueries(logs.manager, logs.scope)
     await queries.create("logs", "hits", fields=FIELDS)
     await queries.add("logs", {"threes": "group3", "all": "*"})
-    killed = Killed(nadi_server.controller_uri, "search", "standing", "start", logs.scope, "logs")
+    killed = Killed(nadi_server.controller_uri, "search", "standing", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         await until_async(lambda: killed.kills >= KILLS // 3, 600)
         await queries.add("logs", {"head": "group3"}, since="head")

@@ -362,7 +362,7 @@ async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     await manager.create_stream(scope, "logs", 2)
     await write(logs, 20, 40)
     for refused in (watched.start()[1], watched.queries.status("logs"), watched.queries.add("logs", {"more": "*"})):
-        with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+        with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
             await asyncio.wait_for(refused, LIMIT_S)
     await watched.queries.drop("logs")
     await watched.queries.create("logs", "hits", fields="ms:long", start="head")
@@ -389,7 +389,7 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
         await manager.create_stream(scope, "logs", 2)
 
     monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
-    with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+    with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
         await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
 

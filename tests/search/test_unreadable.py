@@ -50,7 +50,7 @@ async def test_an_index(logs: Indexed, nadi_server: RestartableServer, says_wher
     assert [one.stream for one in await logs.indexes.list()] == ["unfit"]
     (bad,) = await logs.indexes.unreadable()
     assert bad.name == "logs"
-    assert f"`nadi search drop {logs.scope} logs`" in bad.problem
+    assert f"`nadi search delete {logs.scope} logs`" in bad.problem
     shell = Shell(nadi_server.controller_uri)
     rows = await asyncio.to_thread(shell.json, "search", "list", logs.scope)
     assert [(row["stream"], row["problem"]) for row in rows] == [("unfit", None), ("logs", bad.problem)]
@@ -58,11 +58,11 @@ async def test_an_index(logs: Indexed, nadi_server: RestartableServer, says_wher
         with pytest.raises(ProtocolError, match="can't be read"):
             await ask()
     if not says_where:
-        with pytest.raises(StoreError, match="--leave-shards"):
+        with pytest.raises(StoreError, match="--keep-objects"):
             await logs.indexes.drop("logs")
     assert objects(logs) != []
-    leave = [] if says_where else ["--leave-shards"]
-    await asyncio.to_thread(shell.run, "search", "drop", logs.scope, "logs", "--yes", *leave)
+    leave = [] if says_where else ["--keep-objects"]
+    await asyncio.to_thread(shell.run, "search", "delete", logs.scope, "logs", "--yes", *leave)
     await asyncio.wait_for(task, 60)  # one that ran goes on until then
     if not says_where:  # what the one that ran hasn't deleted
         clean = ["search", "clean", "--index", f"file://{logs.folder}/shards", "--yes"]
@@ -124,12 +124,12 @@ async def test_a_set_of_standing_queries(logs: Indexed, nadi_server: Restartable
     await queries.add("logs", {"one": "a"})
     await changed(logs, b"standing/logs", b"\xc1")
     for ask in (queries.get, queries.list, queries.status, queries.stop):
-        with pytest.raises(ProtocolError, match="nadi search standing drop"):
+        with pytest.raises(ProtocolError, match="nadi search standing delete"):
             await ask("logs")
     with pytest.raises(AlreadyExistsError):
         await queries.create("logs", "hits", fields="message:text")
     shell = Shell(nadi_server.controller_uri)
-    await asyncio.to_thread(shell.run, "search", "standing", "drop", logs.scope, "logs", "--yes")
+    await asyncio.to_thread(shell.run, "search", "standing", "delete", logs.scope, "logs", "--yes")
     table = logs.manager.table(logs.scope, "_search")
     assert await table.get(b"standing/logs") is None
     await queries.create("logs", "hits", fields="message:text")

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import typer
 
 from nadi import __version__
+from nadi.cli.options import TrustStore
 from nadi.cli.printing import Form, errors_told, show
-from nadi.cli.session import TrustStore, formed
 from nadi.defaults import DEFAULT_HOST, DEFAULT_REST_PORT, DEFAULT_STORE_PORT, DEFAULT_URI
 from nadi.errors import AccessDeniedError, NadiError
 
@@ -49,7 +49,6 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-@formed
 def doctor(
     data: Annotated[
         Path, typer.Option(help="The data folder, or where it is to be. [default: nadi-data]", show_default=False)

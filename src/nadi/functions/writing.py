@@ -236,8 +236,8 @@ def unknown_outcome(function: str, found: Unsettled, error: NadiError) -> Functi
     return FunctionError(
         f"function {function} can't know whether the output of {found.segment} from {found.output.start:,} to "
         f"{found.output.end:,} is in {streams}: {error}. The server has forgotten the transaction, or the stream was "
-        "deleted. Look there whether it is; then `nadi function forget` goes on after these events, and "
-        "`nadi function forget --redo` handles them again"
+        "deleted. Look there whether it is; then `nadi function settle` continues after these events, and "
+        "`nadi function settle --redo` handles them again"
     )
 
 

@@ -99,7 +99,7 @@ class StoredLake:
         elif record.definition.holds_back != lake.holds_back:
             raise ConflictError(
                 f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention since "
-                "it was made: delete it with `nadi lake forget`, and start it again, to change that"
+                "it was made: delete it with `nadi lake delete`, and run it again, to change that"
             )
         await self.check_stream()
         first = record
@@ -124,7 +124,7 @@ class StoredLake:
             raise StreamRemadeError(
                 error.scope,
                 error.stream,
-                "the lake's table has the old one. Forget the lake (`nadi lake forget`; the table stays), and start it "
+                "the lake's table has the old one. Delete the lake (`nadi lake delete`; the table stays), and run it "
                 "again with a new table",
             )
 
@@ -172,7 +172,7 @@ def _kind(scope: str) -> Kind[LakeRecord]:
     return Kind(
         "the record of lake",
         scope,
-        lambda name: "forget the lake (`nadi lake forget`; its table stays)",
+        lambda name: "delete the lake (`nadi lake delete`; its table stays)",
         lambda name: NotFoundError(f"there is no lake {scope}/{name}: see `nadi lake list {scope}`"),
         decode,
         msgspec.msgpack.encode,

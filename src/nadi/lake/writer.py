@@ -287,7 +287,7 @@ class LakeWriter:
             if record.table_id:
                 raise LakeStoppedError(
                     f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
-                    "under its name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
+                    "under its name. Delete the lake (`nadi lake delete`), and run it again with a table of its own"
                 )
             self._thread.run(self._stored.record.put(lambda held: replace(held or record, table_id=table_id)))
         check_places(table)

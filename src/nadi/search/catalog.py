@@ -153,8 +153,8 @@ class Indexes:
         place, version = await self._definitions.place(stream)
         if place is None and not leave_shards:
             raise StoreError(
-                f"{why}. Nor does it say where the shards are: drop the index and leave them there, with `nadi search "
-                f"drop {self._definitions.scope} {stream} --leave-shards`"
+                f"{why}. Nor does it say where the shards are: delete the index and keep them, with `nadi search "
+                f"delete {self._definitions.scope} {stream} --keep-objects`"
             ) from why
         await self._definitions.forget_all(f"manifest/{stream}/")  # its indexers end, and nobody adds a shard any more
         await self._drop_content(None if leave_shards else place, f"indexer/{stream}/")
@@ -183,8 +183,8 @@ class Indexes:
                 await shards.close()
         except (InvalidArgumentError, StoreError, UnavailableError) as error:
             raise StoreError(
-                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: drop "
-                "it again once its store is there, or leave them there with `nadi search drop --leave-shards`"
+                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: delete "
+                "it again once its store is there, or keep them there with `nadi search delete --keep-objects`"
             ) from error
 
     async def _wait_for_indexers(self, keys: str) -> None:

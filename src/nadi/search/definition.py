@@ -79,7 +79,7 @@ class Definitions:
         kind = Kind(
             "the search index of",
             scope,
-            f"drop the index: `nadi search drop {scope} {{}}`".format,
+            f"delete the index: `nadi search delete {scope} {{}}`".format,
             partial(IndexNotFoundError, scope),
             lambda name, value: named(msgspec.json.decode(value, type=Definition), "stream", name),
             prefix="index/",
@@ -178,7 +178,7 @@ class Definitions:
         kind = Kind(
             "the manifest of the search index of",
             self.scope,
-            f"drop the index, and make it anew: `nadi search drop {self.scope} {definition.stream}`".format,
+            f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`".format,
             lambda name: IndexNotFoundError(self.scope, definition.stream),
             _manifest_of,
             _packed,
@@ -224,7 +224,7 @@ class Definitions:
         return await reaches(self.stores, self.scope, cut)
 
 
-_BEING_DROPPED = "is being dropped: finish that with `nadi search drop`"
+_BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
 
 
 def indexer_keys(definition: Definition) -> str:

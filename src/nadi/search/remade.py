@@ -14,7 +14,7 @@ def remade(scope: str, stream: str) -> StreamRemadeError:
     return StreamRemadeError(
         scope,
         stream,
-        "the search index is the old one's. Drop it (`nadi search drop`), and create it again for the new one",
+        "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one",
     )
 
 

@@ -63,7 +63,7 @@ class StreamTables:
 
     def __init__(self, stores: SegmentStores, scope: str) -> None:
         self._stores, self._scope = stores, scope
-        remedy = f"drop it: `nadi stream-table drop {scope} {{}}`".format
+        remedy = f"delete it: `nadi stream-table delete {scope} {{}}`".format
         missing = partial(StreamTableNotFoundError, scope)
         kind = Kind("stream table", scope, remedy, missing, self._decode, prefix=TABLE_PREFIX)
         self._records: Catalog[StoredTable] = Catalog(stores, scope, STREAM_TABLES_TABLE, kind)

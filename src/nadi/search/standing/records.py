@@ -115,7 +115,7 @@ class Records:
         return Kind(
             "the progress of the standing queries of",
             scope,
-            lambda name: "drop them, and make them anew: `nadi search standing drop`",
+            lambda name: "delete them, and create them again: `nadi search standing delete`",
             lambda name: NoStandingQueriesError(scope, stream),
             lambda name, value: msgspec.msgpack.decode(value, type=kind),
             msgspec.msgpack.encode,
@@ -209,7 +209,7 @@ class Records:
             raise StreamRemadeError(
                 scope,
                 stream,
-                f"its standing queries are the old one's. Drop them (`nadi search standing drop {scope} {stream}`; "
+                f"its standing queries are the old one's. Delete them (`nadi search standing delete {scope} {stream}`; "
                 "their hits stay), and make a set for the new one",
             )
 
@@ -220,7 +220,7 @@ def sets_of(definitions: Definitions) -> Catalog[QuerySet]:
     kind = Kind(
         "the set of standing queries of",
         scope,
-        f"drop it: `nadi search standing drop {scope} {{}}`".format,
+        f"delete it: `nadi search standing delete {scope} {{}}`".format,
         partial(NoStandingQueriesError, scope),
         lambda name, value: named(msgspec.msgpack.decode(value, type=QuerySet), "stream", name),
         msgspec.msgpack.encode,

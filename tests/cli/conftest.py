@@ -1,9 +1,8 @@
-"""A server and a shell for each module."""
+"""A server for all of these tests, and a scope `home` for each module, which its end deletes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,9 @@ import nadi
 from tests.cli.test_streams import Shell
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server:
+    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
         yield server
 
 
@@ -23,6 +21,7 @@ def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManag
     with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         yield manager
+        manager.delete_scope("home", recursive=True)
 
 
 @pytest.fixture(scope="module")
