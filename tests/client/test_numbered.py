@@ -117,7 +117,7 @@ async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standa
 
 async def test_the_older_of_two_on_one_connection_is_told_once_what_to_do() -> None:
     told: list[NadiError] = []
-    session = AppendSession(lambda _: None, told.append, lambda: True)
+    session = AppendSession(lambda _: None, told.append)
     async with world() as here:
         connection = await stores_of(here.manager).connection("sc/st/0.#epoch.0", "appends")
         older, newer = (connection.add_session(session, b"one") for _ in range(2))

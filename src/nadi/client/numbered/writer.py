@@ -107,7 +107,7 @@ class Lane:
             session.drop()
 
     async def _open(self) -> Session:
-        told = AppendSession(self._on_reply, self._on_lost, lambda: self._reply is None)
+        told = AppendSession(self._on_reply, self._on_lost)
         try:
             self._session = await open_session(
                 self._stores, self.segment, self._writer_id, told, self._waits, Backoff(), self._purpose

@@ -123,7 +123,7 @@ class ConditionalAppender:
         try:
             if self.trouble is not None:
                 await self._backoff.pause()
-            told = AppendSession(self._on_reply, self._on_lost, lambda: not self._under_way)
+            told = AppendSession(self._on_reply, self._on_lost)
             async with explained(self._stores, self.segment):
                 session = await open_session(
                     self._stores, self.segment, self._writer_id, told, self._waits, self._backoff

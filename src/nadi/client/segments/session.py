@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nadi.backoff import Backoff
-from nadi.client.segments.alone import Alone
 from nadi.client.segments.connection import TWO_WRITERS, AppendSession, SegmentStoreConnection
 from nadi.client.segments.stores import APPENDS, SegmentStores
 from nadi.errors import ClosedError, UnavailableError
@@ -43,21 +42,13 @@ class Session:
         """Whether the server takes reports of keys."""
         return self.connection.takes_reports
 
-    @property
-    def alone(self) -> Alone:
-        """The use of its connection by a caller's thread."""
-        return self.connection.alone
-
     def send(self, append: wire.Command) -> None:
         self.connection.send(append)
 
     def append(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> None:
         """Send an append of so many bytes and events, the last of which has that number of the writer."""
-        self.connection.send_parts(self.framed(writer_id, parts, size, events, last), size + APPEND_BYTES)
-
-    def framed(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> list[Buffer]:
-        """What `append` sends."""
-        return append_frame(writer_id, parts, size, events, last, self.session_id)
+        frame = append_frame(writer_id, parts, size, events, last, self.session_id)
+        self.connection.send_parts(frame, size + APPEND_BYTES)
 
     def drop(self) -> None:
         """Ignore replies that still arrive for it."""

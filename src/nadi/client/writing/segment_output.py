@@ -1,9 +1,8 @@
 """How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread, but for an append that a caller's thread sends by itself (`segments/alone`). One append is in
-flight, or a few (`pace`); meanwhile the next batch grows, so appends are small when the segment is quiet and large when
-it is busy.
+the loop's thread. One append is in flight, or a few (`pace`); meanwhile the next batch grows, so appends are small when
+the segment is quiet and large when it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
@@ -19,18 +18,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from nadi.backoff import Backoff
-from nadi.client.control.process import OwnProcess
 from nadi.client.segments.connection import AppendSession, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session, set_up
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.client.segments.tracing import BlockTrace, stored
-from nadi.client.writing.ack import has_callbacks
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.pace import Pace
 from nadi.errors import (
@@ -47,10 +43,9 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import KIB, MAX_EVENT_BYTES, WRITER_BLOCK_BYTES
+from nadi.limits import MAX_EVENT_BYTES, WRITER_BLOCK_BYTES
 from nadi.observe import traces
 from nadi.wire import commands as wire
-from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, AttributeUpdate
 
@@ -84,18 +79,13 @@ async def merge_large_event(
 log = logging.getLogger("nadi.client")
 
 _FULL_PAUSE_S = 0.25
-_ALONE_BYTES = 64 * KIB  # the most that a caller's thread sends by itself
 
 
 class Owner(Protocol):
-    """The writer of an output, as the output sees it. lock: held while events are added, or taken out. gathering: how
-    many threads' events come several at a time."""
+    """The writer of an output, as the output sees it. lock: held while events are added, or taken out."""
 
     lock: threading.Lock
     stores: SegmentStores
-    blocking: bool
-    gathering: int
-    process: OwnProcess
     pump: Pump
     outputs: dict[int, SegmentOutput]
 
@@ -169,12 +159,9 @@ class SegmentOutput:
         if self._wakes:
             self._wakes = False
             try:
-                if not self._send_alone():
-                    self._owner.pump.add(self)
-            except BaseException as error:
-                self._wakes, self.notice_at = True, 1  # the next event tells of both, or raises the same
-                if not isinstance(error, ClosedError):  # but Ctrl-C
-                    self._owner.pump.add(self)
+                self._owner.pump.add(self)
+            except BaseException:
+                self._wakes, self.notice_at = True, 1  # the next event, or a flush, sends both, or raises the same
                 raise
 
     def cut(self) -> None:
@@ -213,7 +200,6 @@ class SegmentOutput:
             if self.has_pending:
                 self._open_soon()
             return
-        session.connection.take_back()
         for batch in batches:
             self._send(session, batch)
 
@@ -225,16 +211,14 @@ class SegmentOutput:
 
     def _next(self) -> Batch:
         if self.waiting:
-            batch, current = self.waiting.popleft(), self.current
+            batch = self.waiting.popleft()
         else:
-            batch, current = self.current, Batch()
-        batch.number = self._number + len(batch)
+            batch, self.current = self.current, Batch()
+        batch.number = self._number = self._number + len(batch)
         self._pace.sent(batch)
         if traces.active is not None:
             batch.trace = BlockTrace(traces.active, batch.trace)
-        # nothing is called from here on: Ctrl-C in a caller's thread finds it here or there
-        self.current, self._number = current, batch.number
-        self.in_flight += (batch,)
+        self.in_flight.append(batch)
         return batch
 
     def _send(self, session: Session, batch: Batch) -> None:
@@ -244,12 +228,10 @@ class SegmentOutput:
             self._owner.spawn(self._send_large(session, batch))
             return
         session.append(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
-        if (report := self._report_after(batch)) is not None:
-            session.send(report)
-
-    def _report_after(self, batch: Batch) -> wire.ReportKeys | None:
-        """What is due to be said of keys, once that batch was sent."""
-        return self._sampler.passed(self._writer_id, len(batch), batch.keys_of) if self._sampler is not None else None
+        if self._sampler is not None:
+            report = self._sampler.passed(self._writer_id, len(batch), batch.keys_of)
+            if report is not None:
+                session.send(report)
 
     async def _send_large(self, session: Session, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
@@ -285,7 +267,7 @@ class SegmentOutput:
 
     async def _open(self, pause_s: float) -> None:
         stores, backoff = self._owner.stores, Backoff()
-        told = AppendSession(self._on_reply, self._on_lost, lambda: not self.in_flight)
+        told = AppendSession(self._on_reply, self._on_lost)
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
@@ -307,7 +289,6 @@ class SegmentOutput:
 
     def _go_on(self, session: Session) -> None:
         """Resume with everything the session has not stored."""
-        session.connection.take_back()  # nothing may come between what is sent again
         self._session = session
         self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
         if self._closed:
@@ -335,18 +316,11 @@ class SegmentOutput:
                 self._open_soon()
 
     def _on_reply(self, reply: wire.Command) -> None:
-        session = self._session
-        if session is None:
+        if self._session is None:
             return
         if isinstance(reply, wire.DataAppended):
             self.trouble = None
-            done: list[Batch] = []
-            with self._owner.lock:
-                self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
-                is_alone = len(done) == 1 and done[0].ack.is_awaited and not self.has_pending
-            if is_alone and self._owner.blocking:
-                session.connection.answered_alone()  # before its thread wakes, and writes the next
-            self._owner.stored(done)
+            self._acknowledge(reply.event_number, reply.current_segment_write_offset)
             return
         error = error_of(reply)
         self._drop_session()
@@ -364,75 +338,24 @@ class SegmentOutput:
         else:
             self.fail(error or ProtocolError(f"an append to {self.segment} was answered with {str(reply)[:200]}"))
 
-    def _acknowledge(self, number: int) -> None:
+    def _acknowledge(self, number: int, end: int = -1) -> None:
+        """The batches up to that number are stored. end: where the last of them ends in the segment, if that is known."""
         done: list[Batch] = []
         with self._owner.lock:
-            self._take_stored(number, done)
+            while self.in_flight and self.in_flight[0].number <= number:
+                done.append(self.in_flight.popleft())
+            if done:
+                done[-1].end = end
+                self.stored_to = end if end >= 0 else -done[-1].number
+                self.progress_at = time.monotonic()
+                self._pace.acknowledged(done[-1], self.progress_at)
+                if traces.active is not None:
+                    stored(traces.active, self.segment, self._writer_id, done)
+            if self.has_pending:
+                self._owner.pump.add(self)
+            else:
+                self._wakes, self.notice_at = True, 1
         self._owner.stored(done)
-
-    def _take_stored(self, number: int, done: list[Batch], end: int = -1) -> None:
-        """Move the batches up to that number from those in flight; call with the lock held. end: where the last of them
-        ends in the segment, if that is known."""
-        while self.in_flight and self.in_flight[0].number <= number:
-            done.append(self.in_flight[0])
-            self.in_flight.popleft()
-        if done:
-            done[-1].end = end
-            self.stored_to = end if end >= 0 else -done[-1].number
-            self.progress_at = time.monotonic()
-            self._pace.acknowledged(done[-1], self.progress_at)
-            if traces.active is not None:
-                stored(traces.active, self.segment, self._writer_id, done)
-        if self.has_pending:
-            self._owner.pump.add(self)
-        else:
-            self._wakes, self.notice_at = True, 1
-
-    # --- in a caller's thread ---------------------------------------------------------------
-
-    def _send_alone(self) -> bool:
-        """Send `current` here and now, if the connection is lent and nothing is under way; call with the lock held."""
-        session, owner = self._session, self._owner
-        if session is None or not session.alone.is_lent or session.is_due:
-            return False
-        if not owner.blocking or owner.gathering or not owner.process.is_this:
-            return False
-        alone, batch = session.alone, self.current
-        if self.in_flight or self.waiting or batch.size > _ALONE_BYTES:
-            return False
-        with alone.lock:
-            if not alone.is_lent or alone.is_busy or self._session is not session:
-                return False
-            alone.begin(session.session_id, self)
-            self._next()
-            batch.ack.read_by(alone)
-            frame = session.framed(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
-            if (report := self._report_after(batch)) is not None:
-                frame += encode_parts(report)[0]
-            alone.send(b"".join(frame), batch.number)
-        self._wakes, self.notice_at = True, 1  # the next event has the loop take over
-        return True
-
-    def acknowledged_alone(self, reply: wire.DataAppended, done: list[Batch]) -> bool:
-        """See `alone.Writer`: another thread that has the writer's lock just writes."""
-        lock = self._owner.lock
-        held: list[bool] = []
-        try:
-            held += map(lock.acquire, (False,))  # in one step: Ctrl-C can't come between having it and knowing that
-            if not held[0]:
-                return False
-            self.trouble = None
-            self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
-        finally:
-            if True in held:
-                lock.release()
-        return True
-
-    def stored_alone(self, done: list[Batch]) -> None:
-        if done and has_callbacks(done[0].ack):  # the only one; Ctrl-C mustn't keep others from hearing of it
-            self._owner.schedule(partial(self._owner.stored, done))
-        else:
-            self._owner.stored(done)
 
     # --- ends -------------------------------------------------------------------------------
 

@@ -112,9 +112,8 @@ class EventSender:
         self._name_of = name_of
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
-        self.blocking = blocking
-        self.gathering = 0  # threads whose events come several at a time
-        self.process = OwnProcess()
+        self._blocking = blocking
+        self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
         self.pump = Pump(self.lock, self.schedule)
         self._room = threading.Condition(self.lock)
@@ -264,9 +263,9 @@ class EventSender:
 
     def schedule(self, call: Callable[[], None]) -> None:
         """Call it on the loop's thread, soon; from any thread."""
-        self.process.check()
+        self._process.check()
         try:
-            if self.blocking:
+            if self._blocking:
                 self._loop.call_soon_threadsafe(call)
             else:
                 self._loop.call_soon(call)
@@ -300,7 +299,7 @@ class EventSender:
             for batch in batches:
                 self._pending -= batch.size
                 self._settled += batch.size
-                batch.size, batch.entries = 0, []  # not twice, where Ctrl-C has this repeated
+                batch.entries = []  # a step of event time may keep the batch, but not its events
         for batch in batches:
             batch.ack.settle(error)
         self._make_room()
@@ -310,7 +309,7 @@ class EventSender:
 
     def _wait_for_room(self) -> None:
         """With the lock held: wait, or raise, until an event may be taken."""
-        if not self.blocking:
+        if not self._blocking:
             if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
                 return
             if self._stopped is None:
@@ -340,7 +339,7 @@ class EventSender:
                 with self.lock:
                     self._room.notify_all()
             if self._room_waiters:
-                self.schedule(self._wake_waiters)  # this may be a caller's thread
+                self._wake_waiters()
 
     def _wake_waiters(self) -> None:
         waiters, self._room_waiters = self._room_waiters, []
@@ -351,7 +350,7 @@ class EventSender:
     def _take(self, block: Block) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
         if len(block) < FEW_EVENTS:
-            return self._take_few(block)
+            return [self.write_event(event, key) for event, key in block.one_by_one()]
         while True:
             with self.lock:
                 routes, keyless = self._routes, self._next_keyless()
@@ -361,16 +360,6 @@ class EventSender:
                     self._wait_for_room()
                 if self._routes is routes:  # else a segment was replaced meanwhile
                     return [self._add(routes.segments[code], piece) for code, piece in pieces]
-
-    def _take_few(self, block: Block) -> list[Ack]:
-        several = len(block) > 1  # the first isn't sent by itself then, and the others once it is acknowledged
-        with self.lock:
-            self.gathering += several
-        try:
-            return [self.write_event(event, key) for event, key in block.one_by_one()]
-        finally:
-            with self.lock:
-                self.gathering -= several
 
     def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
         """With the lock held."""
