@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nadi.client.bytestream.byte_stream import open_byte_reader
 from nadi.client.manager.streams import stores_of
+from nadi.client.manager.structures import open_byte_reader
 from nadi.client.serializers.plain import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError

@@ -19,8 +19,7 @@ import nadi
 from nadi.client.manager.event_streams import open_sender
 from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
-from nadi.client.writing.blocks import Blocks, Keys
-from nadi.client.writing.routes import NO_KEY, Routes
+from nadi.client.writing.blocks import NO_KEY, Blocks, Keys, Routes
 from nadi.client.writing.sender import EventSender
 from nadi.errors import (
     ClosedError,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
-from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
 from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
 from nadi.client.blocking.structures import (
+    IndexReader,
+    IndexWriter,
     Journal,
     KeyValueTable,
     LeaderElection,
@@ -33,7 +34,7 @@ from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPol
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.indexstream.record import IndexRecord
-from nadi.client.places.bookmarks import Bookmark
+from nadi.client.places.shelf import Bookmark
 from nadi.client.places.slices import NamedSlice
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize
@@ -43,7 +44,7 @@ from nadi.client.reading.reader import Event
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.segments.info import SegmentInfo, StreamInfo
 from nadi.client.serializers.values import ValueEvent
-from nadi.client.shared.leader_election import Lease
+from nadi.client.shared.shared_state import Lease
 from nadi.client.shared.state_synchronizer import StateKind
 from nadi.client.tables.catalog import Unreadable
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration

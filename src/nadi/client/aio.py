@@ -7,12 +7,11 @@ from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.definitions.stream_tables import StreamTables, TableDefinition
-from nadi.client.indexstream.index_reader import IndexReader
-from nadi.client.indexstream.index_writer import IndexWriter
+from nadi.client.indexstream.index_reader import IndexReader, IndexWriter
 from nadi.client.indexstream.record import IndexRecord
 from nadi.client.manager.streams import StreamManager
-from nadi.client.places.bookmarks import Bookmark, Bookmarks
 from nadi.client.places.cuts import StreamCuts
+from nadi.client.places.shelf import Bookmark, Bookmarks
 from nadi.client.places.slices import NamedSlice, NamedSlices
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
@@ -31,17 +30,24 @@ from nadi.client.serializers.values import (
     ValueTransaction,
     ValueWriter,
 )
-from nadi.client.shared.leader_election import LeaderElection, Lease
 from nadi.client.shared.revisioned_stream import RevisionedStream
-from nadi.client.shared.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
+from nadi.client.shared.shared_state import (
+    Journal,
+    LeaderElection,
+    Lease,
+    SharedCounter,
+    SharedMap,
+    SharedSet,
+    SharedState,
+)
 from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables.catalog import Unreadable
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.writing.ack import Ack
+from nadi.client.writing.sender import EventWriter
 from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
-from nadi.client.writing.writer import EventWriter
 from nadi.model.cutorder import CutOrder
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.scrub import ScrubPass, ScrubReport

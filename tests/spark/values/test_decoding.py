@@ -16,7 +16,8 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.client.serializers import Arrow, Avro, Protobuf
+from nadi.client.serializers import avro as avro_limits
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.values import arrow, avro, documents, protobuf
 from nadi.client.values.columns import Decoded

@@ -16,11 +16,11 @@ from nadi.client.reading.reader import Event, SliceReader
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
+from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.serializers.serializer import Serializer
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writing.event_time import NotedTimes, check_writer_id
-from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
+from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender, EventWriter
 from nadi.client.writing.transactions import (
     DEFAULT_LEASE_MS,
     TransactionalEventWriter,
@@ -28,7 +28,6 @@ from nadi.client.writing.transactions import (
     id_of,
     is_closed,
 )
-from nadi.client.writing.writer import EventWriter
 from nadi.errors import ClosedError, StreamSealedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut

@@ -21,8 +21,7 @@ from nadi.backoff import Backoff
 from nadi.client.control.patience import TimeLimit
 from nadi.client.numbered.places import StoredNumber, StreamShape, id_in
 from nadi.client.segments.connection import AppendSession
-from nadi.client.segments.session import Session, open_session
-from nadi.client.segments.stores import APPENDS, SegmentStores
+from nadi.client.segments.stores import APPENDS, SegmentStores, Session, open_session
 from nadi.errors import (
     AccessDeniedError,
     ClosedError,

@@ -16,10 +16,10 @@ from datetime import datetime
 
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.places.arrivals import UNKNOWN, came_by
-from nadi.client.places.bookmarks import Bookmarks
 from nadi.client.places.lookback import cut_before as cut_before_events
 from nadi.client.places.moments import HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of, time_ms, time_us
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
+from nadi.client.places.shelf import Bookmarks
 from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.reading.watermarks import cut_after, cut_before

@@ -25,7 +25,7 @@ from nadi.client.segments.info import segment_info, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.serializers.serializer import Serializer
+from nadi.client.serializers.plain import Serializer
 from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,

@@ -23,17 +23,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading
+from nadi.client.readergroup.event_reads import Condition, EventRead, News, Notices, Reading
 from nadi.client.readergroup.holdings import Holdings, end_of
-from nadi.client.readergroup.plan import Facts, plan
+from nadi.client.readergroup.plan import Facts, Watch, plan
 from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
-from nadi.client.readergroup.watch import Watch
 from nadi.client.reading.damage import RAISE, OnDamage
-from nadi.client.reading.news import News
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.info import explained
-from nadi.client.segments.session import Session, open_session
-from nadi.client.segments.stores import SegmentStores
+from nadi.client.segments.stores import SegmentStores, Session, open_session
 from nadi.errors import (
     ClosedError,
     NadiError,

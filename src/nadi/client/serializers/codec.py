@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.serializers.plain import SchemaSerializer, Serializer, T
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.serializers.serializer import SchemaSerializer, Serializer, T
 from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 

@@ -20,9 +20,8 @@ from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import RoutingKeys
-from nadi.client.writing.sender import EventSender
+from nadi.client.writing.sender import EventSender, Writing
 from nadi.client.writing.transactions import OpenTransaction, TransactionWriter
-from nadi.client.writing.writer import Writing
 from nadi.errors import DamagedDataError, SerializationError
 from nadi.model.event import EventBlock
 from nadi.model.segments import SegmentRange

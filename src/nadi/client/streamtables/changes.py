@@ -13,10 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.definitions.columns import CHANGE
-from nadi.client.streamtables.codes import Codes, Flags, codes_of
-from nadi.client.streamtables.latest import MOST_LEVELS, Latest, windows
-from nadi.client.streamtables.layout import AFTER, BEFORE, DELETE, INSERT, OFFSET, OWN, SEGMENT, Layout
-from nadi.client.streamtables.spill import Spill
+from nadi.client.streamtables.latest import MOST_LEVELS, Latest, Spill, windows
+from nadi.client.streamtables.layout import (
+    AFTER,
+    BEFORE,
+    DELETE,
+    INSERT,
+    OFFSET,
+    OWN,
+    SEGMENT,
+    Codes,
+    Flags,
+    Layout,
+    codes_of,
+)
 from nadi.limits import STREAM_TABLE_PARTS
 
 _TYPES = (INSERT, BEFORE, AFTER, DELETE)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from nadi.client.serializers.arrow import Arrow, resolved, schema_of
+from nadi.client.serializers.arrow import Arrow, check_batch, has_free_values, resolved, schema_of
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.arrow_limits import check_batch, has_free_values
 from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
 
 

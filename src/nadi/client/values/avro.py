@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.avro import Avro, parsed_schema
-from nadi.client.serializers.avro_limits import limits
+from nadi.client.serializers.avro import Avro, limits, parsed_schema
 from nadi.client.values.columns import MISFITS, Decoded, check_taken, decoded, native
 from nadi.client.values.types import is_json, of_avro
 

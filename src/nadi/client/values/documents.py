@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
-from nadi.client.serializers.json_schema import differences
+from nadi.client.serializers.structs import differences
 from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
 from nadi.client.values.types import DEFAULT, is_json, of_json_schema
 from nadi.model.json_events import with_whole_characters

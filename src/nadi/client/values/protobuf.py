@@ -17,8 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.client.serializers.protobuf import message_type
-from nadi.client.serializers.protobuf_fields import differences
+from nadi.client.serializers.protobuf import differences, message_type
 from nadi.client.values.columns import Decoded, decoded
 from nadi.client.values.types import is_json, of_protobuf
 

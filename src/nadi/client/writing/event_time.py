@@ -26,7 +26,7 @@ from nadi.client.control.controller import ControllerClient
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack, is_stored
-from nadi.client.writing.batch import Batch
+from nadi.client.writing.blocks import Batch
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,

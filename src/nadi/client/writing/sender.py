@@ -25,15 +25,25 @@ from functools import partial
 from typing import Any
 
 from nadi.backoff import Backoff
-from nadi.client.control.arguments import check_ack_timeout
+from nadi.client.control.arguments import check_ack_timeout, checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
 from nadi.client.control.process import OwnProcess
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack
-from nadi.client.writing.batch import Batch
-from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
+from nadi.client.writing.blocks import (
+    CACHED_KEYS,
+    FEW_EVENTS,
+    Batch,
+    Block,
+    Blocks,
+    Events,
+    Piece,
+    Routes,
+    RoutingKeys,
+    as_bytes,
+)
 from nadi.client.writing.event_time import NotedTimes
-from nadi.client.writing.routes import CACHED_KEYS, Routes
 from nadi.client.writing.segment_output import Pump, SegmentOutput, fail_overdue, too_late
 from nadi.errors import (
     ClosedError,
@@ -46,6 +56,72 @@ from nadi.errors import (
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.framing import HEADER_BYTES, event_header
 from nadi.model.segments import SegmentRange, Successor, common_keys
+
+
+@checked()
+class Writing(Closing):
+    """What writers of events and of values have in common."""
+
+    def __init__(self, sender: EventSender) -> None:
+        self._sender = sender
+
+    async def ready(self) -> None:
+        """Wait until there is room for more events."""
+        await self._sender.ready()
+
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Declare that all events so far are at or before this timestamp, and that later ones are not before it.
+
+        The Ack, which need not be awaited, completes when the controller has recorded it or a later time.
+        """
+        return self._sender.note_time(timestamp_ms)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        await self._sender.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then close; writes not stored by then fail with ClosedError."""
+        await self._sender.close(timeout)
+
+
+@checked(without=("write", "write_batch", "write_event", "write_many"))
+class EventWriter(Writing):
+    """Writes events to one stream, in order for each routing key; made by `StreamManager.create_writer`."""
+
+    def __init__(self, sender: EventSender) -> None:
+        super().__init__(sender)
+        self.name = sender.name
+        self.write_event = sender.write_event  # type: ignore[method-assign]  # saves one call per event
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Accept one event and return the Ack, shared by its batch, which completes when it is stored.
+
+        Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError, ClosedError. While
+        too much is pending, the blocking writer waits here for room; asynchronous callers use `write`, or get
+        UnavailableError once twice the limit is pending.
+        """
+        return self._sender.write_event(event, routing_key)
+
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept many events, with one key for all or one each; return one Ack for all of them.
+
+        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
+        means no key. Invalid lists and arrays are rejected before any of it is accepted. The blocking writer waits
+        for room before each block of about half a megabyte, so any number of events may be passed; the asyncio one
+        raises UnavailableError once twice the limit is pending, with the events before accepted: use `write_many`.
+        """
+        return self._sender.write_batch(events, routing_keys)
+
+    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept any number of events: `write_batch`, with `ready` before each block."""
+        return await self._sender.write_many(events, routing_keys)
+
+    async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Wait until there is `ready` room, then `write_event`."""
+        await self._sender.ready()
+        return self._sender.write_event(event, routing_key)
+
 
 ACK_TIMEOUT_S = 60.0
 _SHORT = 4096
