@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 
 class _Reader(Face[Reading[R]]):
-    """A reader of events or of values."""
-
     positions = on_loop(Reading[R].positions)
     current_time_window = waits(Reading[R].current_time_window)
     close = ends(waits(Reading[R].close))

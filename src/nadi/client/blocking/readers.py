@@ -27,7 +27,6 @@ class _Blocks:
         self._next: tuple[int, EventBlock] | None = None
 
     def next(self, timeout: float | None) -> tuple[int, EventBlock] | None:
-        """The next block, the same until `take`; None at the end."""
         if is_closed(self._core):
             raise ClosedError("this reader was closed")
         if self._next is not None:
@@ -49,7 +48,6 @@ class _Blocks:
         return None
 
     def take(self) -> None:
-        """The block is given out."""
         self._next = None
         self._lending.count()
         if self._lending.wants_word:

@@ -157,19 +157,15 @@ _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 
 
 class ControllerClient(ControllerCalls):
-    """The requests that a controller answers."""
-
     # --- scopes -----------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
-        """Create a scope; return False if it already exists."""
         reply = await self.call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
         if reply.status == reply.INVALID_SCOPE_NAME:
             raise InvalidNameError("scope", scope, _NAME_RULE)
         return either(reply.status, reply.SUCCESS, reply.SCOPE_EXISTS, f"creating scope {scope}")
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; return False if there is none."""
         rpc = "deleteScopeRecursive" if recursive else "deleteScope"
         reply = await self.call(rpc, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_EMPTY:
@@ -190,7 +186,6 @@ class ControllerClient(ControllerCalls):
     # --- streams ----------------------------------------------------------------------------
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfiguration) -> bool:
-        """Create a stream; return False if it already exists."""
         request = config_message(scope, stream, config)
         reply = await self.call("createStream", request, pb.CreateStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_FOUND:
@@ -215,7 +210,6 @@ class ControllerClient(ControllerCalls):
         check_update(reply, scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:
-        """Delete a stream; return False if there is none."""
         request = stream_message(scope, stream)
         reply = await self.call("deleteStream", request, pb.DeleteStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.STREAM_NOT_SEALED:
@@ -248,7 +242,6 @@ class ControllerClient(ControllerCalls):
         )
 
     async def report(self, scope: str, stream: str, kind: str, record: type[_Record]) -> list[_Record]:
-        """All records of the stream's report of that kind (`nadi.model.reports`)."""
         records: list[_Record] = []
         request = own.ReportRequest(scope=scope, stream=stream, kind=kind)
         while True:
@@ -277,7 +270,6 @@ class ControllerClient(ControllerCalls):
     # --- segments ---------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        """Return the segments that take events now, by key range; none if the stream is sealed."""
         reply = await self.stream_call("getCurrentSegments", scope, stream, looking(scope, stream), pb.SegmentRanges)
         return ranges_of(reply.segmentRanges)
 
@@ -287,7 +279,6 @@ class ControllerClient(ControllerCalls):
         return ranges_of(reply.segmentRanges)
 
     async def head(self, scope: str, stream: str) -> StreamCut:
-        """Return where the stream starts, after what was truncated away."""
         return await self.cut_at(scope, stream, 0)
 
     async def cut_at(self, scope: str, stream: str, at: int, clock: int = ARRIVAL) -> StreamCut:
@@ -319,7 +310,6 @@ class ControllerClient(ControllerCalls):
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
-        """Return the ids of all segments with data between two cuts, those of the cuts included."""
         fields: dict[str, Any] = {
             "streamInfo": stream_message(scope, stream),
             "from": dict(start.positions) if start else {},
@@ -330,7 +320,6 @@ class ControllerClient(ControllerCalls):
         return [segment.segmentId for segment in reply.segments]
 
     async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-        """Return host and port of the store that has the segment."""
         base = "/".join(segment.split("/")[:2] + [container_key(segment).rpartition("/")[2]])
         scope, stream, segment_id = parse_segment_name(base)
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
@@ -442,7 +431,6 @@ class ControllerClient(ControllerCalls):
         )
 
     async def transaction_state(self, scope: str, stream: str, txn_id: UUID) -> str:
-        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED; TransactionNotFoundError if unknown."""
         request = txn_message(scope, stream, txn_id)
         reply = await self.stream_call("checkTransactionState", scope, stream, request, pb.TxnState)
         if reply.state == reply.UNKNOWN:
@@ -494,7 +482,6 @@ class ControllerClient(ControllerCalls):
         return str(reply.config.readerGroupId)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
-        """Delete the group with that id; return False if there is none."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
         reply = await self.call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
         return either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")

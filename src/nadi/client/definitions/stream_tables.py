@@ -183,8 +183,6 @@ class StreamTables:
 
 
 class _Schemas:
-    """A client as far as schemas are concerned."""
-
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
 

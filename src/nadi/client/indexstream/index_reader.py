@@ -127,7 +127,6 @@ class IndexWriter(Closing):
 
 
 def bytes_of(writer: IndexWriter) -> ByteStreamWriter:
-    """What writes its records' bytes."""
     return writer._writer
 
 

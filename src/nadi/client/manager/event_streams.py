@@ -77,24 +77,18 @@ T = TypeVar("T")
 
 
 class WriterOptions(TypedDict, total=False):
-    """What `create_writer` takes, whatever it writes."""
-
     ack_timeout: float
     writer_id: str | None
     automatically_note_time: bool
 
 
 class TransactionWriterOptions(TypedDict, total=False):
-    """What `create_transaction_writer` takes, whatever it writes."""
-
     writer_id: str | None
     lease_ms: int
     ack_timeout: float
 
 
 class ReaderOptions(TypedDict, total=False):
-    """What `create_reader` takes, whatever it reads."""
-
     start: StreamCut | None
     end: StreamCut | None
     routing_keys: Sequence[str] | None
@@ -114,7 +108,6 @@ class EventStreams:
         self._readers: list[SliceReader] = []
 
     async def _end_event_streams(self) -> None:
-        """What is not stored by now fails with ClosedError."""
         for sender in self._senders:
             sender.stop(ClosedError(f"the client was closed, and with it the writer of {sender.name}"))
         for reader in self._readers:

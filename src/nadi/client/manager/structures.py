@@ -59,7 +59,6 @@ async def open_byte_writer(
 async def open_byte_reader(
     stores: SegmentStores, scope: str, stream: str, *, start: int | None, follow: bool, timeout: float | None
 ) -> ByteStreamReader:
-    """A reader at `start`, or at the head."""
     segment_id = await only_segment(stores, scope, stream)
     reader = ByteStreamReader(stores, scope, stream, segment_id, 0, follow=follow, timeout=timeout)
     await reader.seek(await reader.head() if start is None else start)
@@ -81,7 +80,6 @@ def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
 
 
 async def open_index_reader(stores: SegmentStores, scope: str, stream: str, timeout: float | None) -> IndexReader:
-    """A reader; InvalidArgumentError for a stream of several segments."""
     return IndexReader(stores, scope, stream, await only_segment(stores, scope, stream), timeout=timeout)
 
 
@@ -163,7 +161,6 @@ class Structures:
         self._index_readers: WeakSet[IndexReader] = WeakSet()
 
     async def _end_structures(self) -> None:
-        """Close them: writes not stored yet fail with ClosedError."""
         for writer in self._byte_writers:
             name = f"{writer.scope}/{writer.stream}"
             byte_writer.stop(writer, ClosedError(f"the client was closed, and with it the writer of {name}"))

@@ -100,7 +100,6 @@ class Lane:
             await backoff.pause()
 
     def drop(self) -> None:
-        """Let go of the session: what is under way may or may not be stored."""
         session, self._session = self._session, None
         if session is not None:
             session.drop()
@@ -209,7 +208,6 @@ class NumberedWriter:
                 return found - {NO_VERSION}
 
     def close(self) -> None:
-        """Let go of its sessions."""
         for lane in self._lanes.values():
             lane.drop()
         self._lanes.clear()

@@ -47,7 +47,6 @@ class _Last:
     end: int
 
     def start_of(self, count: int) -> int:
-        """Where the last `count` of them begin."""
         return int(self.offsets[-count]) if count else self.end
 
 

@@ -36,7 +36,6 @@ class News:
         self._word: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Something may have changed."""
         self._event.set()
         if self._expected:
             self._expected = False
@@ -265,7 +264,6 @@ class Notices:
         return not self._waiting and not self._told
 
     def take(self) -> EventRead:
-        """Remove and return the next notice for the application."""
         notice = self._waiting.popleft()
         if notice.checkpoint is not None:
             self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]

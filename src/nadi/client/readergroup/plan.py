@@ -21,8 +21,6 @@ from nadi.model.readergroup import NOBODY, NamedRange
 
 
 class Watch:
-    """One reader's view of the others."""
-
     def __init__(self, reader: str) -> None:
         self._reader = reader
         self._seen: dict[str, tuple[tuple[str, int], float]] = {}  # a reader's token and beat, and since when

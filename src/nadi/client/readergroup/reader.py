@@ -372,7 +372,6 @@ class EventReader(Reading[EventRead]):
         return self._holdings.given() if self._records_first else self._holdings.done()
 
     def _reconcile(self, state: GroupState) -> None:
-        """Read exactly the segments that the state assigns to this reader."""
         before = self._state
         with self._holdings.lock:  # what is lost, and what is to be told, goes before what can be taken
             self._state = state

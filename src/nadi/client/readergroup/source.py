@@ -75,7 +75,6 @@ class SegmentSource:
         return block if gap is None or (block is not None and block.offset < gap.from_offset) else gap
 
     def pass_gap(self) -> None:
-        """Continue after the gap that comes next."""
         gap = self._gaps.popleft()
         self.given = self.given if gap.to_offset is None else gap.to_offset
 
@@ -88,7 +87,6 @@ class SegmentSource:
         return block
 
     def put_back(self, block: EventBlock) -> None:
-        """Put back the rest of a block that was taken."""
         self._ahead.put_back(block)
 
     @property

@@ -96,7 +96,6 @@ class Event(msgspec.Struct, frozen=True, gc=False):  # made a million times a se
 
 
 def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
-    """The events of a block one by one."""
     return map(Event, block.events(), itertools.repeat(segment_id), block.offsets().tolist())
 
 
@@ -362,7 +361,6 @@ def look(reader: SliceReader) -> None:
 
 
 def nothing_for(reader: SliceReader, timeout: float | None) -> RequestTimeoutError:
-    """What `next_block` raises after that timeout."""
     trouble = reader._stores.waits_for()
     return RequestTimeoutError(
         f"nothing to read in {reader.scope}/{reader.stream} for {timeout} s" + (f": {trouble}" if trouble else "")

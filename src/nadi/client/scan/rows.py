@@ -233,8 +233,6 @@ class Source(Protocol):
 
 
 class Server:
-    """They come from the server."""
-
     def __init__(self, wanted: Wanted, client: Client) -> None:
         self._wanted, self._stores = wanted, stores_of(client.manager)
 
@@ -249,7 +247,6 @@ class Server:
 
 
 def read_rows(wanted: Wanted, client: Client, pieces: Iterable[Piece], source: Source) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the pieces, one piece after the other, each in offset order."""
     constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
     has_events = any(name in wanted.columns for name in NEED_EVENTS)
     stream = parser = None
@@ -297,15 +294,12 @@ def _parser_of(wanted: Wanted, client: Client, stream: str) -> ValueParser | Non
 
 
 def arrow_schema(wanted: Wanted) -> pa.Schema:
-    """The columns of the read."""
     value = {} if wanted.target is None else {VALUE: plain(wanted.target.kind)}
     number = {EVENT_TIME: pa.int64()} if wanted.event_time_unit == NO_UNIT else {}
     return pa.schema([(name, (TYPES | value | number)[name]) for name in wanted.columns])
 
 
 class _Batches:
-    """The columns of one piece's rows."""
-
     def __init__(
         self,
         wanted: Wanted,

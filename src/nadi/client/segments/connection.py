@@ -41,8 +41,6 @@ _QUIET_TICKS = 4  # of the timer in that time, but for the first keep-alives are
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a segment store listens."""
-
     host: str
     port: int
 

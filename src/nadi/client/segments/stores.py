@@ -75,8 +75,6 @@ _CACHED_ENDPOINTS = 10_000
 
 
 class SegmentStores:
-    """All connections of one client."""
-
     def __init__(self, controller: ControllerClient) -> None:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
@@ -92,7 +90,6 @@ class SegmentStores:
 
     @property
     def timeout_s(self) -> float:
-        """How long this client waits for its server."""
         return self.controller.timeout_s or DEFAULT_TIMEOUT_S
 
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
@@ -166,7 +163,6 @@ class SegmentStores:
                 await backoff.pause()
 
     def release(self, purpose: str) -> None:
-        """Close the connections that were opened for `purpose`."""
         self._connections.release(purpose)
 
     def close(self) -> None:
@@ -191,7 +187,6 @@ class Session:
 
     @property
     def takes_reports(self) -> bool:
-        """Whether the server takes reports of keys."""
         return self.connection.takes_reports
 
     def send(self, append: wire.Command) -> None:

@@ -28,8 +28,6 @@ HEADER_BYTES = _HEADER.size
 
 
 class EventDecoder(Protocol[T_co]):
-    """Reads events of one stream with one serializer."""
-
     def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T_co] | None:
         """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
         ...
@@ -50,7 +48,6 @@ async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Se
 
 
 def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> EventDecoder[T]:
-    """Return what reads the stream's events as values."""
     _check(serializer)
     if isinstance(serializer, SchemaSerializer):
         return _SchemaDecoder(SchemaGroup(stores, scope, stream), serializer)

@@ -154,5 +154,4 @@ class Msgpack(_Encoded[T]):
 
 
 def type_name(kind: Any) -> str:
-    """Return a type's name for messages."""
     return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

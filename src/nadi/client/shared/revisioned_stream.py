@@ -28,8 +28,6 @@ from nadi.wire.fields import NO_VERSION
 
 
 class Extent(NamedTuple):
-    """Where a log of records begins and ends."""
-
     start: int
     end: int
 

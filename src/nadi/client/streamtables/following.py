@@ -63,8 +63,6 @@ from nadi.naming import STREAM_TABLES_TABLE, segment_name
 
 
 class Progress:
-    """The record of the changes in one stream table."""
-
     def __init__(self, stores: SegmentStores, scope: str, to: str) -> None:
         self._table: Table = Table(stores, scope, STREAM_TABLES_TABLE)
         self._key, self._what = (PROGRESS_PREFIX + to).encode(), f"how far the changes in {scope}/{to} are written"

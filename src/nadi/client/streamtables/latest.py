@@ -167,7 +167,6 @@ def latest_rows(layout: Layout, rows: Iterator[pa.Table], level: int = 0) -> Ite
 
 
 def windows(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The rows, gathered to some MiB."""
     held: list[pa.Table] = []
     size = 0
     for some in rows:

@@ -102,12 +102,10 @@ class Layout:
 
     @property
     def keys(self) -> list[str]:
-        """The names of the key's columns, here."""
         return [name for name, field in self._numbered() if field.name in self.key]
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows, here."""
         return pa.schema(
             [*((name, field.type) for name, field in self._numbered()), *((name, pa.int64()) for name in OWN)]
         )
@@ -145,7 +143,6 @@ class Layout:
         return found
 
     def tell(self, rows: pa.Table) -> pa.Table:
-        """The rows as they are given away."""
         return pa.Table.from_arrays([rows[name] for name, _ in self._told()], schema=self.told)
 
     def _told(self) -> list[tuple[str, pa.Field]]:

@@ -13,12 +13,10 @@ from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored schema's rows."""
     return pa.struct(list(schema_of(definition)))
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return Arrow(schema_of(reader)).incompatibilities(reader, writer)
 
 
@@ -81,7 +79,6 @@ def _each(
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row."""
     serializer = Arrow(schema_of(definition))
 
     def encode(values: pa.Array) -> list[bytes]:

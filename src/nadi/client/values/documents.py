@@ -124,17 +124,14 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 def parsed(definition: bytes) -> Definition:
-    """What `Struct` stored."""
     return msgspec.json.decode(definition, type=Definition)
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored schema."""
     return of_json_schema(parsed(definition).schema)
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return differences(parsed(reader).schema, parsed(writer).schema)
 
 

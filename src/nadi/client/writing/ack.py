@@ -108,7 +108,6 @@ class Ack:
     # --- inside -----------------------------------------------------------------------------
 
     def _wait(self, timeout: float | None) -> bool:
-        """Whether it is done by then."""
         waiting = threading.Lock()
         waiting.acquire()
 

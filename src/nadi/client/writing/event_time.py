@@ -111,8 +111,6 @@ class _Note:
 
 
 class NotedTimes:
-    """The times that one writer notes; made by `open_sender`."""
-
     def __init__(
         self,
         stores: SegmentStores,

@@ -187,8 +187,6 @@ class Owner(Protocol):
 
 
 class SegmentOutput:
-    """One segment of one writer."""
-
     def __init__(self, owner: Owner, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
@@ -218,12 +216,10 @@ class SegmentOutput:
 
     @property
     def last(self) -> Batch | None:
-        """The last of `pending`, if there are any."""
         return self.pending()[-1] if self.has_pending else None
 
     @property
     def has_pending(self) -> bool:
-        """Whether `pending` has any."""
         return bool(self.in_flight or self.waiting or self.current.entries)
 
     def take_all(self) -> list[Batch]:
@@ -280,7 +276,6 @@ class SegmentOutput:
             self._wakes, self.notice_at = True, notice_at
 
     def send_prepared(self) -> None:
-        """Send what `prepare` took."""
         session, batches, self._prepared = self._session, self._prepared, []
         if session is None:
             if self.has_pending:
@@ -290,7 +285,6 @@ class SegmentOutput:
             self._send(session, batch)
 
     def pump(self) -> None:
-        """Send whatever may be sent now."""
         with self._owner.lock:
             self.prepare()
         self.send_prepared()

@@ -264,7 +264,6 @@ class EventSender:
         return self.times.note(timestamp_ms)
 
     def written(self) -> int:
-        """How many bytes were written so far."""
         return self._settled + self._pending
 
     def ends(self) -> list[tuple[int, Batch | None, int]]:
@@ -281,7 +280,6 @@ class EventSender:
             return list(dict.fromkeys(batch.ack for output in self.outputs.values() for batch in output.pending()))
 
     def segment_ids(self) -> list[int]:
-        """The segments that take its events now."""
         with self.lock:
             return list(dict.fromkeys(output.segment_id for _, _, output in self._routes.table))
 
@@ -355,11 +353,9 @@ class EventSender:
         task.add_done_callback(self._tasks.pop)
 
     def stored(self, batches: Sequence[Batch]) -> None:
-        """They need not be kept any more."""
         self._settle(batches, None)
 
     def failed(self, batches: Sequence[Batch], error: NadiError) -> None:
-        """They won't be stored."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
         self._settle(batches, error)
