@@ -59,11 +59,6 @@ class ReadAhead:
         self._taken_bytes += block.size_bytes
         return block
 
-    def make_room(self, block: EventBlock) -> None:
-        """Stop counting a block that was taken out of `blocks` earlier."""
-        self._taken_bytes += block.size_bytes
-        self.go_on()
-
     def go_on(self) -> None:
         """Read on, if there is room again."""
         self._room.set()

@@ -12,7 +12,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,6 @@ from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.closing import Closing
 from nadi.client.reading import boundary
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
-from nadi.client.reading.lending import Lending
 from nadi.client.reading.read_ahead import ReadAhead, share_bytes
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.info import following, what_became_of
@@ -52,7 +50,6 @@ class SliceSource:
         self.given = start
         self.end = end
         self.ahead, self.blocks = ahead, ahead.blocks
-        self.lent = 0  # blocks that another thread has, or can take
         self.is_due = False  # it is queued among those with a block or an error to give out
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
         self.is_gone = False  # the whole segment was truncated away, and that was reported
@@ -61,27 +58,12 @@ class SliceSource:
 
     @property
     def is_drained(self) -> bool:
-        return not self.blocks and not self.lent and self.successors is not None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it continues only once lent blocks are taken."""
-        return self.lent > 0 and (self.ahead.is_full or self.successors is not None)
+        return not self.blocks and self.successors is not None
 
     def give(self) -> EventBlock:
         block = self.ahead.take()
         self.given = block.offset + block.size_bytes
         return block
-
-    def lend(self) -> EventBlock:
-        self.lent += 1
-        return self.blocks.popleft()
-
-    def take_back(self, block: EventBlock) -> None:
-        """A lent block was taken: it is given out."""
-        self.lent -= 1
-        self.ahead.make_room(block)
-        self.given = max(self.given, block.offset + block.size_bytes)  # a gap after it may already be reported
 
 
 _ids = itertools.count()
@@ -125,7 +107,7 @@ class SliceReader(Closing):
         self._drained = False  # one may have been given out to its end since `_follow` last looked
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
-        self._lending: Lending[SliceSource] | None = None
+        self._held: tuple[int, EventBlock] | None = None  # on its way to another thread
         self._closed = False
         self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
@@ -156,7 +138,10 @@ class SliceReader(Closing):
         except RequestTimeoutError:  # of a segment whose store is away
             raise
         except TimeoutError:
-            raise nothing_for(self, timeout) from None
+            trouble = self._stores.waits_for()
+            raise RequestTimeoutError(
+                f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
+            ) from None
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
         while (found := await self.next_block()) is not None:
@@ -164,9 +149,11 @@ class SliceReader(Closing):
 
     def position(self) -> StreamCut:
         """Return the boundary between what was given out and what was not; start there to continue."""
-        self._tell()
-        self._follow()
+        if self._held is None:
+            self._follow()
         given = {segment_id: source.given for segment_id, source in self._inputs.items()}
+        if self._held is not None:
+            given[self._held[0]] = self._held[1].offset
         return StreamCut(self.scope, self.stream, self._frontier.positions(given | self._stopped))
 
     async def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
@@ -185,7 +172,7 @@ class SliceReader(Closing):
             if source.task is not None:
                 source.task.cancel()
         self._stores.release(self._purpose)
-        self._tell()
+        self._news.set()
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -248,7 +235,7 @@ class SliceReader(Closing):
     def _news_of(self, source: SliceSource) -> None:
         """It has another block, an error, or its end."""
         self._look_at(source)
-        self._tell()
+        self._news.set()
 
     def _go_on(self, source: SliceSource, offset: int) -> None:
         """Continue after what was reported."""
@@ -265,34 +252,6 @@ class SliceReader(Closing):
                     self._due.remove(source)
                 source.error = None
                 source.task = asyncio.create_task(self._read(source, source.ahead.reached))
-
-    def _tell(self) -> None:
-        """There is news: for whoever waits in `next_block`, and for another thread."""
-        self._news.set()
-        lending = self._lending
-        if lending is None:
-            return
-        lending.wants_word = False
-        self._lend(lending)
-        if any(source.waits for source in lending.sources()):
-            lending.wants_word = True
-            self._lend(lending)  # for blocks taken before `wants_word` was set
-
-    def _lend(self, lending: Lending[SliceSource]) -> None:
-        for source, block in lending.returned():
-            source.take_back(block)
-            self._drained = self._drained or source.is_drained
-        while lending.is_open and self._is_ready():
-            try:
-                due = self._next()
-            except NadiError as error:
-                lending.end(error)
-                return
-            if due is None:
-                lending.end(None)
-            else:
-                lending.lend(due.piece.segment_id, due.lend(), due)
-                self._look_at(due)
 
     def _begin(self, piece: SegmentRange, start: int) -> None:
         segment_id = piece.segment_id
@@ -347,24 +306,16 @@ def is_closed(reader: SliceReader) -> bool:
     return reader._closed
 
 
-def lend(reader: SliceReader, lending: Lending[Any]) -> None:
-    """For another thread, instead of `next_block`: all blocks go there as they arrive, up to an end or an error;
-    another call resumes after that. On the loop's thread, like everything else in a reader."""
-    reader._lending = lending
-    lending.is_open = True
-    reader._tell()
+async def held_block(reader: SliceReader, timeout: float | None) -> tuple[int, EventBlock] | None:
+    """`next_block` for another thread: the same one until `give_out`, so that an interrupted wait loses none."""
+    if reader._held is None or reader._closed:
+        reader._held = await reader.next_block(timeout)
+    return reader._held
 
 
-def look(reader: SliceReader) -> None:
-    """Lent blocks were taken."""
-    reader._tell()
-
-
-def nothing_for(reader: SliceReader, timeout: float | None) -> RequestTimeoutError:
-    trouble = reader._stores.waits_for()
-    return RequestTimeoutError(
-        f"nothing to read in {reader.scope}/{reader.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
-    )
+def give_out(reader: SliceReader) -> None:
+    """The held block has reached its thread."""
+    reader._held = None
 
 
 async def open_reader(

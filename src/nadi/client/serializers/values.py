@@ -175,13 +175,6 @@ def values_of(
     return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
 
 
-# --- what the rest of the client asks of a reader ---------------------------------------------
-
-
-def reader_of(reader: ValueReader[Any]) -> SliceReader:
-    """The reader of blocks under it."""
-    return reader._reader
-
-
-def decoder_of(reader: ValueReader[T]) -> EventDecoder[T]:
-    return reader._decoder
+def parts_of(reader: ValueReader[T]) -> tuple[SliceReader, EventDecoder[T]]:
+    """The reader of blocks under it, and what decodes them."""
+    return reader._reader, reader._decoder
