@@ -21,7 +21,7 @@ import msgspec
 
 from nadi.client.control.arguments import checking
 from nadi.client.control.closing import Closing
-from nadi.client.readergroup.source import Gap
+from nadi.client.readergroup.plan import Gap
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.model.event import EventBlock

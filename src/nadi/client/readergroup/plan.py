@@ -57,6 +57,19 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Data that was truncated away before it was read; to_offset None: to the segment's end.
+
+    damage: why it can't be read, if it wasn't truncated but is damaged.
+    """
+
+    segment: str
+    from_offset: int
+    to_offset: int | None
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A segment that was read to its end."""
 

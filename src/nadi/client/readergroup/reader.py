@@ -24,10 +24,9 @@ from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
 from nadi.client.readergroup.event_reads import Condition, EventRead, News, Notices, Reading
-from nadi.client.readergroup.holdings import Holdings, end_of
-from nadi.client.readergroup.plan import Facts, Watch, plan
+from nadi.client.readergroup.holdings import Holdings, SegmentSource, end_of
+from nadi.client.readergroup.plan import Facts, Gap, Watch, plan
 from nadi.client.readergroup.retention import Releases
-from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
