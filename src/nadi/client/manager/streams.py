@@ -1,9 +1,8 @@
 """StreamManager: scopes and streams, and the writers and readers of them.
 
 One StreamManager is one client: one controller connection and one set of segment store connections,
-shared by all it makes, and ended with it. Most of its calls lie in its three parts: `administration` makes and ends
-scopes and streams, `event_streams` opens writers and readers, `structures` everything else. Here is how a
-client begins and ends, and the way to cuts, bookmarks, slices, reader groups and tables.
+shared by all it makes, and ended with it. `event_streams` opens writers and readers, `structures` byte streams, tables
+and shared state; all else is here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The part of StreamManager that opens byte and index streams, key-value tables and shared state.
 
-Byte streams: a stream of one segment that holds plain bytes, without events, as the official clients do.
-
-`byte_writer` writes and `byte_reader` reads; here they are opened. Offsets count from the stream's first byte ever, so
+A byte stream is one of one segment that holds plain bytes, without events, as the official clients have it. Offsets count from the stream's first byte ever, so
 they stay the same when the head is truncated.
 """
 

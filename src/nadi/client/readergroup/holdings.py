@@ -6,10 +6,9 @@ only what lies before the gap, or before the event taken last, counts as done.
 The application may take blocks in a thread of its own, while the loop compares with the group's state. `lock` keeps
 them apart: held by either for as long as nothing may be taken, or for what has to be seen as it is at one moment.
 
-One segment as a reader of a group reads it: blocks read ahead, up to a bound, and how far they were returned.
-
-A task fills the queue. If data was truncated away or is damaged, it notes the gap and continues after it; at the
-segment's end it asks for the successors. What was read is taken in any thread, one at a time: `Holdings` sees to that.
+A `SegmentSource` is one segment: blocks read ahead, up to a bound, and how far they were returned. A task fills the
+queue. If data was truncated away or is damaged, it notes the gap and continues after it; at the
+segment's end it asks for the successors. What was read is taken in any thread, one at a time.
 """
 
 from __future__ import annotations

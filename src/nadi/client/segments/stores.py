@@ -4,8 +4,7 @@ The controller says where a segment lives; the answer is kept until a connection
 says otherwise. Connections are shared by endpoint and purpose: requests, appends, and one set for
 each reader, whose end takes its long polls with it.
 
-Append sessions: one writer's on one segment, from SetupAppend until its connection is lost or its token ends.
-
+A `Session` is one writer's on one segment, from SetupAppend until its connection is lost or its token ends.
 Everything that appends gets its sessions here, so waiting for a session, retries and the replacement of its token
 are the same for events, byte streams and conditional appends. A session can be reopened at any time: it reports
 what the earlier ones have stored, by the writer's number, and whatever was sent after that is resent.

@@ -10,11 +10,8 @@ value, so any program can write and read them. For types whose changes are check
 Traceback (most recent call last):
 nadi.errors.SerializationError: the event is not JSON for list[int]: Expected `int`, got `str` - at `$[0]`
 
-What a serializer is: the seam between a program's values and the bytes of an event.
-
-A plain serializer (bytes, text, JSON) needs nothing else. One with a schema has a definition that is kept in
-the store beside the stream; each event then names the schema it was written with, so that a reader whose own
-schema is another version still reads it.
+A `SchemaSerializer` has a definition too, which is kept in the store beside the stream; each event then names the
+schema it was written with, so that a reader whose own schema is another version still reads it.
 """
 
 from __future__ import annotations

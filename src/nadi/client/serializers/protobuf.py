@@ -1,11 +1,9 @@
 """Protobuf messages, with the descriptors of their type kept in the store.
 
 Protobuf reads by field numbers: fields that the reader doesn't know are kept as unknown fields, those the writer
-didn't know have their defaults. `protobuf_fields` says when that loses nothing. The stored definition is the
+didn't know have their defaults. `differences` says when that loses something. The stored definition is the
 message's full name, a line feed, and the FileDescriptorSet of its file and everything it imports, so that
 any Protobuf tool can decode a stream with what the store keeps.
-
-Whether one Protobuf message type reads everything that another writes without loss: field by field, by number.
 
 Protobuf's own rules for compatibility are wider: an int64 read as an int32 loses its upper half, two fields read
 into one oneof lose the first. Here a change is compatible only if it keeps every value. Names don't matter.

@@ -5,8 +5,6 @@ msgpack. An event is read straight into the reader's own type: fields it doesn't
 writer didn't know get their defaults. A stream may switch from one encoding to the other: each event is read
 in the encoding of the version it names.
 
-Whether all that one JSON schema describes is accepted by another: for the schemas that msgspec makes.
-
 `differences(reader, writer)` names each place where the writer's type has values that the reader's refuses. It
 errs on the safe side: a keyword it doesn't know has to be the same on both sides, and a union branch of the
 writer has to fit one branch of the reader whole.

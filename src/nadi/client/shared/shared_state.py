@@ -4,8 +4,7 @@ Each is a StateSynchronizer with a kind of its own. Looking is local, and as fre
 change; every change is made on the newest state and stored before its call returns. Opened with `as_of`
 they show the state as of a stream cut, and refuse changes.
 
-One leader among many processes, for the length of a lease, with a token that grows with each leader.
-
+`LeaderElection` has one leader among many processes, for the length of a lease, with a token that grows with each.
 Time is the caller's: every call takes `now_ms`, so all who take part must agree on it up to less than a
 lease. Clocks can fail and processes can stall, so a leader passes its token along with what it does, and
 whoever carries that out refuses a token lower than one it has seen: then a former leader does no harm.

@@ -9,10 +9,8 @@ Each function that frames events takes an order, or None for the existing one, a
 framed events between two places in that order. It copies because a piece that waits long must not keep other pieces in
 memory; with None, all are requested at once.
 
-Which of a writer's segments takes a routing key: its table between two scalings, with past lookups cached.
-
-A table never changes. When a segment is replaced the writer makes another, so code that worked on events without the
-writer's lock knows by the table alone whether its work is still valid.
+`Routes` says which segment takes a key, between two scalings. It never changes: when a segment is replaced the writer
+makes another, so code that worked without the writer's lock knows by it alone whether its work is still valid.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread. One append is in flight, or a few (`pace`); meanwhile the next batch grows, so appends are small when
+the loop's thread. One append is in flight, or a few (`Pace`); meanwhile the next batch grows, so appends are small when
 the segment is quiet and large when it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
 and therefore stored completely or not at all.
 
-Which appends may be under way to a segment at a time.
-
-One is, while events gather for the next; or two when there is much to send. Where acknowledgements take long, as from a
+`Pace` says which appends may be under way. One is, while events gather for the next; or two when there is much to send.
+Where acknowledgements take long, as from a
 log in an object store, an event would wait twice so: for the append before, and for its own. There a few small ones may
 be under way, each some milliseconds after the one before: what a server gets while it stores something, it stores
 together next. So the first of those that are stored together takes up to twice as long as the last, and a few are as
