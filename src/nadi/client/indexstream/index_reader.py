@@ -3,8 +3,9 @@
 Records have one size and lie at its multiples, and no field ever falls; so the place of a value is found by halving
 what is left, with a request for each step until that is little, however long the stream is.
 
-A writer stores each record whole and in order. It goes on behind the last record, as a byte stream's writer does: every append is conditional on the stream's end, so
-if somebody else writes meanwhile, it fails instead of storing a record that would be out of order.
+A writer stores each record whole and in order. It goes on behind the last record, as a byte stream's writer does: every
+append is conditional on the stream's end, so if somebody else writes meanwhile, it fails instead of storing a record
+that would be out of order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The part of StreamManager that opens byte and index streams, key-value tables and shared state.
 
-A byte stream is one of one segment that holds plain bytes, without events, as the official clients have it. Offsets count from the stream's first byte ever, so
-they stay the same when the head is truncated.
+A byte stream is one of one segment that holds plain bytes, without events, as the official clients have it. Offsets
+count from the stream's first byte ever, so they stay the same when the head is truncated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way.
 
-`News` is word that something may have changed, for the one who waits: in the loop, or in one other thread. That thread is
-woken once for all that came while it looked elsewhere. It says that it waits, looks again, and only
-then waits, so it misses nothing; if it had no need to wait, the next wait may end early.
+`News` is word that something may have changed, for the one who waits: in the loop, or in one other thread. That thread
+is woken once for all that came while it looked elsewhere. It says that it waits, looks again, and only then waits, so
+it misses nothing; if it had no need to wait, the next wait may end early.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Every reader plans for itself, by the same rules, so nobody has to lead: a reade
 gives the rest away, and one with less takes what is free. If two want the same segment, the conditional
 update decides, and the second plans again. Pure, like `state`.
 
-`Watch` sees what only time shows: which readers are silent, and when a checkpoint is due. Each reader measures with its own monotonic clock how long a number in the state has not changed, so
-no two clocks need to agree. Times come in as arguments.
+`Watch` sees what only time shows: which readers are silent, and when a checkpoint is due. Each reader measures with its
+own monotonic clock how long a number in the state has not changed, so no two clocks need to agree. Times come in as
+arguments.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ strings are widened if no value can change. Views, dictionaries and runs are wri
 values (`arrow_columns`), and read as such. Many rows per event make a stream small and quick to read;
 if each row has its own routing key, write it as its own event.
 
-`check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and some columns take no bytes, as those of nulls: either says how much it becomes in its
-metadata, before anything is made of it. What is compressed is looked at there, and where a schema has such columns, so
-is every batch. Others can't become more than they are.
+`check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and some
+columns take no bytes, as those of nulls: either says how much it becomes in its metadata, before anything is made of
+it. What is compressed is looked at there, and where a schema has such columns, so is every batch. Others can't become
+more than they are.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ is resolved by Avro's rules: fields by name or alias, defaults for what wasn't w
 fastavro takes a field's default as the schema's JSON has it; `parsed_schema` makes it a value of the field's type.
 Needs `pip install "nadi[avro]"`.
 
-`limits` keeps a few bytes from taking down whoever reads them. fastavro calls itself for each level of a value, without a limit, so that values of a type that contains itself can end
-the process at some thousand levels; and an array of values that take no bytes, as nulls, may say that it has any number
-of them. So where a schema allows for either, an event's bytes are walked over first. Other schemas cost nothing.
+`limits` keeps a few bytes from taking down whoever reads them. fastavro calls itself for each level of a value, without
+a limit, so that values of a type that contains itself can end the process at some thousand levels; and an array of
+values that take no bytes, as nulls, may say that it has any number of them. So where a schema allows for either, an
+event's bytes are walked over first. Other schemas cost nothing.
 """
 
 from __future__ import annotations

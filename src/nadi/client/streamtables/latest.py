@@ -4,8 +4,9 @@ Up to a sixth of `STREAM_TABLE_MEMORY_BYTES` of latest rows are held, and as muc
 is for copies, and numbers of keys, while the former are made of both. If the latest rows alone are more, they and
 whatever follows are divided by key over temporary files, which are then treated like that one by one.
 
-A `Spill` has rows in temporary files: each key's in one of them, in the order of their coming. The files have no names, so nothing is left of them however the process ends. They are in `tempfile.gettempdir()`, which
-the environment's TMPDIR chooses.
+A `Spill` has rows in temporary files: each key's in one of them, in the order of their coming. The files have no names,
+so nothing is left of them however the process ends. They are in `tempfile.gettempdir()`, which the environment's TMPDIR
+chooses.
 """
 
 from __future__ import annotations
