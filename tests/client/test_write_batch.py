@@ -21,13 +21,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
 from nadi.client.writing.blocks import NO_KEY, Blocks, Keys, Routes
 from nadi.client.writing.sender import EventSender
-from nadi.errors import (
-    ClosedError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    StreamSealedError,
-    UnavailableError,
-)
+from nadi.errors import ClosedError, EventTooLargeError, InvalidArgumentError, StreamSealedError, UnavailableError
 from nadi.limits import MIB, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.keyspace import key_position
 from tests.support.waiting import until_async

@@ -38,8 +38,8 @@ from nadi.client.places.shelf import Bookmark
 from nadi.client.places.slices import NamedSlice
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.plan import Gap
 from nadi.client.readergroup.values import ValueRead
+from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.reader import Event
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.segments.info import SegmentInfo, StreamInfo

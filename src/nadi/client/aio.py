@@ -16,9 +16,9 @@ from nadi.client.places.slices import NamedSlice, NamedSlices
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
 from nadi.client.readergroup.manager import ReaderGroupManager
-from nadi.client.readergroup.plan import Gap
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
+from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.reader import Event, SliceReader
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.segments.info import SegmentInfo, StreamInfo

@@ -20,8 +20,8 @@ import msgspec
 
 from nadi.client.control.arguments import checking
 from nadi.client.control.closing import Closing
-from nadi.client.readergroup.plan import Gap
 from nadi.client.readergroup.state import GroupState
+from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.model.event import EventBlock
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from nadi.client.readergroup.state import GroupState, Update
 from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, Release, Report
-from nadi.model.readergroup import NOBODY, NamedRange
+from nadi.client.reading.read_ahead import Completion
+from nadi.model.readergroup import NOBODY
 
 
 class Watch:
@@ -53,27 +54,6 @@ class Watch:
             return None
         number, since = self._checkpoints
         return f"interval-{number + 1}" if self._looked_at - since >= interval else None
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Data that was truncated away before it was read; to_offset None: to the segment's end.
-
-    damage: why it can't be read, if it wasn't truncated but is damaged.
-    """
-
-    segment: str
-    from_offset: int
-    to_offset: int | None
-    damage: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A segment that was read to its end."""
-
-    offset: int
-    successors: tuple[NamedRange, ...]
 
 
 @dataclass(frozen=True, slots=True)

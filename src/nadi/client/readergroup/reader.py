@@ -24,18 +24,18 @@ from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
 from nadi.client.readergroup.event_reads import Condition, EventRead, News, Notices, Reading
-from nadi.client.readergroup.holdings import Holdings, SegmentSource, end_of
-from nadi.client.readergroup.plan import Facts, Gap, Watch, plan
+from nadi.client.readergroup.holdings import Holdings, end_of
+from nadi.client.readergroup.plan import Facts, Watch, plan
 from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
 from nadi.client.reading.damage import RAISE, OnDamage
+from nadi.client.reading.read_ahead import Gap, SegmentSource
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
-    DamagedDataError,
     InvalidArgumentError,
     NadiError,
     ReaderGroupNotFoundError,
@@ -236,7 +236,7 @@ class EventReader(Reading[EventRead]):
             if isinstance(item, Gap):
                 self._holdings.show_gap(source)
                 if item.damage is not None and item.to_offset is not None and self._on_damage == RAISE:
-                    raise DamagedDataError(item.segment, item.from_offset, item.to_offset, item.damage)
+                    raise item.error
                 return EventRead(segment=item.segment, gap=item)
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)

@@ -20,14 +20,7 @@ from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.info import explained
 from nadi.client.segments.stores import SegmentStores, Session, open_session
-from nadi.errors import (
-    ClosedError,
-    NadiError,
-    ProtocolError,
-    SegmentNotFoundError,
-    StorageFullError,
-    UnavailableError,
-)
+from nadi.errors import ClosedError, NadiError, ProtocolError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, Buffer

@@ -23,13 +23,7 @@ import msgspec
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.shared.revisioned_stream import Record, RecordLog
-from nadi.errors import (
-    ConditionFailedError,
-    ContentionError,
-    InvalidArgumentError,
-    ProtocolError,
-    TruncatedError,
-)
+from nadi.errors import ConditionFailedError, ContentionError, InvalidArgumentError, ProtocolError, TruncatedError
 from nadi.limits import STATE_UPDATE_ATTEMPTS
 
 S = TypeVar("S")

@@ -157,7 +157,7 @@ class Following:
         self._thread, core = inside(manager)
         self._stores = stores_of(core)
         to = target.definition.name
-        kind = Kind(
+        kind: Kind[StoredProgress] = Kind(
             "the progress of changes in",
             self._scope,
             lambda name: f"write them to another stream than {name}",
