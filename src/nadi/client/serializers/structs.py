@@ -207,7 +207,9 @@ T = TypeVar("T")
 Encoding = Literal["json", "msgpack"]
 
 
-class _Definition(msgspec.Struct, frozen=True):
+class Definition(msgspec.Struct, frozen=True):
+    """What the store keeps of a struct."""
+
     encoding: Encoding
     schema: dict[str, Any]
 
@@ -240,17 +242,17 @@ class Struct(Generic[T]):
         return self._codec.deserialize(data)
 
     def decoder(self, written: bytes) -> Callable[[bytes], T]:
-        encoding = _parse(written).encoding
+        encoding = parsed(written).encoding
         if encoding == self.encoding:
             return self.deserialize
         return (Json(self.type) if encoding == "json" else Msgpack(self.type)).deserialize
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(_parse(reader).schema, _parse(writer).schema)
+        return differences(parsed(reader).schema, parsed(writer).schema)
 
 
-def _parse(definition: bytes) -> _Definition:
-    return msgspec.json.decode(definition, type=_Definition)
+def parsed(definition: bytes) -> Definition:
+    return msgspec.json.decode(definition, type=Definition)
 
 
 def precise_schema(kind: Any) -> dict[str, Any]:
