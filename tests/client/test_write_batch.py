@@ -239,8 +239,7 @@ def test_threads_keep_the_order_of_their_keys_over_splits(manager: nadi.StreamMa
         def in_batches() -> None:
             for step in range(100):
                 writer.write_batch(
-                    [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names],
-                    names * 50,
+                    [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names], names * 50
                 )
 
         def singly() -> None:

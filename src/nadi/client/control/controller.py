@@ -227,11 +227,7 @@ class ControllerClient(ControllerCalls):
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
             RetentionPolicy(
-                int(kept.retentionType),
-                kept.retentionParam,
-                kept.retentionMax,
-                kept.overBookmarks,
-                kept.byEventTime,
+                int(kept.retentionType), kept.retentionParam, kept.retentionMax, kept.overBookmarks, kept.byEventTime
             )
             if kept.retentionType
             else None,

@@ -60,14 +60,7 @@ async def open_sender(
         ack_timeout_s=ack_timeout_s,
         blocking=blocking,
     )
-    sender.times = NotedTimes(
-        stores,
-        scope,
-        stream,
-        writer_id or str(uuid4()),
-        sender,
-        continues=writer_id is not None,
-    )
+    sender.times = NotedTimes(stores, scope, stream, writer_id or str(uuid4()), sender, continues=writer_id is not None)
     if automatically_note_time:
         sender.times.note_automatically()
     return sender

@@ -118,12 +118,7 @@ class ReadAhead:
     async def _fill(self, assembler: EventAssembler, end: int | None) -> None:
         async with aclosing(
             read_bytes(
-                self._stores,
-                self._segment,
-                self.reached,
-                end,
-                purpose=self._purpose,
-                read_ahead_bytes=self._most_bytes,
+                self._stores, self._segment, self.reached, end, purpose=self._purpose, read_ahead_bytes=self._most_bytes
             )
         ) as pieces:
             async for data in pieces:

@@ -279,12 +279,7 @@ def arrow_schema(wanted: Wanted) -> pa.Schema:
 
 class _Batches:
     def __init__(
-        self,
-        wanted: Wanted,
-        client: Client,
-        piece: Piece,
-        constant: dict[str, pa.Array],
-        parser: ValueParser | None,
+        self, wanted: Wanted, client: Client, piece: Piece, constant: dict[str, pa.Array], parser: ValueParser | None
     ) -> None:
         self._piece, self._constant, self._parser = piece, constant, parser
         self._schema = arrow_schema(wanted)

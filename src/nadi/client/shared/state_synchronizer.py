@@ -68,12 +68,7 @@ class StateSynchronizer(Generic[S, U]):
     """
 
     def __init__(
-        self,
-        log: RecordLog,
-        kind: StateKind[S, U],
-        *,
-        as_of: int | None = None,
-        attempts: int = STATE_UPDATE_ATTEMPTS,
+        self, log: RecordLog, kind: StateKind[S, U], *, as_of: int | None = None, attempts: int = STATE_UPDATE_ATTEMPTS
     ) -> None:
         self.name = log.name
         self._log, self._kind, self._as_of, self._attempts = log, kind, as_of, attempts

@@ -109,14 +109,7 @@ def _previous(codes: Codes, places: Codes, holders: Codes) -> Codes:
     return found
 
 
-def _told(
-    layout: Layout,
-    both: pa.Table,
-    places: Codes,
-    previous: Codes,
-    was: Flags,
-    gone: Flags,
-) -> pa.Table:
+def _told(layout: Layout, both: pa.Table, places: Codes, previous: Codes, was: Flags, gone: Flags) -> pa.Table:
     """Up to two rows for each: with the values of the one before, and its own."""
     first = np.flatnonzero(was)  # what was: before an update, or deleted
     second = np.flatnonzero(~gone)  # what is

@@ -112,14 +112,7 @@ class _Note:
 
 class NotedTimes:
     def __init__(
-        self,
-        stores: SegmentStores,
-        scope: str,
-        stream: str,
-        writer_id: str,
-        writer: Writer,
-        *,
-        continues: bool = False,
+        self, stores: SegmentStores, scope: str, stream: str, writer_id: str, writer: Writer, *, continues: bool = False
     ) -> None:
         """continues: an earlier writer may have had this id."""
         check_writer_id(writer_id)
