@@ -11,7 +11,7 @@ import pytest
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
-from nadi.client.tables.key_value_pages import TableSpan, merged_pages
+from nadi.client.tables.key_value_table import TableSpan, merged_pages
 from nadi.client.tables.table import Table
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_EVENT_BYTES

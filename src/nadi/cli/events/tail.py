@@ -1,7 +1,7 @@
 """`nadi tail`: the last events of a stream, and then what comes.
 
 Where they begin is the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
-counts events by their sizes alone, and takes those that came last (`nadi.client.places.lookback`). From that cut on,
+counts events by their sizes alone, and takes those that came last (`nadi.client.places.cuts`). From that cut on,
 one reader prints what was and what comes, so nothing is missed or printed twice in between. Each segment's events are
 in order; between segments there is no order, as for every reader.
 """
