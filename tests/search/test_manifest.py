@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
+from nadi.errors import EpochGoneError, SegmentGoneError, TruncatedError
 from nadi.model.segments import SegmentRange
-from nadi.process.following import OvertakenError, Reach
+from nadi.process.following import OvertakenError, Reach, gap_end
 from nadi.search.shards.manifest import (
     Manifest,
     Shard,
@@ -148,3 +149,10 @@ def test_indexers_that_know_too_little(seed: int) -> None:
         (segment, offset) for one in newest.shards for segment, start, end in one.spans for offset in range(start, end)
     )
     assert covered == Counter((segment, offset) for segment, length in lengths.items() for offset in range(length))
+
+
+def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
+    assert gap_end(TruncatedError("home/logs/0.#epoch.0", 5, 70)) == 70
+    assert gap_end(SegmentGoneError("home/logs/0.#epoch.0")) is None
+    with pytest.raises(EpochGoneError):
+        gap_end(EpochGoneError("epoch 0 of home/logs is forgotten"))

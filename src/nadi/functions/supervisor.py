@@ -24,9 +24,9 @@ from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
+from nadi.client.readergroup.plan import Watch
 from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.updates import Leave
-from nadi.client.readergroup.watch import Watch
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError, UnavailableError

@@ -9,21 +9,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nadi.backoff import Backoff
 from nadi.client.reading.boundary import segment_ranges
-from nadi.client.reading.read_ahead import ReadAhead, share_bytes
-from nadi.client.segments.info import what_became_of
+from nadi.client.reading.read_ahead import Gap, SegmentSource, share_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
+    EpochGoneError,
     NadiError,
     SegmentGoneError,
-    SegmentNotFoundError,
     TruncatedError,
     UnavailableError,
 )
 from nadi.model.event import EventBlock
 from nadi.model.frontier import WAITING
+from nadi.model.readergroup import NamedRange
 from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -54,21 +53,30 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Followed:
-    """given: where what was taken ends. order: of the last event that is in a shard. error: why it ended, if not at its
-    end."""
+    """order: of the last event that is in a shard."""
 
     reach: Reach
-    ahead: ReadAhead
-    given: int
+    source: SegmentSource
     order: int
-    task: asyncio.Task[None] | None = None
-    error: NadiError | None = None
     taken: list[EventBlock] = field(default_factory=list)
+
+    @property
+    def given(self) -> int:
+        """Where what was taken ends."""
+        return self.source.given
+
+    @property
+    def error(self) -> NadiError | None:
+        """What comes next instead of a block: a gap's, or why it ended if not at its end."""
+        item = self.source.peek()
+        return item.error if isinstance(item, Gap) else self.source.error
 
     @property
     def is_over(self) -> bool:
         """Whether everything that could be read was taken."""
-        return self.task is not None and self.task.done() and not self.ahead.blocks
+        if isinstance(self.source.peek(), EventBlock) or isinstance(self.error, UnavailableError):
+            return False
+        return self.source.has_ended or self.error is not None
 
 
 class Follower:
@@ -86,24 +94,29 @@ class Follower:
         for segment_id in self._followed.keys() - wanted.keys():
             self.leave(segment_id)
         for segment_id, reach in wanted.items():
-            if segment_id not in self._followed:
-                self._begin(reach, reach.reached, reach.order, len(wanted))
+            if segment_id in self._followed:
+                continue
+            source = SegmentSource(
+                self._stores,
+                NamedRange(segment_name(self._scope, self._stream, reach.segment_id), reach.low, reach.high),
+                reach.reached,
+                None,
+                purpose=self._purpose,
+                read_ahead_bytes=share_bytes(len(wanted)),
+                news=self.news.set,
+            )
+            self._followed[segment_id] = Followed(reach, source, reach.order)
 
     def leave(self, segment_id: int) -> None:
         """Let go of a segment, and of what was read ahead in it."""
         found = self._followed.pop(segment_id, None)
-        if found is not None and found.task is not None:
-            found.task.cancel()
+        if found is not None:
+            found.source.close()
 
     def close(self) -> None:
         for segment_id in list(self._followed):
             self.leave(segment_id)
         self._stores.release(self._purpose)
-
-    def jump(self, found: Followed, to: int) -> None:
-        """Go on at an offset."""
-        self._followed.pop(found.reach.segment_id)
-        self._begin(found.reach, to, found.order, len(self._followed) + 1)
 
     def all(self) -> Iterable[Followed]:
         return self._followed.values()
@@ -115,15 +128,17 @@ class Follower:
     def take(self, most_bytes: int, most_events: int) -> int:
         """Add what came to what is taken of each segment, in turns, up to about so much; how many bytes it is."""
         size = events = 0
-        due = [one for one in self._followed.values() if one.ahead.blocks]
+        for one in self._followed.values():
+            one.source.try_again()
+        due = [one for one in self._followed.values() if isinstance(one.source.peek(), EventBlock)]
         while due and size < most_bytes and events < most_events:
             for one in list(due):
-                block = one.ahead.take()
+                block = one.source.take()
                 one.taken.append(block)
-                one.given = block.offset + block.size_bytes
+                one.source.given = block.offset + block.size_bytes
                 size += block.size_bytes
                 events += len(block)
-                if not one.ahead.blocks:
+                if not isinstance(one.source.peek(), EventBlock):
                     due.remove(one)
         return size
 
@@ -134,34 +149,11 @@ class Follower:
             one.taken = []
         return found
 
-    def _begin(self, reach: Reach, start: int, order: int, count: int) -> None:
-        name = segment_name(self._scope, self._stream, reach.segment_id)
-        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self.news.set)
-        found = self._followed[reach.segment_id] = Followed(reach, ahead, start, order)
-        found.task = asyncio.create_task(self._read(found, name, start, share_bytes(count)))
-
-    async def _read(self, found: Followed, name: str, start: int, most_bytes: int) -> None:
-        backoff = Backoff()
-        at = start
-        try:
-            while True:
-                try:
-                    await found.ahead.fill(at, None, most_bytes)
-                    return
-                except UnavailableError:
-                    backoff = Backoff() if found.ahead.reached > at else backoff
-                    at = found.ahead.reached
-                    await backoff.pause()
-        except SegmentNotFoundError:
-            found.error = await what_became_of(self._stores, name)
-        except NadiError as error:
-            found.error = error
-        finally:
-            self.news.set()
-
 
 def gap_end(error: NadiError) -> int | None:
     """Where to go on after that; None if the whole segment is gone. What isn't a gap is raised."""
+    if isinstance(error, EpochGoneError):
+        raise error
     if isinstance(error, SegmentGoneError):
         return None
     if isinstance(error, TruncatedError):

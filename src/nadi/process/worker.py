@@ -246,12 +246,10 @@ class Worker(Generic[P]):
         for one in self._follower.over():
             if one.reach.segment_id in in_hand:
                 continue
-            assert one.task is not None
-            await one.task  # its error, if it is ours
-            if one.error is None:
+            if (error := one.error) is None:
                 await self._complete(one)
             else:
-                await self._pass_gap(one, one.error)
+                await self._pass_gap(one, error)
 
     async def _complete(self, one: Followed, gaps: int = 0) -> None:
         segment = one.reach.segment_id
@@ -275,7 +273,7 @@ class Worker(Generic[P]):
             return
         end = to
         await self._positions.change(lambda newest: newest.passed(one.reach.segment_id, one.given, end))
-        self._follower.jump(one, end)
+        one.source.pass_gap()
 
     def _tell_gap(self, segment: int, at: int, error: NadiError) -> None:
         self._log.warning("a gap in segment %d at %d: %s", segment, at, error)

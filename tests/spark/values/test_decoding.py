@@ -16,8 +16,10 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.client.serializers import Arrow, Avro, Protobuf
+from nadi.client.serializers import avro as avro_limits
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.structs import Encoding
 from nadi.client.values import arrow, avro, documents, protobuf
 from nadi.client.values.columns import Decoded
 from nadi.client.values.ddl import of_ddl
@@ -28,7 +30,7 @@ from tests.client.serializers.test_avro import made, records
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-def read(ddl: str, *events: bytes, encoding: documents.Encoding = "json") -> Decoded:
+def read(ddl: str, *events: bytes, encoding: Encoding = "json") -> Decoded:
     kind = of_ddl(ddl)
     found = documents.decoder(kind, encoding)(events)
     assert found.values.type == plain(kind)
@@ -36,7 +38,7 @@ def read(ddl: str, *events: bytes, encoding: documents.Encoding = "json") -> Dec
     return found
 
 
-def one(ddl: str, event: bytes, encoding: documents.Encoding = "json") -> Any:
+def one(ddl: str, event: bytes, encoding: Encoding = "json") -> Any:
     found = read(ddl, event, encoding=encoding)
     assert not found.wrong, found.wrong
     return found.values.to_pylist()[0]

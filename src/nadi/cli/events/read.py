@@ -4,7 +4,7 @@
 `xargs` or `parallel`, a file on a shared disk, or the input of a MapReduce job carries them.
 
 `tail` starts at the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
-counts events by their sizes alone, and takes those that came last (`nadi.client.places.lookback`). From that cut on,
+counts events by their sizes alone, and takes those that came last (`nadi.client.places.cuts`). From that cut on,
 one reader prints old and new events, so none is missed or printed twice in between. Each segment's events are in order;
 between segments there is no order, as for every reader.
 """

@@ -23,12 +23,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.tables.catalog import Catalog, Kind, Unreadable
 from nadi.display import Displayed
-from nadi.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    StreamNotFoundError,
-    StreamTableNotFoundError,
-)
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, StreamNotFoundError, StreamTableNotFoundError
 from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS
 from nadi.model.place import TABLE_PREFIX, StoredTable
 from nadi.naming import STREAM_TABLES_TABLE, check_name
@@ -183,8 +178,6 @@ class StreamTables:
 
 
 class _Schemas:
-    """A client as far as schemas are concerned."""
-
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
 

@@ -219,7 +219,6 @@ def _stretches(block: EventBlock, times: Times, size_bytes: int) -> tuple[Number
 
 
 def _ends(block: EventBlock) -> Numbers:
-    """Where each event ends in the segment."""
     return np.append(block.starts[1:], block.size_bytes) + block.offset
 
 
@@ -228,7 +227,6 @@ def _ends(block: EventBlock) -> Numbers:
 
 @lru_cache(_READERS_KEPT)
 def times_of(event_time: EventTime) -> Times:
-    """What reads events' times."""
     kind = SECONDS if event_time.unit == "s" else COUNTED[event_time.unit]
     read = _reader(event_time)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Generic, TypeVar
@@ -20,12 +21,8 @@ from nadi.client.places.moments import RESERVED
 from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import Catalog, Kind, Unreadable
-from nadi.errors import (
-    ConflictError,
-    InvalidArgumentError,
-    InvalidStreamCutError,
-    NotFoundError,
-)
+from nadi.display import Displayed
+from nadi.errors import BookmarkNotFoundError, ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TAG_MAX_CHARS
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
@@ -170,3 +167,38 @@ def _is_cut(text: str) -> bool:
     except InvalidStreamCutError:
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark(Displayed):
+    """A name for a stream cut. `made_at` is when it was made, by the maker's clock."""
+
+    name: str
+    cut: StreamCut
+    made_at: datetime
+    note: str = ""
+    tags: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        return self.cut.scope
+
+    @property
+    def stream(self) -> str:
+        return self.cut.stream
+
+
+@checked()
+class Bookmarks(Named[Bookmark]):
+    """The bookmarks of a scope: `manager.bookmarks(scope)`."""
+
+    def __init__(self, stores: SegmentStores, scope: str) -> None:
+        self._shelf = Shelf(stores, scope, "bookmark", 1, BookmarkNotFoundError)
+
+    async def create(self, name: str, cut: StreamCut, *, note: str = "", tags: Iterable[str] = ()) -> Bookmark:
+        """Store a cut under a name; AlreadyExistsError if the scope has a bookmark of that name."""
+        return self._of(name, await self._shelf.add(name, [cut], note, tags))
+
+    def _of(self, name: str, stored: Stored) -> Bookmark:
+        (cut,) = map(StreamCut.from_text, stored.cuts)
+        return Bookmark(name, cut, time_of(stored.made_ms), stored.note, tuple(stored.tags))

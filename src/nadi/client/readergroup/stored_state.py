@@ -35,8 +35,6 @@ from nadi.naming import READER_GROUP_PREFIX
 
 
 class StoredGroupState:
-    """The stored state of one group."""
-
     def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
         self.scope, self.group = scope, group
         self._stores = stores

@@ -57,7 +57,6 @@ def _ordinary_field(field: pa.Field) -> pa.Field:
 
 
 def ordinary_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema whose columns have the same values in Arrow's ordinary form."""
     return pa.schema([_ordinary_field(field) for field in schema], schema.metadata)
 
 

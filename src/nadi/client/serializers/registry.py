@@ -19,7 +19,7 @@ import msgspec
 
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.serializers.serializer import SchemaSerializer, T
+from nadi.client.serializers.plain import SchemaSerializer, T
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import Table, TableValue, value_or_none
 from nadi.errors import (

@@ -74,8 +74,6 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
 
 
 class _Events:
-    """Those of the rows, some at a time."""
-
     def __init__(self, encode: RowEncoder, reader: pa.RecordBatchReader) -> None:
         self._encode, self._reader = encode, reader
 

@@ -7,19 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from nadi.client.serializers.arrow import Arrow, resolved, schema_of
+from nadi.client.serializers.arrow import Arrow, check_batch, has_free_values, resolved, schema_of
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.arrow_limits import check_batch, has_free_values
 from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored schema's rows."""
     return pa.struct(list(schema_of(definition)))
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return Arrow(schema_of(reader)).incompatibilities(reader, writer)
 
 
@@ -82,7 +79,6 @@ def _each(
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row."""
     serializer = Arrow(schema_of(definition))
 
     def encode(values: pa.Array) -> list[bytes]:

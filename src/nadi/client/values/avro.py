@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.avro import Avro, parsed_schema
-from nadi.client.serializers.avro_limits import limits
+from nadi.client.serializers.avro import Avro, limits, parsed_schema
 from nadi.client.values.columns import MISFITS, Decoded, check_taken, decoded, native
 from nadi.client.values.types import is_json, of_avro
 
@@ -206,12 +205,10 @@ def _leaf(name: str, schema: Any, kind: pa.DataType) -> _Read | None:
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored schema."""
     return of_avro(fastavro.parse_schema(json.loads(definition)))
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return Avro(reader.decode()).incompatibilities(reader, writer)
 
 
@@ -270,6 +267,5 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row."""
     serializer = Avro(definition.decode())
     return lambda values: [serializer.serialize(native(value, kind)) for value in values.to_pylist()]

@@ -48,7 +48,6 @@ class Decoded:
 
 
 def told(error: BaseException) -> str:
-    """The error in a few words."""
     text = " ".join(str(error).split())
     return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
 

@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
-from nadi.client.serializers.json_schema import differences
+from nadi.client.serializers.structs import Encoding, differences, parsed
 from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
 from nadi.client.values.types import DEFAULT, is_json, of_json_schema
 from nadi.model.json_events import with_whole_characters
@@ -105,7 +105,6 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
     return msgspec.defstruct("Document", fields, rename=names, kw_only=True)
 
 
-Encoding = Literal["json", "msgpack"]
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
     (pa.types.is_boolean, bool),
     (pa.types.is_floating, float),
@@ -116,25 +115,11 @@ _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
 ]
 
 
-class Definition(msgspec.Struct, frozen=True):
-    """What the store keeps of a struct."""
-
-    encoding: Encoding
-    schema: dict[str, Any]
-
-
-def parsed(definition: bytes) -> Definition:
-    """What `Struct` stored."""
-    return msgspec.json.decode(definition, type=Definition)
-
-
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored schema."""
     return of_json_schema(parsed(definition).schema)
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return differences(parsed(reader).schema, parsed(writer).schema)
 
 

@@ -34,8 +34,6 @@ _decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the sche
 
 
 class Run(Protocol):
-    """Has the client's loop do something, and waits for it."""
-
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 

@@ -17,19 +17,16 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.client.serializers.protobuf import message_type
-from nadi.client.serializers.protobuf_fields import differences
+from nadi.client.serializers.protobuf import differences, message_type
 from nadi.client.values.columns import Decoded, decoded
 from nadi.client.values.types import is_json, of_protobuf
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    """The Arrow type of a stored message type."""
     return of_protobuf(message_type(definition))
 
 
 def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """What keeps the one definition from reading what the other writes."""
     return differences(message_type(reader), message_type(writer))
 
 
@@ -113,7 +110,6 @@ def _document(message: Message) -> dict[str, Any]:
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row."""
     message_class: Any = GetMessageClass(message_type(definition))
 
     def encode(value: Any) -> bytes:
@@ -126,7 +122,6 @@ def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[b
 
 
 def _fill(message: Any, value: Any, kind: pa.DataType) -> None:
-    """Set the message to a column's value."""
     if is_json(kind):
         ParseDict(msgspec.json.decode(value), message)
     elif pa.types.is_timestamp(kind):

@@ -78,7 +78,6 @@ def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
 
 
 def of_json_schema(schema: dict[str, Any]) -> pa.DataType:
-    """The type of a schema that msgspec made."""
     return _of_json(schema, schema.get("$defs", {}), ())
 
 
