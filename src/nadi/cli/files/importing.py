@@ -171,8 +171,8 @@ def import_file(
     quiet: Quiet = False,
 ) -> None:
     """Write the events of a file into a stream."""
-    from nadi.cli.events.lines import size_of
     from nadi.charts import name_of
+    from nadi.cli.events.lines import size_of
 
     if str(file) == "-":
         file = Path("/dev/stdin")
