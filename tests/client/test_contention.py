@@ -32,7 +32,7 @@ async def one_more(held: int | None) -> int:
 async def test_no_change_is_lost() -> None:
     async with world() as w:
         given = await asyncio.gather(*(record(w)[0].put(one_more) for _ in range(12)))
-        assert sorted(given) == list(range(1, 13))
+        assert set(given) == set(range(1, 13))
         assert await record(w)[0].get() == 12
 
 
